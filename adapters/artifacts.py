@@ -1,0 +1,152 @@
+"""The store of adapter versions' files: immutable directories, named by what they hold.
+
+    root/<digest hex>/adapter_config.json, adapter_model.safetensors
+    root/.staging/<random>/files/…      being fetched and checked; moved into place by one rename
+
+A version's bytes are checked where they will stay and then only renamed, so that what was checked is what
+engines read. Engines may hold a file long after its version is gone: nothing here removes a published one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.validate import FILES
+
+_STAGING = ".staging"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    digest: str
+    """`sha256:<hex>`, see `digest_of`."""
+    path: Path
+    """Absolute."""
+    size_bytes: int
+
+
+class ArtifactStore:
+    """All methods block on the disk. Several processes, on several hosts, may share one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def __repr__(self) -> str:
+        return f"<ArtifactStore {self.root}>"
+
+    def open(self) -> None:
+        """Makes the root and removes what crashed processes left in staging. Call once at start."""
+        self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for left in self._staging.iterdir():
+            with suppress(FileNotFoundError):
+                _remove_if_ownerless(left)
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty directory of this process's own, on the disk of the root. It is gone afterwards."""
+        self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
+        box, lock = self._locked_box()
+        try:
+            files = box / "files"
+            files.mkdir()
+            yield files
+        finally:
+            shutil.rmtree(box, ignore_errors=True)
+            os.close(lock)
+
+    def publish(self, staged: Path) -> Artifact:
+        """Moves the two files in `staged` (a `staging` directory) to their place for ever.
+
+        The same content again ends in the same place. When this returns, the files are on the disk.
+        """
+        size = sum((staged / name).stat().st_size for name in FILES)
+        hexdigest = digest_of(staged)
+        target = self.root / hexdigest
+        artifact = Artifact(f"sha256:{hexdigest}", target, size)
+        if _sizes(target) == _sizes(staged):
+            return artifact
+        for name in FILES:
+            (staged / name).chmod(0o444)
+            _sync(staged / name)
+        staged.chmod(0o755)  # engines may run as other users
+        _sync(staged)
+        self._move(staged, target)
+        _sync(self.root)
+        return artifact
+
+    @property
+    def _staging(self) -> Path:
+        return self.root / _STAGING
+
+    def _locked_box(self) -> tuple[Path, int]:
+        """A fresh directory and the lock that says its owner lives: the kernel frees it at any death."""
+        while True:
+            box = self._staging / secrets.token_hex(8)
+            box.mkdir(mode=0o700)
+            lock = os.open(box, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if box.exists():
+                return box, lock
+            os.close(lock)  # `open` elsewhere took it for a leftover between the two calls
+
+    def _move(self, staged: Path, target: Path) -> None:
+        sizes = _sizes(staged)
+        try:
+            staged.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            return
+        if _sizes(target) == sizes:
+            return  # another process published the same content a moment ago
+        # It lost files or bytes, which happens only when somebody meddles with the root: the whole one
+        # takes its place, and the damaged one goes with the staging box.
+        target.rename(staged.parent / "damaged")
+        staged.rename(target)
+
+
+def digest_of(directory: Path) -> str:
+    """Hex SHA-256 over one line for each of the two files, sorted by name: name, NUL, hex SHA-256 of the
+    content, newline."""
+    digest = hashlib.sha256()
+    for name in sorted(FILES):
+        with (directory / name).open("rb") as file:
+            content = hashlib.file_digest(file, "sha256")
+        digest.update(f"{name}\0{content.hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _sizes(directory: Path) -> dict[str, int] | None:
+    try:
+        return {name: (directory / name).stat().st_size for name in FILES}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _remove_if_ownerless(box: Path) -> None:
+    lock = os.open(box, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(box, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

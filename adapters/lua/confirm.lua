@@ -1,0 +1,21 @@
+-- confirm.lua: the load succeeded. After prelude.lua and placement.lua.
+--
+-- KEYS[1..6]  as in placement.lua
+-- ARGV[3]  version     ARGV[4]  owner     ARGV[5]  grace in ms: a lease for those who waited
+--
+-- Returns 1, or 0 if the claim has lapsed or is somebody else's.
+--
+-- Atomic, because a claim that is taken over between the check and the change would be confirmed by the
+-- wrong owner.
+
+local version, owner, grace = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local state, holder = standing(engine, version)
+if state ~= 'loading' or holder ~= owner then
+  return 0
+end
+place(version, 'resident', '', 0)
+redis.call('ZADD', RECENCY, integer(now), version)
+if grace > 0 then
+  redis.call('HSET', LEASES, version .. '|', integer(now + grace))
+end
+return 1

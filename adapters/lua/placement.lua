@@ -1,0 +1,93 @@
+-- placement.lua: put after the prelude and before every script that changes placement.
+--
+-- KEYS[2]  placement: hash engine/version -> JSON of model.Placement
+-- KEYS[3]  until: hash engine/version -> ms at which `loading` or `leaving` lapses
+-- KEYS[4]  where: hash version -> names of the engines that have it assigned, divided by spaces
+-- KEYS[5]  recency of ARGV[2]: sorted set version -> ms of last use; its size is the slots taken
+-- KEYS[6]  leases of ARGV[2]: hash version|worker -> ms at which the lease lapses
+-- ARGV[2]  the engine
+--
+-- It gives: engine, standing(), homes(), place(), forget().
+
+local PLACEMENT, UNTIL, WHERE, RECENCY, LEASES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local engine = ARGV[2]
+
+-- What an assignment amounts to now: nil, 'resident', 'leaving', 'loading', or 'lapsed' (a load whose owner
+-- ran out of time); with its owner and its deadline. A lapsed `leaving` is resident again.
+local function standing(on, version)
+  local id = on .. '/' .. version
+  local text = redis.call('HGET', PLACEMENT, id)
+  if not text then
+    return nil
+  end
+  local record = cjson.decode(text)
+  local deadline = tonumber(redis.call('HGET', UNTIL, id) or 0)
+  local state = record.state
+  if deadline <= now then
+    if state == 'loading' then
+      state = 'lapsed'
+    elseif state == 'leaving' then
+      state = 'resident'
+    end
+  end
+  return state, record.owner, deadline
+end
+
+-- The engines that have `version` assigned, the earliest first.
+local function homes(version)
+  local names = {}
+  for name in string.gmatch(redis.call('HGET', WHERE, version) or '', '%S+') do
+    names[#names + 1] = name
+  end
+  return names
+end
+
+-- A JSON string, spelt as model.dump spells it.
+local function quote(text)
+  return (string.gsub(cjson.encode(text), '\\/', '/'))
+end
+
+-- Set the state of `version` on this engine, assigned already or not; for_ms 0 holds for ever.
+local function place(version, state, owner, for_ms)
+  local id = engine .. '/' .. version
+  local text = '{"engine":' .. quote(engine) .. ',"version":' .. quote(version) .. ',"state":"' .. state
+    .. '","owner":' .. quote(owner) .. ',"for_ms":' .. integer(for_ms) .. '}'
+  if redis.call('HSET', PLACEMENT, id, text) == 1 then
+    local names = homes(version)
+    names[#names + 1] = engine
+    redis.call('HSET', WHERE, version, table.concat(names, ' '))
+  end
+  if for_ms > 0 then
+    redis.call('HSET', UNTIL, id, integer(now + for_ms))
+  else
+    redis.call('HDEL', UNTIL, id)
+  end
+  emit('placement', id, text)
+end
+
+-- Give back the slot of `version` on an engine, whose recency and leases are under the given keys.
+local function forget(on, version, recency, leases)
+  local id = on .. '/' .. version
+  if redis.call('HDEL', PLACEMENT, id) == 0 then
+    return
+  end
+  redis.call('HDEL', UNTIL, id)
+  redis.call('ZREM', recency, version)
+  for _, field in ipairs(redis.call('HKEYS', leases)) do
+    if string.match(field, '^[^|]*') == version then
+      redis.call('HDEL', leases, field)
+    end
+  end
+  local others = {}
+  for _, name in ipairs(homes(version)) do
+    if name ~= on then
+      others[#others + 1] = name
+    end
+  end
+  if #others > 0 then
+    redis.call('HSET', WHERE, version, table.concat(others, ' '))
+  else
+    redis.call('HDEL', WHERE, version)
+  end
+  emit('placement', id, nil)
+end

@@ -1,0 +1,162 @@
+"""The nouns of Florin's adapter side: frozen, typed, and stored as JSON documents.
+
+Everything here is data. What changes it lives in `registration`, `loader` and `reconciler`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import TypeAdapter
+
+from adapters.errors import InvalidNameError
+
+NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
+"""Names of tenants, adapters and engines: they stand in URLs, labels, files and Redis keys."""
+
+
+def check_name(what: str, name: str) -> str:
+    """`name` itself, or InvalidNameError that says what a good one looks like."""
+    if NAME_PATTERN.fullmatch(name):
+        return name
+    shown = name if len(name) <= 80 else name[:80] + "…"
+    raise InvalidNameError(
+        f"{what} name {shown!r} is not valid: use 1 to 63 of a-z, 0-9, '-' and '_', "
+        "beginning and ending with a letter or a digit."
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AdapterName:
+    """`acme/support`: the name by which a tenant's adapter is known everywhere."""
+
+    tenant: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        tenant, slash, name = text.partition("/")
+        if not slash:
+            raise InvalidNameError(f"{text[:80]!r} is not TENANT/NAME.")
+        return cls(check_name("tenant", tenant), check_name("adapter", name))
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModel:
+    """The frozen model of one fleet. `config` is its config.json, kept so that adapters can be checked
+    against it on hosts that do not hold the model."""
+
+    name: str
+    """What engines serve it as (`--served-model-name`), and what clients call it."""
+    aliases: tuple[str, ...] = ()
+    """Other names and paths by which an adapter's `base_model_name_or_path` may mean this model."""
+    config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One vLLM server process."""
+
+    name: str
+    url: str
+    base_model: str
+    gpu_type: str
+    slots: int
+    """`--max-loras`: how many versions Florin assigns here."""
+    max_rank: int
+    gpu_count: int = 1
+    cpu_slots: int = 0
+    """`--max-cpu-loras`, at least `slots`."""
+    state: Literal["active", "cordoned", "draining"] = "active"
+    """cordoned: takes no new adapters; draining: takes no new requests either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One immutable set of weights of an adapter."""
+
+    adapter: str
+    """Full name, `acme/support`."""
+    number: int
+    digest: str
+    """`sha256:<hex>` over the names and contents of its files."""
+    engine_name: str
+    """What engines call it: opaque, never reused, never shown to clients."""
+    path: str
+    """Absolute directory that engines read."""
+    base_model: str
+    rank: int
+    size_bytes: int
+    source: str
+    created: int
+    """Unix microseconds, UTC."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.adapter}@v{self.number}"
+
+    @property
+    def tenant(self) -> str:
+        return self.adapter.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A name and what it resolves to."""
+
+    name: str
+    """Full name, `acme/support`."""
+    live: int | None
+    """Number of the live version."""
+    previous: int | None = None
+    """What was live before: where `rollback` goes."""
+    latest: int = 0
+    """Highest version number ever given: numbers are never reused, even after removals."""
+    pinned: bool = False
+    shared_with: tuple[str, ...] = field(default=())
+
+
+class SlotState(StrEnum):
+    LOADING = "loading"
+    RESIDENT = "resident"
+    LEAVING = "leaving"
+    """Resident, but takes no new requests, so that another version gets its turn in the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One version's assignment to one slot of one engine."""
+
+    engine: str
+    version: str
+    """The version's `engine_name`."""
+    state: SlotState
+    owner: str = ""
+    """Who loads it, while it is loading."""
+    for_ms: int = 0
+    """How long from the event on `loading` or `leaving` holds; afterwards it may be overridden."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.engine}/{self.version}"
+
+
+D = TypeVar("D", BaseModel, Engine, Version, Adapter, Placement)
+_codecs: dict[type[Any], TypeAdapter[Any]] = {
+    t: TypeAdapter(t) for t in (BaseModel, Engine, Version, Adapter, Placement)
+}
+
+
+def dump(document: BaseModel | Engine | Version | Adapter | Placement) -> str:
+    return _codecs[type(document)].dump_json(document).decode()
+
+
+def load(kind: type[D], text: str | bytes) -> D:
+    document: D = _codecs[kind].validate_json(text)
+    return document

@@ -1,0 +1,126 @@
+"""Reads the header of a safetensors file, and nothing of its weights.
+
+The safetensors library wants numpy or torch to open a file without reading it whole; Florin has neither.
+The rules here are the library's own (`Metadata::validate`), and a few stricter ones; a property test holds
+that whatever passes here, the library accepts with the same names, types and shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Never
+
+MAX_HEADER_BYTES = 16 * 1024 * 1024
+"""The library takes 100 MB. The largest adapters have some ten thousand tensors of about 150 bytes each."""
+
+DTYPE_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4,
+    "I64": 8, "U64": 8, "F64": 8,
+}  # fmt: skip
+
+_MAX_DIMENSIONS = 8
+
+
+class HeaderError(Exception):
+    """The file is no sound safetensors file; the message says why, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    dtype: str
+    """As safetensors writes it: `F16`."""
+    shape: tuple[int, ...]
+
+
+def unique_pairs(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads(object_pairs_hook=…)`: refuses repeated keys, which readers resolve differently."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key[:80]!r} stands there twice")
+        result[key] = value
+    return result
+
+
+def no_constants(name: str) -> Never:
+    """For `json.loads(parse_constant=…)`: refuses NaN and the infinities, which are not JSON."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """Names → types and shapes of the tensors in the file. Raises HeaderError, OSError."""
+    with path.open("rb") as file:
+        total = os.fstat(file.fileno()).st_size
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise HeaderError(f"The file has {total} bytes, too few for a header.")
+        length = int.from_bytes(prefix, "little")
+        if length > min(MAX_HEADER_BYTES, total - 8):
+            raise HeaderError(f"The header claims {length} bytes; the file has {total} bytes in all.")
+        raw = file.read(length)
+    entries = _parse(raw)
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise HeaderError("The header's __metadata__ is not a map of texts.")
+    return _tensors(entries, total - 8 - length)
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    if not raw.startswith(b"{"):
+        raise HeaderError("The header is not a JSON object.")
+    try:
+        entries: dict[str, Any] = json.loads(
+            raw.decode(), object_pairs_hook=unique_pairs, parse_constant=no_constants
+        )
+        json.dumps(entries, ensure_ascii=False).encode()  # lone surrogates are no text
+    except (ValueError, RecursionError) as error:
+        raise HeaderError(f"The header is not valid JSON: {str(error)[:200]}.") from error
+    return entries
+
+
+def _tensors(entries: dict[str, Any], data_bytes: int) -> dict[str, Tensor]:
+    """Every entry checked on its own, then all together: back to back, without gaps, to the file's end."""
+    tensors = {}
+    spans = []
+    for name, entry in entries.items():
+        tensor, begin, end = _tensor(name, entry)
+        tensors[name] = tensor
+        spans.append((begin, end, name))
+    position = 0
+    for begin, end, name in sorted(spans):
+        if begin != position:
+            raise HeaderError(
+                f"Tensor {name[:120]!r} begins at byte {begin} of the data, where {position} was due."
+            )
+        position = end
+    if position != data_bytes:
+        raise HeaderError(f"The tensors take {position} bytes; the file holds {data_bytes} after the header.")
+    return tensors
+
+
+def _tensor(name: str, entry: Any) -> tuple[Tensor, int, int]:
+    shown = name[:120]
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise HeaderError(f"Tensor {shown!r} lacks its dtype, shape or data_offsets, or has more than these.")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+        raise HeaderError(f"Tensor {shown!r} has the unknown dtype {str(dtype)[:40]!r}.")
+    if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS or 0 in shape:
+        raise HeaderError(f"Tensor {shown!r} has no sound shape.")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise HeaderError(f"Tensor {shown!r} has no sound data_offsets.")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * DTYPE_BYTES[dtype]:
+        raise HeaderError(f"Tensor {shown!r} of shape {shape} and dtype {dtype} has {end - begin} bytes.")
+    return Tensor(dtype, tuple(shape)), begin, end
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**48 for v in values)

@@ -1,0 +1,183 @@
+"""What Florin keeps in Redis, as a protocol; `redis_store` and `memory_store` both keep its promises.
+
+Two things live here. **Documents**: small JSON texts by kind and id, changed by atomic commits, each change
+one event of the feed. **Placement**: which version has which slot of which engine, changed only by the
+atomic operations below, each change an event of the feed too (kind `placement`, id `engine/version`).
+
+Promises, held by tests/contract and tests/property:
+- A commit happens whole or not at all; its events are contiguous in the feed.
+- Events have consecutive sequence numbers. A follower that misses one gets GapError, never silence.
+- Never more placements on an engine than the `slots` given by the claims.
+- A version that is pinned, loading, or leased by anyone is never evicted.
+- A version is loading on at most one engine at a time, for one owner. A load that is overruled because
+  its engine is ignored loses its slot there, and its owner's `confirm` changes nothing.
+- `confirm` and `abandon` by an owner whose claim has lapsed or been taken over change nothing.
+- A lease lapses `ttl_ms` after its last renewal, whatever became of the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from adapters.model import Placement, dump, load
+
+DOCUMENT_KINDS = ("tenant", "key", "adapter", "version", "engine", "base", "pin")
+"""`pin`: id is a version's `engine_name`; its presence protects the version from eviction."""
+
+
+class GapError(Exception):
+    """The feed no longer holds what this follower needs next: take a new snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One document's part of a commit."""
+
+    kind: str
+    id: str
+    data: str | None
+    """New JSON text; None deletes."""
+    expect: str | None | Literal["any"] = "any"
+    """The JSON text that must stand there now, byte for byte (None: nothing), or the commit conflicts.
+    No document is the bare word `any`, so the two cannot be confused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    seq: int
+    kind: str
+    id: str
+    data: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything, as of `seq`. `documents` has every kind of DOCUMENT_KINDS, and `placement`, whose `for_ms`
+    count from the snapshot (0: none left)."""
+
+    seq: int
+    documents: dict[str, dict[str, str]]
+
+
+class ClaimResult(StrEnum):
+    CLAIMED = "claimed"
+    """The slot is yours: unload `victim` (if any), load, then confirm or abandon."""
+    RESIDENT = "resident"
+    """Another engine, or this one, holds it already: `engine`."""
+    LOADING = "loading"
+    """Someone is loading it on `engine`: wait for its event."""
+    FULL = "full"
+    """Every slot is leased, loading or pinned. The least recently used that could leave has been marked
+    `leaving`: try again when it has drained. The mark is kept for those who ask again within a second; while
+    it is, a claim of the leaving version itself is answered FULL too, lest it take its slot back for ever."""
+    PINNED = "pinned"
+    """Every slot is pinned: waiting will not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    result: ClaimResult
+    engine: str
+    victim: str | None = None
+    """What lost its slot. Where an engine has fewer slots than before, more may lose theirs: the events say
+    which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One worker's use of one placed version since its last report."""
+
+    engine: str
+    version: str
+    age_ms: int
+    """Since its last use."""
+    in_flight: int
+    """Requests of this worker that run there now; 0 ends the worker's lease."""
+
+
+def check_kinds(changes: Sequence[Change]) -> None:
+    """ValueError for a kind that no snapshot would show."""
+    for change in changes:
+        if change.kind not in DOCUMENT_KINDS:
+            raise ValueError(f"{change.kind!r} is not a kind of document")
+
+
+def with_time_left(placement: str, left_ms: int) -> str:
+    """The JSON of a placement that lapses in `left_ms`, as a snapshot shows it."""
+    return dump(replace(load(Placement, placement), for_ms=max(0, left_ms)))
+
+
+class Store(Protocol):
+    """All methods raise StoreUnavailableError when the server cannot be reached in time."""
+
+    async def snapshot(self) -> Snapshot: ...
+
+    def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
+        """Batches of events from `after` + 1 on, for ever; empty batches now and then prove liveness
+        (at least one a second). Raises GapError, StoreUnavailableError; either way, what follows must begin
+        with a new snapshot. Close it (`aclose`) when done."""
+        ...
+
+    async def commit(self, changes: Sequence[Change]) -> int:
+        """Sequence number of the last event. Raises ConflictError when an expectation fails."""
+        ...
+
+    async def claim(
+        self,
+        version: str,
+        engine: str,
+        *,
+        slots: int,
+        owner: str,
+        ttl_ms: int,
+        ignore: Iterable[str] = (),
+        reload: bool = False,
+    ) -> Claim:
+        """Ask for a slot of `engine` for `version`.
+
+        `ignore` names engines whose residency the caller knows to be useless (they are down): a version
+        resident or loading only there is claimed anew. `reload` claims a version that `engine` already
+        has assigned but has forgotten (it restarted): its slot turns to loading again.
+        The claim lapses after `ttl_ms`; then anyone may take it over.
+        """
+        ...
+
+    async def confirm(self, version: str, engine: str, *, owner: str, grace_ms: int) -> bool:
+        """The load succeeded. False: the claim was lost meanwhile. `grace_ms` leases the version to those
+        who waited for it, until their own leases arrive."""
+        ...
+
+    async def abandon(self, version: str, engine: str, *, owner: str) -> bool:
+        """The load failed: give the slot back. False: the claim was lost meanwhile."""
+        ...
+
+    async def unplace(self, engine: str, version: str | None = None) -> None:
+        """Forget one version on `engine`, or (None) the engine's whole placement and leases."""
+        ...
+
+    async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
+        """Batched: recency, and the worker's leases. What is no longer placed is passed over."""
+        ...
+
+    async def recency(self, engine: str) -> dict[str, int]:
+        """Assigned versions of `engine` → age in ms since last use, most recent first."""
+        ...
+
+    async def leases(self, engine: str) -> dict[str, int]:
+        """Versions of `engine` → how many live leases (workers, graces) hold them."""
+        ...
+
+    async def lead(self, role: str, owner: str, ttl_ms: int) -> bool:
+        """Become or stay the holder of a role. False: somebody else is."""
+        ...
+
+    async def resign(self, role: str, owner: str) -> None: ...
+
+    async def secret(self, name: str, fresh: str) -> str:
+        """The installation's secret of that name; `fresh` becomes it if there is none."""
+        ...
+
+    async def close(self) -> None: ...

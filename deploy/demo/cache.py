@@ -1,0 +1,59 @@
+"""Things made once per machine and kept in the user's cache: built under a lock, whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+COMPLETE = ".complete"
+"""Written last. A directory without it is what an interrupted build left, and is built anew."""
+
+
+def cache_home() -> Path:
+    """Florin's directory in the user's cache (XDG_CACHE_HOME, else ~/.cache)."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser().absolute() / "florin"
+
+
+def digest(*parts: bytes | str) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "big") + data)
+    return whole.hexdigest()[:16]
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """An exclusive lock that the kernel releases when its holder dies. Calls `on_wait` once if it is held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def built(name: str, build: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
+    """The directory `name` of the cache, made by `build(directory)` unless it is there already.
+
+    Parallel callers wait for the one that builds. What `build` raises is passed on; the next call starts
+    over. Built in place, since virtual environments cannot be moved.
+    """
+    directory = cache_home() / name
+    if (directory / COMPLETE).exists():
+        return directory
+    with locked(directory.with_name(f"{name}.lock"), on_wait):
+        if not (directory / COMPLETE).exists():
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            build(directory)
+            (directory / COMPLETE).touch()
+    return directory

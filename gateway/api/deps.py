@@ -1,0 +1,91 @@
+"""What the routes of the admin and finance side get injected: the worker's state, and who is asking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from adapters.catalog import Catalog
+from adapters.engine_control import EngineControl
+from adapters.errors import StoreUnavailableError
+from adapters.feed import Follower
+from adapters.registration import Registrar
+from adapters.residency import Residency
+from adapters.store import Change, Store
+from gateway.config import Settings
+from gateway.errors import FlorinError
+from gateway.exchange import Exchange
+from gateway.lifecycle import Lifecycle, authenticate
+from gateway.metering.ledger import Ledger
+from gateway.metering.meter import Meter
+from gateway.metrics import Metrics
+from gateway.routing.pool import Pool
+from gateway.routing.router import Router
+from gateway.tenants.directory import Directory, Key, Role
+
+READ_YOUR_WRITES_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a worker holds, built by the lifespan in `gateway.app`."""
+
+    settings: Settings
+    store: Store
+    directory: Directory
+    catalog: Catalog
+    residency: Residency
+    follower: Follower
+    control: EngineControl
+    registrar: Registrar
+    pool: Pool
+    router: Router
+    meter: Meter
+    ledger: Ledger
+    metrics: Metrics
+    lifecycle: Lifecycle
+
+    async def commit(self, *changes: Change) -> None:
+        """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""
+        await self.settle(await self.store.commit(changes))
+
+    async def settle(self, seq: int) -> None:
+        if not await self.follower.wait_for(seq, READ_YOUR_WRITES_SECONDS):
+            raise StoreUnavailableError("The change is stored, but this worker has not heard of it yet.")
+
+
+def get_state(request: Request) -> State:
+    return cast("State", request.app.state.florin)
+
+
+StateDep = Annotated[State, Depends(get_state)]
+
+
+def _require(request: Request, state: State, *roles: Role) -> Key:
+    exchange = Exchange(request.scope, request.receive, _no_send)
+    key = authenticate(exchange, state.directory, state.follower)
+    if key.role not in roles:
+        raise FlorinError(
+            "role_too_small", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."
+        )
+    return key
+
+
+def require_operator(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.OPERATOR)
+
+
+def require_finance(request: Request, state: StateDep) -> Key:
+    """Analysts and operators see everything; a tenant's key is let in too, and sees its own rows: the route
+    restricts by `key.tenant` when `key.role` is tenant."""
+    return _require(request, state, Role.FINANCE, Role.OPERATOR, Role.TENANT)
+
+
+async def _no_send(message: object) -> None:
+    raise AssertionError(message)
+
+
+OperatorKey = Annotated[Key, Depends(require_operator)]
+FinanceKey = Annotated[Key, Depends(require_finance)]

@@ -1,0 +1,62 @@
+"""Every error of the admin and finance side in the OpenAI error object: one handler for each root."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from adapters.errors import AdaptersError
+from gateway.errors import FlorinError, translate
+from gateway.metering.ledger import LedgerUnavailableError
+
+log = logging.getLogger(__name__)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(FlorinError, _florin)
+    app.add_exception_handler(AdaptersError, _adapters)
+    app.add_exception_handler(LedgerUnavailableError, _ledger)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _defect)
+
+
+def _render(error: FlorinError) -> Response:
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+async def _florin(_: Request, error: Exception) -> Response:
+    assert isinstance(error, FlorinError)
+    return _render(error)
+
+
+async def _adapters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, AdaptersError)
+    return _render(translate(error))
+
+
+async def _ledger(_: Request, error: Exception) -> Response:
+    return _render(FlorinError("ledger_unavailable", str(error), retry_after=1))
+
+
+async def _validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    if first["type"] == "json_invalid":
+        return _render(FlorinError("invalid_json", "The body is not valid JSON."))
+    return _render(FlorinError("invalid_value", f"{where or 'The body'}: {first['msg']}.", param=where))
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_value")
+    return _render(FlorinError(code, str(error.detail), status=error.status_code))
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _render(FlorinError("internal_error", "Something broke inside Florin; its log says what."))

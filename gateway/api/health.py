@@ -1,0 +1,29 @@
+"""Liveness, readiness and metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from gateway.api.deps import OperatorKey, StateDep
+from gateway.errors import FlorinError
+from gateway.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", summary="The process lives")
+async def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/readyz", summary="This worker can serve: it has heard the registry, and can meter")
+async def readyz(state: StateDep) -> dict[str, object]:
+    """503 only when requests would fail. A worker that lost Redis goes on serving what it knows, and says so."""
+    if not state.meter.accepting:
+        raise FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
+    return {"status": "ok" if state.follower.connected else "degraded", "redis": state.follower.connected}
+
+
+@router.get("/metrics", summary="Prometheus metrics; role operator, for they name every customer")
+def metrics(state: StateDep, _: OperatorKey) -> Response:
+    return Response(state.metrics.render(), media_type=CONTENT_TYPE)

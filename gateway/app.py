@@ -1,0 +1,213 @@
+"""The only module that wires everything: settings in, an ASGI application out.
+
+Importing it opens nothing. The lifespan builds the worker's state and takes it down again in the opposite
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+from fastapi import FastAPI
+
+from adapters.artifacts import ArtifactStore
+from adapters.catalog import Catalog
+from adapters.engine_control import EngineControl
+from adapters.feed import Follower
+from adapters.loader import Loader
+from adapters.reconciler import Reconciler
+from adapters.redis_store import RedisStore
+from adapters.registration import Registrar
+from adapters.residency import Residency
+from gateway.api import admin, exceptions, finance, health, prices
+from gateway.api.deps import State
+from gateway.api.openai import PREFIX, DataPlane
+from gateway.config import Settings, load_settings
+from gateway.exchange import Receive, Scope, Send
+from gateway.lifecycle import Lifecycle
+from gateway.metering.ledger import Ledger
+from gateway.metering.meter import Meter
+from gateway.metrics import Metrics
+from gateway.routing.pool import Pool
+from gateway.routing.prober import Prober
+from gateway.routing.router import Router
+from gateway.routing.upstream import Upstream
+from gateway.tenants.directory import Directory
+
+ENGINE_KEEPALIVE_SECONDS = 4.0
+"""vLLM closes idle connections after 5 s; a request on a connection that is just closing would be lost."""
+
+
+class Florin:
+    """Sends the data plane straight to its handler, past the framework, and the rest to FastAPI."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.data_plane: DataPlane | None = None
+        self.api = FastAPI(
+            title="Florin",
+            summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
+            lifespan=self._lifespan,
+        )
+        exceptions.install(self.api)
+        for router in (health.router, admin.router, prices.router, finance.router):
+            self.api.include_router(router)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
+            await self.data_plane(scope, receive, send)
+        else:
+            await self.api(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
+        async with build(self.settings) as state:
+            api.state.florin = state
+            self.data_plane = DataPlane(state.lifecycle)
+            yield
+            self.data_plane = None
+
+
+@contextlib.asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[State]:
+    """A worker's state, running. What was opened is closed on the way out, last first."""
+    worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    async with contextlib.AsyncExitStack() as stack:
+        store = RedisStore(settings.redis_url, prefix=settings.redis_prefix)
+        stack.push_async_callback(store.close)
+        session = await stack.enter_async_context(_engine_session())
+        control_session = await stack.enter_async_context(_engine_session())
+
+        metrics = Metrics()
+        directory = Directory(settings.operator_key.get_secret_value())
+        catalog, residency = Catalog(), Residency()
+        follower = Follower(store, [directory, catalog, residency])
+        ledger = Ledger(settings.ledger)
+        stack.callback(ledger.close)
+        meter = Meter(
+            settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
+        )
+        await meter.start()
+        stack.push_async_callback(meter.close)
+        await follower.start()
+        stack.push_async_callback(follower.close)
+
+        changed = _changed(follower)
+        pool = Pool(catalog, residency, store, worker=worker)
+        control = EngineControl(control_session, timeout=settings.load_timeout)
+        loader = Loader(
+            store=store,
+            catalog=catalog,
+            residency=residency,
+            control=control,
+            observer=metrics,
+            owner=worker,
+            usable=pool.usable,
+            changed=changed,
+            before_claim=pool.flush,
+        )
+        router = Router(catalog, pool, loader, changed, timeout=settings.placement_timeout)
+        upstream = Upstream(
+            session, connect_timeout=settings.connect_timeout, idle_timeout=settings.engine_idle_timeout
+        )
+        artifacts = ArtifactStore(settings.artifacts)
+        await asyncio.to_thread(artifacts.open)
+        lifecycle = Lifecycle(
+            settings=settings,
+            directory=directory,
+            catalog=catalog,
+            follower=follower,
+            router=router,
+            upstream=upstream,
+            meter=meter,
+            metrics=metrics,
+            cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
+        )
+        prober = Prober(
+            pool,
+            control_session,
+            metrics,
+            interval=settings.probe_interval,
+            timeout=settings.probe_timeout,
+        )
+        reconciler = Reconciler(
+            store=store,
+            catalog=catalog,
+            residency=residency,
+            control=control,
+            loader=loader,
+            owner=worker,
+            interval=settings.probe_interval,
+            probe_timeout=settings.probe_timeout,
+        )
+        for coroutine in (pool.run(), prober.run(), reconciler.run(), _watch_feed(follower, metrics)):
+            stack.push_async_callback(_cancel, asyncio.create_task(coroutine))
+        yield State(
+            settings=settings,
+            store=store,
+            directory=directory,
+            catalog=catalog,
+            residency=residency,
+            follower=follower,
+            control=control,
+            registrar=Registrar(
+                store,
+                catalog,
+                artifacts,
+                tenant_document=directory.document,
+                max_bytes=settings.max_adapter_bytes,
+            ),
+            pool=pool,
+            router=router,
+            meter=meter,
+            ledger=ledger,
+            metrics=metrics,
+            lifecycle=lifecycle,
+        )
+        with contextlib.suppress(Exception):
+            await pool.flush()
+
+
+def create_app(settings: Settings | None = None) -> Florin:
+    """Raises SettingsError when a setting is wrong."""
+    return Florin(settings or load_settings())
+
+
+def _engine_session() -> aiohttp.ClientSession:
+    """Connections without a limit: how much runs at once is the engines' business."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
+    """Returns at the next event of the feed, or after so many seconds."""
+
+    async def changed(seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await follower.changed()
+
+    return changed
+
+
+async def _watch_feed(follower: Follower, metrics: Metrics) -> None:
+    while True:
+        metrics.feed_connected(connected=follower.connected)
+        await asyncio.sleep(1)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,134 @@
+"""The command line's way to a running gateway: its admin and finance APIs over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+Json = dict[str, Any]
+
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 300.0  # a registration reads, checks and copies gigabytes before it answers
+
+
+class UsageError(Exception):
+    """What was asked for cannot be sent: an option or a variable is wrong."""
+
+
+class UnreachableError(Exception):
+    """No gateway answered; the message says where it was looked for."""
+
+
+class ApiError(Exception):
+    """The gateway refused; the message is its own sentence, with what to do where that is known."""
+
+    def __init__(self, status: int, message: str, code: str = "", findings: tuple[Json, ...] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One gateway and the key to speak to it with."""
+
+    url: str
+    key: str
+
+    @classmethod
+    def to(cls, url: str, key: str) -> Self:
+        """Raises UsageError when `url` or `key` cannot be right."""
+        try:
+            parsed = urlsplit(url)
+            good = parsed.scheme in {"http", "https"} and parsed.hostname and parsed.port != 0
+        except ValueError as error:
+            raise UsageError(f"FLORIN_URL: {url!r} is not a URL ({error}).") from error
+        if not good:
+            raise UsageError(f"FLORIN_URL: {url!r} must look like http://127.0.0.1:8080.")
+        if not key:
+            raise UsageError(
+                "FLORIN_OPERATOR_KEY is not set: export a key of role operator, or pass --operator-key."
+            )
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise UsageError("FLORIN_OPERATOR_KEY holds characters that no key has: copy it once more.")
+        return cls(url.rstrip("/"), key)
+
+    def get(self, path: str, params: Json | None = None) -> Json:
+        return self._call("GET", path, params=params)
+
+    def post(self, path: str, body: Json | None = None) -> Json:
+        return self._call("POST", path, body=body)
+
+    def put(self, path: str, body: Json) -> Json:
+        return self._call("PUT", path, body=body)
+
+    def delete(self, path: str) -> Json:
+        return self._call("DELETE", path)
+
+    def _call(self, method: str, path: str, *, params: Json | None = None, body: Json | None = None) -> Json:
+        with httpx.Client(
+            headers={"authorization": f"Bearer {self.key}"},
+            timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+            # A proxy named in the environment is for other hosts than this one.
+            trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
+        ) as client:
+            try:
+                answer = client.request(method, self.url + path, params=_given(params), json=body)
+            except httpx.TimeoutException as error:
+                raise UnreachableError(f"The gateway at {self.url} did not answer in time.") from error
+            except (httpx.TransportError, httpx.InvalidURL) as error:
+                raise UnreachableError(
+                    f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
+                    "or set FLORIN_URL to where it listens."
+                ) from error
+        return _read(answer, self.url)
+
+
+def segment(text: str) -> str:
+    """One path segment: whatever an operator types stays inside it, and the gateway says what is wrong."""
+    return quote(text, safe="") if text not in {".", "..", ""} else f"%2E{text}"
+
+
+def full_name(text: str) -> str:
+    """`acme/support` as two path segments. Raises UsageError when it is not TENANT/NAME."""
+    tenant, slash, name = text.partition("/")
+    if not slash or not tenant or not name:
+        raise UsageError(f"{text!r} is not TENANT/NAME, like acme/support.")
+    return f"{segment(tenant)}/{segment(name)}"
+
+
+def _given(params: Json | None) -> Json:
+    return {name: value for name, value in (params or {}).items() if value is not None}
+
+
+def _read(answer: httpx.Response, url: str) -> Json:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise ApiError(
+            answer.status_code,
+            f"What answers at {url} is not a Florin gateway (HTTP {answer.status_code}): check FLORIN_URL.",
+        )
+    if answer.is_success:
+        return body
+    error = body.get("error")
+    if not isinstance(error, dict):
+        error = {"message": f"The gateway at {url} answered HTTP {answer.status_code}."}
+    raise ApiError(
+        answer.status_code,
+        f"{error.get('message', '')}{_advice(answer.status_code, url)}",
+        str(error.get("code") or ""),
+        tuple(f for f in error.get("findings") or () if isinstance(f, dict)),
+    )
+
+
+def _advice(status: int, url: str) -> str:
+    if status in {401, 403}:
+        return f" Set FLORIN_OPERATOR_KEY to a key of role operator of the gateway at {url}."
+    return ""

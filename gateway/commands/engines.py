@@ -1,0 +1,180 @@
+"""florin engine …"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.commands.adapters import absolute
+from gateway.commands.client import Json, segment
+from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.session import Session, command, confirm
+
+app = typer.Typer(no_args_is_help=True, help="vLLM engines: the fleet that serves.")
+
+Name = Annotated[str, typer.Argument(help="The engine's name.")]
+
+_STATES = {
+    "active": "is active: it takes adapters and requests",
+    "cordoned": "is cordoned: it takes no new adapters",
+    "draining": "is draining: it takes no new adapters and no new requests",
+}
+
+
+@command(app, "add")
+def add(
+    session: Session,
+    *,
+    name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _.")],
+    url: Annotated[
+        str, typer.Option("--url", help="Where the engine listens, for example http://10.0.0.7:8000.")
+    ],
+    base: Annotated[str, typer.Option(help="The base model, as the engine serves it.")],
+    gpu_type: Annotated[str, typer.Option(help="The label that prices are given for, for example H200.")],
+    slots: Annotated[int, typer.Option(min=1, help="The engine's --max-loras.")],
+    max_rank: Annotated[int, typer.Option(min=1, help="The engine's --max-lora-rank.")],
+    gpu_count: Annotated[int, typer.Option(min=1, help="GPUs of this engine.")] = 1,
+    cpu_slots: Annotated[
+        int | None, typer.Option(help="The engine's --max-cpu-loras; at least --slots.")
+    ] = None,
+    base_config: Annotated[
+        str | None,
+        typer.Option(help="The base model's config.json, where the gateway cannot read the engine's files."),
+    ] = None,
+    base_alias: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name that adapters give the base model; may be repeated."),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Register it though it does not answer yet.")
+    ] = False,
+) -> None:
+    """Register an engine, or change what is known of it. The same again changes nothing.
+
+    The engine is asked what it serves, and its answers are checked against what is said here.
+
+    Example: florin engine add --name a1 --url http://10.0.0.7:8000 --base llama-8b --gpu-type H200 --slots 8
+    --max-rank 64
+    """
+    body: Json = {
+        "name": name,
+        "url": url,
+        "base": base,
+        "gpu_type": gpu_type,
+        "gpu_count": gpu_count,
+        "slots": slots,
+        "cpu_slots": cpu_slots,
+        "max_rank": max_rank,
+        "verify": not no_verify,
+        "base_config": None if base_config is None else absolute(base_config),
+        "base_aliases": base_alias or [],
+    }
+    with busy(f"Asking {url} …"):
+        answer = session.api.post("/admin/v1/engines", body)
+    session.result(answer, _added)
+
+
+@command(app, "list")
+def list_(session: Session) -> None:
+    """List the engines with their health and load.
+
+    Example: florin engine list
+    """
+
+    def people(body: Json) -> None:
+        if not body["data"]:
+            note("No engines yet: florin engine add --name … --url …")
+        rows = [
+            (
+                e["name"],
+                e["state"],
+                e["health"],
+                e["base"],
+                f"{e['gpu_count']} x {e['gpu_type']}",
+                f"{e['resident']}/{e['slots']}",
+                e["max_rank"],
+                e["running"],
+                e["waiting"],
+                e["url"],
+            )
+            for e in body["data"]
+        ]
+        columns = (
+            "engine",
+            "state",
+            "health",
+            "base",
+            "gpus",
+            "slots",
+            "max rank",
+            "running",
+            "waiting",
+            "url",
+        )
+        show(table(columns, rows, right=("slots", "max rank", "running", "waiting")))
+
+    session.result(session.api.get("/admin/v1/engines"), people)
+
+
+@command(app, "cordon")
+def cordon(session: Session, name: Name) -> None:
+    """Give an engine no new adapters; what it holds is served on.
+
+    Example: florin engine cordon a1
+    """
+    _state(session, name, "cordoned")
+
+
+@command(app, "uncordon")
+def uncordon(session: Session, name: Name) -> None:
+    """Give an engine adapters and requests again, after a cordon or a drain.
+
+    Example: florin engine uncordon a1
+    """
+    _state(session, name, "active")
+
+
+@command(app, "drain")
+def drain(session: Session, name: Name) -> None:
+    """Give an engine no new requests; those that run finish. Then it can be stopped and removed.
+
+    Example: florin engine drain a1
+    """
+    _state(session, name, "draining")
+
+
+@command(app, "remove")
+def remove(
+    session: Session,
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget an engine and what was placed on it. A second time changes nothing.
+
+    Example: florin engine remove a1 --yes
+    """
+    confirm(f"Remove engine {name}?", yes=yes)
+    body = session.api.delete(f"/admin/v1/engines/{segment(name)}")
+    session.result(
+        body,
+        lambda b: say(
+            f"Engine {clean(b['name'])} "
+            f"{'is removed' if b['removed'] else 'was not registered: nothing to do'}."
+        ),
+    )
+
+
+def _added(body: Json) -> None:
+    say(f"Engine {clean(body['name'])} serves {clean(body['base'])} at {clean(body['url'])}.")
+    if not body["base_config"]:
+        note(
+            f"Florin does not have the config.json of {clean(body['base'])}, without which adapters cannot "
+            "be checked: say it again with --base-config PATH."
+        )
+
+
+def _state(session: Session, name: str, state: str) -> None:
+    body = session.api.put(f"/admin/v1/engines/{segment(name)}/state", {"state": state})
+    session.result(body, lambda b: say(f"Engine {clean(b['name'])} {_STATES[b['state']]}."))

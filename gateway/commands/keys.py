@@ -1,0 +1,84 @@
+"""florin key …"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gateway.commands.client import Json, segment
+from gateway.commands.output import clean, note, say, show, table
+from gateway.commands.session import Session, command
+from gateway.commands.times import when
+
+app = typer.Typer(no_args_is_help=True, help="API keys: what clients, operators and finance show.")
+
+
+class Role(StrEnum):
+    TENANT = "tenant"
+    OPERATOR = "operator"
+    FINANCE = "finance"
+
+
+@command(app, "create")
+def create(
+    session: Session,
+    *,
+    tenant: Annotated[
+        str, typer.Option(help="Whose key it is; needed for role tenant.", show_default=False)
+    ] = "",
+    role: Annotated[Role, typer.Option(help="What it may do.")] = Role.TENANT,
+) -> None:
+    """Create a key and print it, this once: Florin keeps only its hash.
+
+    Example: OPENAI_API_KEY=$(florin key create --tenant acme)
+    """
+
+    def people(body: Json) -> None:
+        sys.stdout.write(f"{body['key']}\n")
+        whose = f" of {body['tenant']}" if body["tenant"] else ""
+        note(clean(f"Key {body['id']}{whose}, role {body['role']}. It is not shown again."))
+
+    session.result(session.api.post("/admin/v1/keys", {"tenant": tenant, "role": role.value}), people)
+
+
+@command(app, "list")
+def list_(
+    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+) -> None:
+    """List keys, never the keys themselves.
+
+    Example: florin key list --tenant acme
+    """
+    session.result(
+        session.api.get("/admin/v1/keys", {"tenant": tenant}), lambda b: show(key_table(b["data"]))
+    )
+
+
+@command(app, "revoke")
+def revoke(
+    session: Session, key_id: Annotated[str, typer.Argument(metavar="ID", help="As in florin key list.")]
+) -> None:
+    """Revoke a key: every worker refuses it within a second. A second time changes nothing.
+
+    Example: florin key revoke 3f9c2a
+    """
+    body = session.api.delete(f"/admin/v1/keys/{segment(key_id)}")
+    session.result(body, lambda b: say(f"Key {clean(b['id'])} is revoked since {when(b['revoked'])}."))
+
+
+def key_table(keys: list[dict[str, Any]]) -> Table:
+    rows = [
+        (
+            k["id"],
+            k["tenant"],
+            k["role"],
+            when(k["created"]),
+            f"revoked {when(k['revoked'])}" if k["revoked"] else "valid",
+        )
+        for k in keys
+    ]
+    return table(("key", "tenant", "role", "created", "state"), rows)

@@ -1,0 +1,107 @@
+"""What people and scripts see: tables, JSON, one-sentence errors.
+
+Results go to stdout; notes, progress and errors to stderr, so that a pipe carries results only. On a pipe
+tables have no lines and never wrap, so that grep and awk can read them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 20_000
+"""Wider than any row: a path has at most 4,096 characters."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Made anew each time: tests and pipes swap the streams."""
+    stream: IO[str] = sys.stderr if stderr else sys.stdout
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else _PIPE_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def clean(value: Any) -> str:
+    """Text that is safe on a terminal: names and findings come from files that strangers wrote."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    text = value if isinstance(value, str) else ", ".join(clean(v) for v in value) or "-"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
+    """`right` names the columns of numbers."""
+    piped = not sys.stdout.isatty()
+    made = Table(box=None if piped else SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=piped
+        )
+    for row in rows:
+        made.add_row(*(value if isinstance(value, Text) else Text(clean(value)) for value in row))
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
+    """One object, a line a field."""
+    made = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        made.add_row(Text(name, "bold"), Text(clean(value)))
+    return made
+
+
+def show(renderable: Any) -> None:
+    console().print(renderable)
+
+
+def say(text: str) -> None:
+    """A result in a sentence."""
+    console().print(Text(text), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Beside the result, for people: stderr."""
+    console(stderr=True).print(Text(text), soft_wrap=True)
+
+
+def print_json(body: Any) -> None:
+    """The API's object as it is. Escaped beyond ASCII only where stdout could not write it."""
+    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=ascii_only) + "\n")
+
+
+def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:
+    """An expected failure: a sentence, and what was found where checks refused an adapter."""
+    console(stderr=True).print(Text(f"florin: {clean(message)}"), soft_wrap=True)
+    if findings:
+        rows = [[f.get("code"), f.get("message"), f.get("found"), f.get("expected")] for f in findings]
+        console(stderr=True).print(table(("check", "what is wrong", "found", "expected"), rows))
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A spinner for what takes a while; nothing where nobody watches."""
+    watched = console(stderr=True)
+    if not watched.is_terminal:
+        yield
+        return
+    with watched.status(Text(what)):
+        yield

@@ -1,0 +1,124 @@
+"""florin placement, florin explain"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gateway.commands import output
+from gateway.commands.adapters import Adapter
+from gateway.commands.client import Json, UnreachableError, UsageError, full_name
+from gateway.commands.output import clean, facts, show, table
+from gateway.commands.session import Session, command
+from gateway.commands.times import idle
+
+_HEALTH_STYLE = {"up": "green", "down": "bold red", "unknown": "yellow"}
+_STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta"}
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "placement")(placement)
+    command(app, "explain")(explain)
+
+
+def placement(
+    session: Session,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between refreshes.")] = 1.0,
+) -> None:
+    """Show which adapter versions live on which engines' slots.
+
+    Example: florin placement --watch
+    """
+    if not watch:
+        session.result(_fetch(session), lambda b: show(placement_table(b)))
+        return
+    if session.json:
+        raise UsageError("--watch is for people and --json for scripts: choose one.")
+    _watch(session, interval)
+
+
+def explain(session: Session, adapter: Adapter) -> None:
+    """Say where a request for an adapter would go now, and why.
+
+    Example: florin explain acme/support
+    """
+    session.result(session.api.get(f"/admin/v1/explain/{full_name(adapter)}"), _explained)
+
+
+def placement_table(body: Json) -> Table:
+    """A line a slot; an engine's empty slots in one line."""
+    rows: list[tuple[Any, ...]] = []
+    for engine in body["data"]:
+        placed = engine["placements"]
+        health = Text(clean(engine["health"]), _HEALTH_STYLE.get(engine["health"], ""))
+        head: tuple[Any, ...] = (
+            engine["engine"],
+            engine["gpu_type"],
+            health,
+            f"{len(placed)}/{engine['slots']}",
+        )
+        for p in placed:
+            state = Text(clean(p["state"]), _STATE_STYLE.get(p["state"], ""))
+            rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
+            head = ("", "", "", "") if sys.stdout.isatty() else head  # a pipe wants whole lines
+        free = engine["slots"] - len(placed)
+        if free > 0:
+            rows.append((*head, Text(f"{free} free", "dim"), "", "", ""))
+    columns = ("engine", "gpu", "health", "slots", "version", "state", "in flight", "idle")
+    return table(columns, (["" if v == "" else v for v in row] for row in rows), right=("in flight", "idle"))
+
+
+def _fetch(session: Session) -> Json:
+    return session.api.get("/admin/v1/placement")
+
+
+def _watch(session: Session, interval: float) -> None:
+    """Until Ctrl-C. A gateway that is away for a moment is said below the last picture of it."""
+    picture = placement_table(_fetch(session))
+    with Live(picture, console=output.console(), auto_refresh=False, screen=False) as live:
+        try:
+            while True:
+                live.refresh()
+                time.sleep(interval)
+                try:
+                    picture = placement_table(_fetch(session))
+                    live.update(picture)
+                except UnreachableError as error:
+                    live.update(Group(picture, Text(f"{error} Trying on.", "bold red")))
+        except KeyboardInterrupt:
+            return
+
+
+def _explained(body: Json) -> None:
+    decision = body["decision"]
+    show(
+        facts(
+            [
+                ("adapter", body["adapter"]),
+                ("version", body["version"]),
+                ("decision", decision["action"]),
+                ("engine", decision["engine"]),
+                ("because", decision["reason"]),
+            ]
+        )
+    )
+    rows = [
+        (
+            c["engine"],
+            c["health"],
+            c["eligible"],
+            "" if c["cost_ms"] is None else f"{c['cost_ms']:.0f} ms",
+            c["reason"],
+        )
+        for c in decision["candidates"]
+    ]
+    show(table(("candidate", "health", "eligible", "cost", "reason"), rows, right=("cost",)))

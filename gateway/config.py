@@ -1,0 +1,134 @@
+"""Settings: FLORIN_* environment variables, or `florin.yaml` in the working directory (the environment wins).
+
+Each field's description is the line that the README shows; tests/unit/test_docs.py holds the two together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message names it and says what it may be."""
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="FLORIN_", yaml_file="florin.yaml", extra="forbid", frozen=True, env_ignore_empty=True
+    )
+
+    state_dir: Path = Field(
+        Path("~/.local/state/florin"),
+        description="Where the embedded Valkey, the SQLite ledger, the usage logs and the artifacts live.",
+    )
+    redis_url: str = Field(
+        "",
+        description="redis://, rediss:// or unix:// URL. Empty: an embedded Valkey in the state directory.",
+    )
+    redis_prefix: str = Field(
+        "florin",
+        pattern="^[a-zA-Z0-9_-]{1,40}$",
+        description="Hash tag of every key, so that several installations can share a Redis.",
+    )
+    ledger_url: str = Field(
+        "", description="SQLAlchemy URL of the ledger. Empty: SQLite in the state directory."
+    )
+    artifact_dir: Path | None = Field(
+        None,
+        description="Where adapter versions are kept, under a path that every engine sees alike. "
+        "Empty: `artifacts` in the state directory.",
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: Port = Field(8080, description="Port to listen on; 0 takes a free one and prints it.")
+    workers: PositiveInt = Field(1, le=64, description="Worker processes that share the port.")
+    operator_key: SecretStr = Field(
+        SecretStr(""), description="Bootstrap key of role operator, valid beside those in the registry."
+    )
+    max_body_bytes: PositiveInt = Field(
+        4 * 1024 * 1024, description="Largest request body on the data plane."
+    )
+    max_n: PositiveInt = Field(16, description="Largest `n` and `best_of` that a client may ask for.")
+    max_adapter_bytes: PositiveInt = Field(
+        2 * 1024**3, description="Largest total size of one adapter version's files."
+    )
+    placement_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds that a request may wait for an engine to begin its answer elsewhere, retries "
+        "and cold loads included; afterwards it gets a 503.",
+    )
+    load_timeout: PositiveFloat = Field(
+        30.0, description="Seconds that an engine may take to load an adapter."
+    )
+    connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
+    engine_idle_timeout: PositiveFloat = Field(
+        120.0, description="Seconds of silence after which an engine that is answering is given up."
+    )
+    probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
+    probe_timeout: PositiveFloat = Field(
+        2.0, description="Seconds that an engine may take to answer a probe."
+    )
+    shutdown_grace: PositiveFloat = Field(
+        30.0, description="Seconds that running requests may take to finish after SIGTERM."
+    )
+    wal_full: str = Field(
+        "refuse",
+        pattern="^(refuse|serve)$",
+        description="When the usage log cannot be written: `refuse` new requests (503), or `serve` them "
+        "unmetered, loudly.",
+    )
+
+    @field_validator("state_dir", "artifact_dir")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            msg = "must begin with redis://, rediss:// or unix://"
+            raise ValueError(msg)
+        return url
+
+    @property
+    def artifacts(self) -> Path:
+        return self.artifact_dir or self.state_dir / "artifacts"
+
+    @property
+    def ledger(self) -> str:
+        return self.ledger_url or f"sqlite:///{self.state_dir / 'ledger.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from the environment and florin.yaml. Raises SettingsError in words for the operator."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        lines = [
+            f"FLORIN_{'_'.join(str(p) for p in e['loc']).upper()}: {e['msg']} (it is {e['input']!r})"
+            for e in error.errors()
+        ]
+        raise SettingsError("\n".join(lines)) from error

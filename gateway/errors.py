@@ -1,0 +1,177 @@
+"""Everything that a caller can be told went wrong: one table, rendered in one place.
+
+CODES is the whole vocabulary. The README lists it, and tests/unit/test_docs.py holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from adapters import errors as adapters_errors
+from adapters.errors import AdaptersError, Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    status: int
+    type: str
+    """What OpenAI calls it; the client maps the status to its exceptions."""
+    cause: str
+    cure: str
+
+
+_INVALID, _SERVER = "invalid_request_error", "server_error"
+
+CODES: dict[str, Code] = {
+    # the caller's request
+    "invalid_json": Code(400, _INVALID, "The body is not a JSON object in UTF-8.", "Send valid JSON."),
+    "invalid_value": Code(
+        400, _INVALID, "A field is missing, of a wrong type or out of range.", "See `param`."
+    ),
+    "invalid_name": Code(
+        400, _INVALID, "A name has characters or a length that names cannot have.", "See the message."
+    ),
+    "request_refused": Code(
+        400, _INVALID, "The engine refused the request.", "See the message, which is the engine's."
+    ),
+    "body_too_large": Code(
+        413, _INVALID, "The body exceeds FLORIN_MAX_BODY_BYTES.", "Send less, or raise the setting."
+    ),
+    "method_not_allowed": Code(
+        405, _INVALID, "The path exists, but not for this method.", "Use the method that `allow` names."
+    ),
+    "not_found": Code(404, _INVALID, "No such path or object.", "Check the URL or the name."),
+    "model_not_found": Code(
+        404,
+        _INVALID,
+        "The name resolves to nothing that this key may call.",
+        "`GET /v1/models` lists what it may.",
+    ),
+    # who is asking
+    "missing_api_key": Code(
+        401, "authentication_error", "No `Authorization: Bearer` header.", "Send the key."
+    ),
+    "invalid_api_key": Code(401, "authentication_error", "No such key.", "Check it, or ask for a new one."),
+    "revoked_api_key": Code(401, "authentication_error", "The key was revoked.", "Ask for a new one."),
+    "role_too_small": Code(
+        403, "permission_error", "The key's role does not cover this.", "Use a key with the role."
+    ),
+    # the registry
+    "conflict": Code(
+        409, "conflict_error", "Another change came first, or the name is taken.", "Look again, then retry."
+    ),
+    "in_use": Code(409, "conflict_error", "Something depends on it.", "Remove what the message names first."),
+    "adapter_rejected": Code(
+        422,
+        _INVALID,
+        "The adapter failed a check; `findings` lists each with what was found and expected.",
+        "Mend it.",
+    ),
+    "engine_rejected": Code(422, _INVALID, "The engine cannot serve as registered.", "See the message."),
+    # our side
+    "placement_timeout": Code(
+        503,
+        _SERVER,
+        "No engine began to answer within FLORIN_PLACEMENT_TIMEOUT.",
+        "Retry; `florin placement` shows why.",
+    ),
+    "no_engine": Code(
+        503, _SERVER, "No engine of the fleet can hold this adapter.", "Register or uncordon an engine."
+    ),
+    "load_failed": Code(
+        503, _SERVER, "An engine refused to load the adapter.", "See the gateway's log and the engine's."
+    ),
+    "engine_failed": Code(
+        502, _SERVER, "Engines failed while answering, and the retries are used up.", "Retry."
+    ),
+    "stream_interrupted": Code(
+        502,
+        _SERVER,
+        "The engine died after the answer had begun (sent as an event of the stream).",
+        "Ask again.",
+    ),
+    "store_unavailable": Code(
+        503,
+        _SERVER,
+        "Redis is away, and this needs a decision (a cold adapter, a new key).",
+        "Retry; restore Redis.",
+    ),
+    "ledger_unavailable": Code(
+        503, _SERVER, "The ledger's database is away.", "Retry; nothing metered is lost meanwhile."
+    ),
+    "metering_unavailable": Code(
+        503, _SERVER, "The usage log cannot be written, and FLORIN_WAL_FULL is `refuse`.", "Free disk space."
+    ),
+    "artifacts_unavailable": Code(
+        503,
+        _SERVER,
+        "The files of a version cannot be stored.",
+        "Mend or free the disk of FLORIN_ARTIFACT_DIR.",
+    ),
+    "shutting_down": Code(503, _SERVER, "The gateway is stopping.", "Retry: another worker or host answers."),
+    "internal_error": Code(500, _SERVER, "A defect in Florin.", "Report it with the request id."),
+}
+
+
+class FlorinError(Exception):
+    """An error for the caller. `code` is a key of CODES."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+        findings: tuple[Finding, ...] = (),
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        self.findings = findings
+        self.status = status or CODES[code].status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+
+    def body(self) -> bytes:
+        """The OpenAI error object."""
+        error: dict[str, object] = {
+            "message": self.message,
+            "type": CODES[self.code].type,
+            "param": self.param,
+            "code": self.code,
+        }
+        if self.findings:
+            error["findings"] = self.findings
+        return orjson.dumps({"error": error})
+
+
+_FROM_ADAPTERS: dict[type[AdaptersError], str] = {
+    adapters_errors.InvalidNameError: "invalid_name",
+    adapters_errors.NotFoundError: "not_found",
+    adapters_errors.ConflictError: "conflict",
+    adapters_errors.InUseError: "in_use",
+    adapters_errors.RejectedError: "adapter_rejected",
+    adapters_errors.StoreUnavailableError: "store_unavailable",
+    adapters_errors.EngineError: "engine_rejected",
+    adapters_errors.EngineUnreachableError: "engine_rejected",
+    adapters_errors.NoEngineError: "no_engine",
+    adapters_errors.LoadFailedError: "load_failed",
+    adapters_errors.PlacementError: "placement_timeout",
+    adapters_errors.AdaptersError: "internal_error",
+}
+
+
+def translate(error: AdaptersError) -> FlorinError:
+    """An error of the adapter side in the caller's vocabulary."""
+    code = _FROM_ADAPTERS[type(error)]
+    findings = error.findings if isinstance(error, adapters_errors.RejectedError) else ()
+    retry = 1 if CODES[code].status == 503 else None
+    return FlorinError(code, str(error), findings=findings, retry_after=retry)

@@ -1,0 +1,204 @@
+"""The story of one request, top to bottom. Read this first.
+
+    auth → parse → resolve → admit → schedule → ensure resident → relay → meter
+
+Each step is one call; what can go wrong raises FlorinError, which `Lifecycle.run` renders in one place.
+Whatever happens, every attempt that reached an engine ends its lease and its usage record exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from dataclasses import dataclass, field
+
+from adapters.catalog import Catalog, Target
+from adapters.errors import AdaptersError
+from adapters.feed import Follower
+from gateway.call import Call, Endpoint, parse
+from gateway.config import Settings
+from gateway.errors import FlorinError, translate
+from gateway.exchange import ClientGoneError, Exchange
+from gateway.metering.attempt import AttemptMeter
+from gateway.metering.meter import Meter
+from gateway.metering.records import Outcome
+from gateway.metrics import Metrics
+from gateway.routing.pool import Lease
+from gateway.routing.relay import Relay, interrupted
+from gateway.routing.router import Journey, Router
+from gateway.routing.upstream import GoElsewhere, Upstream
+from gateway.tenants.directory import Directory, Key
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    settings: Settings
+    directory: Directory
+    catalog: Catalog
+    follower: Follower
+    router: Router
+    upstream: Upstream
+    meter: Meter
+    metrics: Metrics
+    cache_secret: bytes
+    """Makes each tenant's prefix cache its own."""
+    _salts: dict[str, str] = field(default_factory=dict)
+
+    async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
+        """Serve one request and answer it, whatever happens."""
+        try:
+            await self.serve(exchange, endpoint)
+        except ClientGoneError:
+            pass
+        except asyncio.CancelledError:
+            if not exchange.hung_up:  # the server stops, and the grace period is over
+                await self._fail(
+                    exchange, FlorinError("shutting_down", "The gateway is stopping.", retry_after=1)
+                )
+        except FlorinError as error:
+            await self._fail(exchange, error)
+        except AdaptersError as error:
+            await self._fail(exchange, translate(error))
+        except Exception:
+            log.exception("request %s failed", exchange.request_id)
+            await self._fail(
+                exchange,
+                FlorinError("internal_error", f"Something broke inside Florin ({exchange.request_id})."),
+            )
+        finally:
+            exchange.close()
+
+    async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
+        key = authenticate(exchange, self.directory, self.follower)
+        call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), max_n=self.settings.max_n)
+        exchange.watch()
+        target = self.resolve(key, call.model)
+        self.admit(exchange, key, target)
+        payload = call.payload(target.engine_name, self.salt(key.tenant))
+        journey = self.router.journey(target)
+        while True:
+            lease = await self.router.place(journey)
+            try:
+                return await self.attempt(exchange, call, payload, key, journey, lease)
+            except GoElsewhere as trouble:
+                self.metrics.failover(trouble.reason)
+                self.router.learn(journey, lease, trouble)
+            finally:
+                lease.end()
+
+    # -- the steps
+
+    def resolve(self, key: Key, model: str) -> Target:
+        """Not yours and not there are one answer."""
+        tenant = self.directory.tenants.get(key.tenant)
+        target = self.catalog.resolve(tenant.name, model, base_access=tenant.base_access) if tenant else None
+        if target is None:
+            raise model_not_found(model)
+        return target
+
+    def admit(self, exchange: Exchange, key: Key, target: Target) -> None:
+        """Limits, budgets and the fair queue have their place here; today, only metering can refuse."""
+        if not self.meter.accepting:
+            self.meter.reject(
+                request_id=exchange.request_id,
+                tenant=key.tenant,
+                key_id=key.id,
+                adapter=target.version.adapter if target.version else "",
+                base_model=target.base_model,
+            )
+            raise FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
+
+    def salt(self, tenant: str) -> str:
+        salt = self._salts.get(tenant)
+        if salt is None:
+            digest = hmac.new(self.cache_secret, tenant.encode(), hashlib.sha256)
+            salt = self._salts[tenant] = digest.hexdigest()
+        return salt
+
+    async def attempt(
+        self, exchange: Exchange, call: Call, payload: bytes, key: Key, journey: Journey, lease: Lease
+    ) -> None:
+        """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it."""
+        target, engine = journey.target, lease.state.engine
+        version = target.version
+        record = self.meter.begin(
+            request_id=exchange.request_id,
+            attempt=journey.attempts,
+            tenant=key.tenant,
+            key_id=key.id,
+            adapter=version.adapter if version else "",
+            version=f"v{version.number}" if version else "",
+            base_model=target.base_model,
+            engine=engine.name,
+            gpu_type=engine.gpu_type,
+            gpu_count=engine.gpu_count,
+            n=call.n,
+        )
+        exchange.extra_headers = [
+            (b"x-florin-adapter", target.label.encode()),
+            (b"x-florin-engine", engine.name.encode()),
+        ]
+        request_id = f"{exchange.request_id}-{journey.attempts}"
+        relay = Relay(exchange, call, target, lease, record)
+        try:
+            async with self.upstream.post(
+                engine, call.endpoint.path, payload, request_id, target
+            ) as response:
+                await (relay.stream(response) if call.stream else relay.answer(response))
+        except GoElsewhere:
+            record.end(Outcome.FAILOVER, billable=False, exact=False)
+            raise
+        except asyncio.CancelledError:
+            if lease.abandoned and not exchange.hung_up:
+                _uncancel()
+                raise self._engine_lost(lease, record) from None
+            record.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
+            raise
+        finally:
+            record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # unless it has ended
+
+    def _engine_lost(self, lease: Lease, record: AttemptMeter) -> Exception:
+        """The pool found the engine dead while this attempt waited for it."""
+        if lease.begun:
+            return interrupted(lease)
+        record.end(Outcome.FAILOVER, billable=False, exact=False)
+        return GoElsewhere("down", f"{lease.state.engine.name} was found dead", counts=False)
+
+    async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
+        self.metrics.error(error.code)
+        await exchange.fail(error)
+
+
+def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
+    """The key that the request carries, known and not revoked."""
+    text = exchange.bearer()
+    if not text:
+        raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
+    key = directory.find(text)
+    if key is None:
+        if not follower.connected:  # it may have been made since this worker last heard
+            raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
+        raise FlorinError("invalid_api_key", "This API key does not exist.")
+    if key.revoked is not None:
+        raise FlorinError("revoked_api_key", "This API key has been revoked.")
+    return key
+
+
+def model_not_found(model: str) -> FlorinError:
+    shown = model if len(model) <= 200 else model[:200] + "…"
+    return FlorinError(
+        "model_not_found",
+        f"The model '{shown}' does not exist or you do not have access to it.",
+        param="model",
+    )
+
+
+def _uncancel() -> None:
+    """The cancellation was a message from the pool, and it has arrived."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()

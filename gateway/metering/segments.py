@@ -1,0 +1,146 @@
+"""The files of the usage log: one directory per worker, in it numbered segments of JSON lines.
+
+usage/<worker>/lock             flock'd by the living worker, or by whoever adopts a dead one's directory
+usage/<worker>/00000001.jsonl   segments; only the highest one grows
+usage/<worker>/shipped          how far the ledger has them: `<segment> <offset>`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+CHUNK = 256 * 1024
+"""Bytes read at once: what bounds the shipper's memory, whatever the backlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything before `offset` of segment `segment`, and all earlier segments, is in the ledger."""
+
+    segment: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    lines: list[bytes]
+    end: Cursor
+
+
+class WorkerDirectory:
+    """A worker's directory, held by this process until `release`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+
+    def __repr__(self) -> str:
+        return f"<WorkerDirectory {self.path.name} {'held' if self._lock is not None else 'released'}>"
+
+    @classmethod
+    def create(cls, root: Path, worker: str = "") -> Self:
+        """A new directory, locked before anyone can see it under its name."""
+        root.mkdir(parents=True, exist_ok=True)
+        worker = worker or f"{os.getpid()}-{secrets.token_hex(4)}"
+        hidden = root / f".new-{worker}"
+        hidden.mkdir()
+        lock = _lock(hidden)
+        if lock is None:
+            raise OSError(f"{hidden} is locked by another process.")
+        hidden.rename(root / worker)
+        return cls(root / worker, lock)
+
+    @classmethod
+    def adopt(cls, path: Path) -> Self | None:
+        """The directory of a worker that is gone; None while it lives or another has adopted it."""
+        try:
+            lock = _lock(path)
+        except OSError:  # removed just now
+            return None
+        return None if lock is None else cls(path, lock)
+
+    def remove(self) -> None:
+        """Everything in it is in the ledger."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def segments(self) -> list[int]:
+        with suppress(FileNotFoundError):
+            return sorted(int(p.stem) for p in self.path.glob("*.jsonl") if p.stem.isdigit())
+        return []
+
+    def segment(self, number: int) -> Path:
+        return self.path / f"{number:08}.jsonl"
+
+    def cursor(self) -> Cursor:
+        """Where shipping goes on. Lost or damaged: from the start, which costs time and nothing else."""
+        try:
+            segment, offset = (self.path / "shipped").read_text().split()
+            return Cursor(int(segment), int(offset))
+        except (OSError, ValueError):
+            return Cursor()
+
+    def save_cursor(self, cursor: Cursor) -> None:
+        hidden = self.path / ".shipped"
+        hidden.write_text(f"{cursor.segment} {cursor.offset}")
+        hidden.replace(self.path / "shipped")
+
+    def batches(self, start: Cursor, *, dead: bool) -> Iterator[Batch]:
+        """Whole lines from `start` on. A line without its end is left for later in the segment that still
+        grows, and given as it is where nobody will end it."""
+        numbers = [n for n in self.segments() if n >= start.segment]
+        for number in numbers:
+            closed = dead or number != numbers[-1]
+            offset = start.offset if number == start.segment else 0
+            yield from self._batches_of(number, offset, closed=closed)
+            if closed:
+                yield Batch([], Cursor(number + 1, 0))
+
+    def _batches_of(self, number: int, offset: int, *, closed: bool) -> Iterator[Batch]:
+        with self.segment(number).open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(CHUNK):
+                length = chunk.rfind(b"\n") + 1
+                if not length:
+                    # No line's end: still being written; or torn; or, in a full chunk, not a log at all.
+                    if not closed and len(chunk) < CHUNK:
+                        return
+                    length = len(chunk)
+                offset += length
+                file.seek(offset)
+                yield Batch(chunk[:length].splitlines(), Cursor(number, offset))
+
+    def delete_before(self, number: int) -> None:
+        for old in self.segments():
+            if old < number:
+                self.segment(old).unlink(missing_ok=True)
+
+
+def others(root: Path, mine: Path) -> list[Path]:
+    """The directories of other workers, living or dead."""
+    with suppress(FileNotFoundError):
+        return sorted(p for p in root.iterdir() if p != mine and p.is_dir() and not p.name.startswith("."))
+    return []
+
+
+def _lock(directory: Path) -> int | None:
+    """An exclusive flock that the kernel gives up with the process, however it ends."""
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

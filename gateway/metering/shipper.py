@@ -1,0 +1,170 @@
+"""Brings the log into the ledger: its own worker's, and those of workers that died.
+
+It notes how far it has come only after the commit, so whatever stops it, the next try begins at or before the
+first record that the ledger does not hold, and the ledger passes over those that it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
+from gateway.metering.segments import Cursor, WorkerDirectory, others
+from gateway.metrics import Metrics
+
+log = logging.getLogger("florin.metering")
+
+_ROWS = 500
+"""Records per transaction."""
+_LONGEST_PAUSE = 15.0
+_LAST_SECONDS = 3.0
+"""What a worker that stops gives to its backlog; the rest is for its successor."""
+
+
+class _OutOfTimeError(Exception):
+    pass
+
+
+class Shipper:
+    def __init__(
+        self,
+        root: Path,
+        mine: WorkerDirectory,
+        flush_log: Callable[[], bool],
+        ledger: Ledger,
+        metrics: Metrics,
+        *,
+        interval: float = 0.5,
+    ) -> None:
+        self._root = root
+        self._mine = mine
+        self._flush_log = flush_log
+        self._ledger = ledger
+        self._metrics = metrics
+        self._interval = interval
+        self._stop = threading.Event()
+        self._deadline = math.inf
+        self._thread = threading.Thread(target=self._run, name="florin-shipper", daemon=True)
+        # Mutable state of whoever holds the lock.
+        self._lock = threading.Lock()
+        self._pause = interval
+        self._oldest: int | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def flush_now(self) -> None:
+        """Everything appended so far on this worker, and all that dead ones left, is in the ledger when this
+        returns. Raises LedgerUnavailableError. Waits for the disk and the database."""
+        self._flush_log()
+        with self._lock:
+            self._ship_all()
+
+    def close(self) -> None:
+        """After the log is closed: ship the rest, and leave nothing behind if that succeeds."""
+        self._deadline = time.monotonic()
+        self._stop.set()
+        self._thread.join()
+        with self._lock:
+            self._deadline = time.monotonic() + _LAST_SECONDS
+            try:
+                self._adopt(self._mine)
+            except (LedgerUnavailableError, OSError, _OutOfTimeError) as error:
+                log.warning("Ledger: %s The usage log stays in %s.", error, self._mine.path)
+            finally:
+                self._mine.release()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause):
+            with self._lock:
+                try:
+                    self._ship_all()
+                except _OutOfTimeError:
+                    return
+                except (LedgerUnavailableError, OSError) as error:
+                    self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+                    log.warning("Ledger: %s Next try in %.1f s.", error, self._pause)
+                except Exception:  # the thread must live on: nothing else ships
+                    self._pause = _LONGEST_PAUSE
+                    log.exception("Shipping usage records failed.")
+                else:
+                    self._pause = self._interval
+                self._metrics.wal_oldest(self._age())
+
+    def _ship_all(self) -> None:
+        self._ship(self._mine, dead=False)
+        for path in others(self._root, self._mine.path):
+            directory = WorkerDirectory.adopt(path)
+            if directory is not None:
+                try:
+                    self._adopt(directory)
+                finally:
+                    directory.release()
+        self._oldest = None
+
+    def _adopt(self, directory: WorkerDirectory) -> None:
+        """Nobody writes there any more: ship it whole, close what was left open, and remove it."""
+        self._ship(directory, dead=True)
+        orphans = [orphaned(last) for last in _open_attempts(directory)]
+        for start in range(0, len(orphans), _ROWS):
+            self._insert(orphans[start : start + _ROWS])
+        self._metrics.usage_records("orphaned", len(orphans))
+        directory.remove()
+
+    def _ship(self, directory: WorkerDirectory, *, dead: bool) -> None:
+        cursor = directory.cursor()
+        for batch in directory.batches(cursor, dead=dead):
+            records = [r for r in map(self._parse, filter(is_final, batch.lines)) if r is not None]
+            for start in range(0, len(records), _ROWS):
+                self._insert(records[start : start + _ROWS])
+            directory.save_cursor(batch.end)
+            if not dead:  # a dead one's segments are needed once more, for what it left open
+                directory.delete_before(batch.end.segment)
+
+    def _insert(self, records: list[UsageRecord]) -> None:
+        if records and time.monotonic() > self._deadline:
+            raise _OutOfTimeError("There is no time to ship the rest.")
+        try:
+            result = self._ledger.insert(records)
+        except LedgerUnavailableError:
+            self._oldest = self._oldest or records[0].ended
+            raise
+        self._metrics.usage_records("shipped", result.new)
+        self._metrics.usage_records("duplicate", result.duplicate)
+        if result.quarantined:
+            self._metrics.usage_records("quarantined", result.quarantined)
+            log.error("Ledger: %d records went to quarantine: same id, other content.", result.quarantined)
+
+    def _parse(self, line: bytes) -> UsageRecord | None:
+        try:
+            return parse_line(line)
+        except ValueError:
+            self._metrics.usage_records("damaged")
+            log.warning("Usage log: a torn or damaged line of %d bytes was passed over.", len(line))
+            return None
+
+    def _age(self) -> float:
+        return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
+
+
+def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:
+    """The last line of each attempt without a final. Memory in proportion to the attempts that were open at
+    one time, not to the log."""
+    still: dict[str, UsageRecord] = {}
+    for batch in directory.batches(Cursor(), dead=True):
+        for line in batch.lines:
+            try:
+                record = parse_line(line)
+            except ValueError:
+                continue  # torn or damaged: what came before it stands
+            if record.kind == "final":
+                still.pop(record.id, None)
+            else:
+                still[record.id] = record
+    return list(still.values())

@@ -1,0 +1,201 @@
+"""Prometheus metrics: for dashboards, never for bills.
+
+`Metrics` is built once per worker by `create_app`. Label children are resolved once and cached, names are
+capped, and most updates come from the metering's flusher thread, off the event loop.
+
+With several workers `florin serve` gives each a PROMETHEUS_MULTIPROC_DIR of theirs, which prometheus_client
+looks at when it is imported; then any worker renders the sum over all.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+UNKNOWN: Final = "__unknown__"
+"""Label of a name that the registry does not know."""
+OTHER: Final = "__other__"
+"""Label of all names past the cap."""
+BASE: Final = "__base__"
+"""`adapter` label of requests to the base model itself."""
+LABEL_CAP: Final = 1000
+
+METRICS: Final[dict[str, str]] = {
+    "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
+    "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes those that came from the cache.",
+    "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes those that came from the cache.",
+    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token.",
+    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt.",
+    "florin_adapter_loads_total": "Adapter loads on engines, by result.",
+    "florin_adapter_load_seconds": "Time that engines took to load an adapter.",
+    "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
+    "florin_engine_up": "1 while the engine answers probes, else 0.",
+    "florin_in_flight": "Attempts running on the engine now.",
+    "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
+    "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
+    "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
+    "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
+    "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
+    "florin_errors_total": "Error answers to clients, by error code.",
+}
+
+_FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class LabelCap:
+    """The first `limit` distinct names keep their own label; all later ones share OTHER. So a flood of
+    names cannot grow the series without bound."""
+
+    def __init__(self, limit: int = LABEL_CAP) -> None:
+        self._limit = limit
+        self._names: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        if name in self._names:
+            return name
+        if len(self._names) >= self._limit or not name:
+            return OTHER
+        self._names.add(name)
+        return name
+
+
+class Metrics:
+    """One worker's metrics. Every method is thread-safe and costs about a microsecond."""
+
+    def __init__(self, *, label_cap: int = LABEL_CAP) -> None:
+        self._multiprocess_dir = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
+        self.registry = CollectorRegistry()
+        # Mutable state: the names seen so far.
+        self._adapters = LabelCap(label_cap)
+        self._tenants = LabelCap(label_cap)
+        self._requests = self._counter("florin_requests_total", "adapter", "outcome")
+        self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
+        self._tenant_tokens = self._counter("florin_tenant_tokens_total", "tenant", "token_type")
+        self._first_token = self._histogram("florin_time_to_first_token_seconds", _FIRST_TOKEN)
+        self._duration = self._histogram("florin_request_duration_seconds", _DURATION)
+        self._loads = self._counter("florin_adapter_loads_total", "engine", "result")
+        self._load_seconds = self._histogram("florin_adapter_load_seconds", _LOAD)
+        self._evictions = self._counter("florin_evictions_total", "engine")
+        self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
+        self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
+        self._usage_records = self._counter("florin_usage_records_total", "result")
+        self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
+        self._feed_connected = self._gauge("florin_feed_connected", "livemin")
+        self._failovers = self._counter("florin_failovers_total", "reason")
+        self._errors = self._counter("florin_errors_total", "code")
+        # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
+        # the values are capped or come from small sets.
+        self._request = cache(self._requests.labels)
+        self._token = cache(self._tokens.labels)
+        self._tenant_token = cache(self._tenant_tokens.labels)
+        self._running = cache(self._in_flight.labels)
+
+    def _counter(self, name: str, *labels: str) -> Counter:
+        return Counter(name, METRICS[name], labels, registry=self.registry)
+
+    def _gauge(self, name: str, mode: str, *labels: str) -> Gauge:
+        return Gauge(name, METRICS[name], labels, registry=self.registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a Literal there
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, METRICS[name], registry=self.registry, buckets=buckets)
+
+    def adapter_label(self, adapter: str | None) -> str:
+        """None: a name that the registry does not know; empty: the base model."""
+        if adapter is None:
+            return UNKNOWN
+        return self._adapters(adapter) if adapter else BASE
+
+    def request(self, adapter: str | None, outcome: str) -> None:
+        self._request(self.adapter_label(adapter), outcome).inc()
+
+    def tokens(
+        self, *, tenant: str, adapter: str, gpu_type: str, prompt: int, cached: int, completion: int
+    ) -> None:
+        adapter = self.adapter_label(adapter)
+        tenant = self._tenants(tenant)
+        for kind, count in (("input", prompt - cached), ("cached", cached), ("output", completion)):
+            if count > 0:
+                self._token(adapter, gpu_type, kind).inc(count)
+                self._tenant_token(tenant, kind).inc(count)
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def duration(self, seconds: float) -> None:
+        self._duration.observe(seconds)
+
+    def adapter_load(self, engine: str, result: str, seconds: float) -> None:
+        """`result`: `ok`, `failed`, `timeout` …: a small fixed set."""
+        self._loads.labels(engine, result).inc()
+        self._load_seconds.observe(seconds)
+
+    def eviction(self, engine: str) -> None:
+        self._evictions.labels(engine).inc()
+
+    def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
+        self._engine_up.labels(engine, gpu_type).set(int(up))
+
+    def forget_engine(self, engine: str, gpu_type: str) -> None:
+        """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
+        if self._multiprocess_dir:  # values in shared files cannot be removed, only zeroed
+            self._engine_up.labels(engine, gpu_type).set(0)
+            return
+        for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
+            with suppress(KeyError):
+                gauge.remove(*labels)
+        self._running.cache_clear()
+
+    def in_flight(self, engine: str, change: int) -> None:
+        self._running(engine).inc(change)
+
+    def usage_records(self, result: str, count: int = 1) -> None:
+        if count:
+            self._usage_records.labels(result).inc(count)
+
+    def wal_oldest(self, seconds: float) -> None:
+        self._wal_oldest.set(seconds)
+
+    def feed_connected(self, *, connected: bool) -> None:
+        self._feed_connected.set(int(connected))
+
+    def failover(self, reason: str) -> None:
+        self._failovers.labels(reason).inc()
+
+    def error(self, code: str) -> None:
+        self._errors.labels(code).inc()
+
+    def render(self) -> bytes:
+        """The text exposition: of all workers when there are several."""
+        if not self._multiprocess_dir:
+            return generate_latest(self.registry)
+        clean_dead(Path(self._multiprocess_dir))
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._multiprocess_dir)  # type: ignore[no-untyped-call]  # theirs
+        return generate_latest(registry)
+
+
+def clean_dead(directory: Path) -> None:
+    """Drop the gauges of workers that died. Their counters stay, or the sums would run backwards."""
+    for path in directory.glob("gauge_live*_*.db"):
+        pid = path.stem.rpartition("_")[2]
+        if pid.isdigit() and not _alive(int(pid)):
+            mark_process_dead(int(pid), str(directory))  # type: ignore[no-untyped-call]  # theirs
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

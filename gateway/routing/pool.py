@@ -1,0 +1,284 @@
+"""The engines as this worker experiences them: health, load, and the leases of its own requests.
+
+Health comes from probes and from what requests meet. Load is what this worker has in flight, which is exact
+and immediate, plus what the engine's own metrics show of other workers' requests, a probe old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from adapters.catalog import Catalog
+from adapters.errors import StoreUnavailableError
+from adapters.model import Engine, Version
+from adapters.placement import Candidate
+from adapters.residency import Residency
+from adapters.store import Store, Touch
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.1
+LEASE_MS = 5_000
+"""A worker's lease outlives it by at most this."""
+RENEW_SECONDS = 1.5
+STRIKES = 3
+HOPELESS_SECONDS = 30.0
+"""A stream that hangs on a dead engine is ended after this."""
+
+
+@dataclass(slots=True)
+class Use:
+    """This worker's use of one version on one engine."""
+
+    in_flight: int = 0
+    last_used: float = 0.0
+    reported: float = -1e9
+    """When the store was last told, on the same clock."""
+    dirty: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One request in flight on one engine. Ends exactly once: `end` is idempotent."""
+
+    state: EngineState
+    version: str
+    clock: Callable[[], float]
+    begun: bool = False
+    """The answer has begun to reach the client: the request can no longer go elsewhere."""
+    abandoned: bool = False
+    """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
+    task: asyncio.Task[object] | None = None
+    ended: bool = False
+
+    def doubt(self, reason: str) -> None:
+        """The engine refused or broke a connection: nobody uses it until a probe has passed."""
+        if not self.state.suspect:
+            log.warning("engine %s is suspect: %s", self.state.engine.name, reason)
+        self.state.suspect = True
+        self.state.reason = reason
+        self.state.wake.set()
+
+    def end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        state = self.state
+        state.in_flight -= 1
+        state.leases.discard(self)
+        use = state.uses.get(self.version)
+        if use is not None:
+            use.in_flight -= 1
+            use.last_used = self.clock()
+            use.dirty = True
+
+
+@dataclass(slots=True, eq=False)
+class EngineState:
+    """Mutable: everything this worker knows about one engine beyond its registration."""
+
+    engine: Engine
+    healthy: bool | None = None
+    """None: not probed yet."""
+    suspect: bool = False
+    """A request failed on it; a probe will tell."""
+    in_flight: int = 0
+    elsewhere: int = 0
+    """Requests of other workers, by the engine's own metrics at the last probe."""
+    running: int = 0
+    waiting: int = 0
+    uses: dict[str, Use] = field(default_factory=dict)
+    leases: set[Lease] = field(default_factory=set)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to probe at once."""
+    reason: str = ""
+    """Why it is unhealthy."""
+    strikes: int = 0
+    """Probes in a row that got no answer."""
+    down_since: float | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Unprobed engines are tried: a new worker should not refuse what it has not looked at."""
+        return self.healthy is not False and not self.suspect and self.engine.state != "draining"
+
+    def __repr__(self) -> str:
+        return f"<{self.engine.name} healthy={self.healthy} in_flight={self.in_flight}>"
+
+
+class Pool:
+    def __init__(
+        self,
+        catalog: Catalog,
+        residency: Residency,
+        store: Store,
+        *,
+        worker: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._catalog = catalog
+        self._residency = residency
+        self._store = store
+        self._worker = worker
+        self._clock = clock
+        self._states: dict[str, EngineState] = {}
+        self._flushing = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Pool {list(self._states.values())}>"
+
+    def state(self, name: str) -> EngineState | None:
+        """The engine's state, following its registration."""
+        engine = self._catalog.engines.get(name)
+        if engine is None:
+            gone = self._states.pop(name, None)
+            if gone:
+                self.mark_down(gone, "removed from the registry")
+            return None
+        state = self._states.get(name)
+        if state is None:
+            state = self._states[name] = EngineState(engine)
+        elif state.engine is not engine:
+            if state.engine.url != engine.url:
+                state.healthy, state.suspect = None, False
+            state.engine = engine
+        return state
+
+    def states(self) -> list[EngineState]:
+        names = [*self._catalog.engines, *(n for n in self._states if n not in self._catalog.engines)]
+        return [s for n in names if (s := self.state(n))]
+
+    def usable(self, name: str) -> bool:
+        state = self.state(name)
+        return state is not None and state.usable
+
+    # -- for the decision
+
+    def holders(self, version: Version, failed: set[str]) -> list[Candidate]:
+        """The engines that hold the version and can serve it: the common case, made short."""
+        found = []
+        for name in self._residency.holders(version.engine_name):
+            state = self.state(name)
+            if state and state.usable and name not in failed:
+                found.append(self._candidate(state, version, failed, holds=True))
+        return found
+
+    def fleet(self, base_model: str, version: Version | None, failed: set[str]) -> list[Candidate]:
+        """Every engine of the fleet, usable or not, so that a refusal can be explained."""
+        return [
+            self._candidate(
+                state,
+                version,
+                failed,
+                holds=version is not None and self._residency.holds(state.engine.name, version.engine_name),
+            )
+            for state in self.states()
+            if state.engine.base_model == base_model
+        ]
+
+    def _candidate(
+        self, state: EngineState, version: Version | None, failed: set[str], *, holds: bool
+    ) -> Candidate:
+        engine = state.engine
+        use = state.uses.get(version.engine_name) if version else None
+        return Candidate(
+            engine=engine.name,
+            in_flight=state.in_flight + state.elsewhere,
+            slots=engine.slots,
+            max_rank=engine.max_rank,
+            active=sum(1 for u in state.uses.values() if u.in_flight),
+            is_active=use is not None and use.in_flight > 0,
+            assigned=len(self._residency.slots(engine.name)) if not holds else engine.slots,
+            holds=holds,
+            healthy=state.healthy is not False and not state.suspect,
+            cordoned=engine.state == "cordoned",
+            draining=engine.state == "draining",
+            failed_before=engine.name in failed,
+        )
+
+    # -- leases
+
+    def acquire(self, name: str, served: Version | None) -> Lease | None:
+        """A lease for one request; None when the engine has gone meanwhile."""
+        state = self.state(name)
+        if state is None:
+            return None
+        version = served.engine_name if served else ""
+        lease = Lease(state, version, self._clock, task=asyncio.current_task())
+        state.in_flight += 1
+        state.leases.add(lease)
+        if version:
+            use = state.uses.get(version)
+            if use is None:
+                use = state.uses[version] = Use()
+            use.in_flight += 1
+            use.last_used = self._clock()
+            use.dirty = True
+        return lease
+
+    async def flush(self) -> None:
+        """Tell the store of this worker's leases and uses since the last report."""
+        async with self._flushing:
+            now = self._clock()
+            reported: list[tuple[Use, int]] = []
+            touches: list[Touch] = []
+            for state in self._states.values():
+                for version, use in list(state.uses.items()):
+                    due = use.in_flight > 0 and now - use.reported > RENEW_SECONDS
+                    if use.dirty or due:
+                        age = int((now - use.last_used) * 1000)
+                        touches.append(Touch(state.engine.name, version, age, use.in_flight))
+                        reported.append((use, use.in_flight))
+                        use.dirty = False
+                    elif use.in_flight == 0 and now - use.last_used > 60:
+                        del state.uses[version]
+            if not touches:
+                return
+            try:
+                await self._store.touch(self._worker, touches, ttl_ms=LEASE_MS)
+            except StoreUnavailableError:
+                for use, _ in reported:
+                    use.dirty = True
+                raise
+            for use, _ in reported:
+                use.reported = now
+
+    async def run(self) -> None:
+        """Flush for ever; cancel to stop, then `close`."""
+        while True:
+            with contextlib.suppress(StoreUnavailableError):  # kept dirty, told on return
+                await self.flush()
+            await asyncio.sleep(FLUSH_SECONDS)
+
+    # -- health
+
+    def mark_up(self, state: EngineState) -> None:
+        if state.healthy is not True:
+            log.info("engine %s is up", state.engine.name)
+        state.healthy, state.suspect, state.reason = True, False, ""
+        state.strikes, state.down_since = 0, None
+
+    def missed(self, state: EngineState, reason: str) -> None:
+        """A probe got no answer in time. A busy engine may miss one: only several in a row mean death."""
+        state.strikes += 1
+        if state.strikes >= STRIKES or state.suspect:
+            self.mark_down(state, reason)
+
+    def mark_down(self, state: EngineState, reason: str) -> None:
+        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice; the
+        others are given up when it has been silent for long."""
+        now = self._clock()
+        if state.healthy is not False:
+            log.warning("engine %s is down: %s", state.engine.name, reason)
+            state.down_since = now
+        state.healthy, state.suspect, state.reason = False, False, reason
+        hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
+        for lease in list(state.leases):
+            if (hopeless or not lease.begun) and not lease.abandoned and lease.task is not None:
+                lease.abandoned = True
+                lease.task.cancel()

@@ -1,0 +1,78 @@
+"""Probes: is the engine alive, and how much has it to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+
+import aiohttp
+
+from gateway.metrics import Metrics
+from gateway.routing.pool import EngineState, Pool
+
+log = logging.getLogger(__name__)
+
+_GAUGES = re.compile(rb"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+
+
+class Prober:
+    def __init__(
+        self, pool: Pool, session: aiohttp.ClientSession, metrics: Metrics, *, interval: float, timeout: float
+    ) -> None:
+        self._pool = pool
+        self._session = session
+        self._metrics = metrics
+        self._interval = interval
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """One loop for each registered engine; cancel to stop."""
+        try:
+            while True:
+                states = {s.engine.name: s for s in self._pool.states()}
+                for name, state in states.items():
+                    if name not in self._tasks or self._tasks[name].done():
+                        self._tasks[name] = asyncio.create_task(self._watch(state), name=f"probe {name}")
+                for name in self._tasks.keys() - states.keys():
+                    self._tasks.pop(name).cancel()
+                await asyncio.sleep(min(0.25, self._interval))
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _watch(self, state: EngineState) -> None:
+        while True:
+            state.wake.clear()
+            await self.probe(state)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):  # wait_for can swallow a cancellation
+                    await state.wake.wait()
+
+    async def probe(self, state: EngineState) -> None:
+        engine = state.engine
+        try:
+            async with self._session.get(engine.url + "/health", timeout=self._timeout) as response:
+                status = response.status
+            if status == 200:
+                await self._measure(state)
+                self._pool.mark_up(state)
+            else:
+                self._pool.mark_down(state, f"/health says {status}")
+        except TimeoutError:
+            self._pool.missed(state, "/health does not answer in time")
+        except (aiohttp.ClientError, OSError) as error:
+            self._pool.mark_down(state, f"/health: {error}")
+        self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
+
+    async def _measure(self, state: EngineState) -> None:
+        own = state.in_flight
+        async with self._session.get(state.engine.url + "/metrics", timeout=self._timeout) as response:
+            text = await response.read()
+        if response.status == 200:
+            found = {k: int(float(v)) for k, v in _GAUGES.findall(text)}
+            state.running, state.waiting = found.get(b"running", 0), found.get(b"waiting", 0)
+            state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))

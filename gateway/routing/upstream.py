@@ -1,0 +1,136 @@
+"""One attempt's conversation with one engine: what it answered, and whether to go elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from adapters.catalog import Target
+from adapters.model import Engine
+from gateway.errors import FlorinError
+
+_CLIENT_ERRORS = range(400, 500)
+_BUSY = frozenset({429, 503})
+BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+
+
+class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
+    """This attempt has come to nothing that the client saw."""
+
+    def __init__(
+        self,
+        reason: str,
+        words: str,
+        *,
+        suspect: bool = False,
+        unknown_model: bool = False,
+        counts: bool = True,
+    ) -> None:
+        super().__init__(words)
+        self.reason = reason
+        """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `unknown_model`, `aborted`, `down`."""
+        self.suspect = suspect
+        """The engine itself is in doubt."""
+        self.unknown_model = unknown_model
+        """The engine does not hold what it is thought to hold."""
+        self.counts = counts
+        """The engine may have worked on it: only so many such attempts are made."""
+
+
+class Upstream:
+    """The connections to all engines, pooled."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, *, connect_timeout: float, idle_timeout: float
+    ) -> None:
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_timeout, sock_read=idle_timeout
+        )
+        self._urls: dict[tuple[str, str], URL] = {}
+
+    @asynccontextmanager
+    async def post(
+        self, engine: Engine, path: str, payload: bytes, request_id: str, target: Target
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The engine's 200. Raises GoElsewhere, or FlorinError when the engine refuses the request.
+
+        Leaving the context before the body is read closes the connection, which aborts the engine's work.
+        """
+        url = self._urls.get((engine.url, path))
+        if url is None:
+            url = self._urls[engine.url, path] = URL(engine.url + path)
+        # None of the client's headers go along: several steer the engine.
+        headers = {"content-type": "application/json", "x-request-id": request_id}
+        try:
+            response = await self._session.post(
+                url, data=payload, headers=headers, timeout=self._timeout, allow_redirects=False
+            )
+        except aiohttp.ClientConnectorError as error:
+            raise GoElsewhere("unreachable", str(error), suspect=True, counts=False) from error
+        except BROKEN as error:
+            raise died(error) from error
+        whole = False
+        try:
+            if response.status != 200:
+                raise await _refusal(response, target)
+            yield response
+            whole = response.content.at_eof()
+        finally:
+            response.release() if whole else response.close()
+
+
+def died(error: Exception) -> GoElsewhere:
+    """The connection broke off."""
+    return GoElsewhere("died", str(error) or type(error).__name__, suspect=True)
+
+
+async def read_whole(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.read()
+    except BROKEN as error:
+        raise died(error) from error
+
+
+async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exception:
+    """What an answer other than 200 means for the request."""
+    status, body = response.status, await read_whole(response)
+    error = _error_of(body)
+    message = str(error.get("message") or f"status {status}")
+    if status == 404 and error.get("param") in {"model", None}:
+        return GoElsewhere("unknown_model", message, unknown_model=True, counts=False)
+    if status in _BUSY:
+        return GoElsewhere("busy", message, counts=False)
+    return refused(status, error, target) or GoElsewhere("status_5xx", f"{status}: {message}")
+
+
+def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError | None:
+    """A client's mistake in the engine's words, without what is not for the client's eyes; None if it is not
+    the client's."""
+    if status not in _CLIENT_ERRORS:
+        return None
+    message = str(error.get("message") or "The engine refused the request.")
+    message = message.replace(target.engine_name, target.label)
+    param = error.get("param")
+    # 401 and 403 would be between Florin and its engine, never the client's doing.
+    return FlorinError(
+        "request_refused",
+        message,
+        param=param.removeprefix("body.") if isinstance(param, str) else None,
+        status=status if status in {400, 413, 422} else 400,
+    )
+
+
+def _error_of(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    error = answer.get("error", answer) if isinstance(answer, dict) else None
+    return error if isinstance(error, dict) else {}

@@ -1,0 +1,143 @@
+"""One process that serves the app: uvicorn, set for streams, with an end that keeps its promises.
+
+The first SIGTERM or SIGINT stops accepting and lets running requests finish within the grace period; a second
+cancels them. The app's own shutdown (metering flushed, leases given back) runs either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.lifespan.on import LifespanOn
+
+from adapters.errors import AdaptersError
+from gateway.config import Settings, SettingsError
+
+FAILED = 1
+
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than a load balancer's usual minute, so that it never writes to a socket that is being closed."""
+
+
+class StartError(Exception):
+    """The gateway cannot start; the message says why and what to do."""
+
+
+class StopRequested(BaseException):
+    """SIGTERM or SIGINT, heard while nothing yet listens for it; like KeyboardInterrupt, not to be caught."""
+
+
+class Stop:
+    """SIGTERM and SIGINT of this process, from its first line to its last.
+
+    They raise StopRequested until `hold`; from then on they are only counted, for whoever looks.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._held = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._heard)
+
+    def hold(self) -> None:
+        self._held = True
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.count += 1
+        if not self._held:
+            raise StopRequested
+
+
+def run_app(
+    app: Callable[..., Any],
+    settings: Settings,
+    listener: socket.socket,
+    stop: Stop,
+    ready: Callable[[], None],
+) -> int:
+    """Serve `app` on `listener` until a signal. `ready` is called once, when requests are accepted.
+    Returns the exit code; a failure to start has been logged as a sentence."""
+    log_to_stderr()
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=2048,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+    )
+    config.load()
+    config.lifespan_class = _Lifespan
+    stop.hold()
+    server = _Server(config, stop, ready)
+    try:
+        server.run(sockets=[listener])
+    except SystemExit:  # uvicorn's way to say that the app did not start; it has logged why
+        return FAILED
+    return 0
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_no_cancellations)
+
+
+def _no_cancellations(record: logging.LogRecord) -> bool:
+    """A request that was cancelled at the end of the grace period is no defect: no traceback for it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, stop: Stop, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._ready = ready
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self.should_exit = self.should_exit or self._stop.count > 0
+        if self.started and not self.should_exit:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The original raises the signal again at the end, and skips the app's shutdown at a second one."""
+        del sig, frame
+        if self.should_exit and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel_requests)
+        self.should_exit = True
+
+    def _cancel_requests(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel("a second signal asked to stop")
+
+
+class _Lifespan(LifespanOn):
+    async def send(self, message: Any) -> None:
+        """Starlette sends a traceback as the reason for a failed start; what was to be expected (Redis away,
+        a file that may not be written) is said in its own words instead."""
+        if message["type"] == "lifespan.startup.failed":
+            error = sys.exception()
+            if isinstance(error, AdaptersError | SettingsError | StartError | OSError):
+                message = {**message, "message": str(error)}
+        await super().send(message)

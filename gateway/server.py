@@ -1,0 +1,155 @@
+"""`florin serve`: from settings to processes that accept requests.
+
+One worker runs in this process (`runner`); several are processes of their own (`workers`).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from adapters.embedded import EmbeddedError, EmbeddedValkey
+from gateway.config import Settings, SettingsError, load_settings
+from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
+from gateway.workers import supervise
+
+log = logging.getLogger(__name__)
+
+BAD_SETTINGS = 2
+
+_FILES = 1 << 20
+_LOOK_SECONDS = 0.5
+
+
+def serve() -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code; what went wrong is said on stderr."""
+    stop = Stop()
+    try:
+        with ExitStack() as stack:
+            settings = load_settings()
+            make_state_dir(settings)
+            listener = stack.enter_context(bind(settings.host, settings.port))
+            settings = _with_redis(settings, stack)
+            raise_file_limit()
+            return _run(settings, listener, stop)
+    except SettingsError as error:
+        return _say(error, BAD_SETTINGS)
+    except StartError as error:
+        return _say(error, FAILED)
+    except StopRequested:
+        return 0
+
+
+def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
+    if not settings.operator_key.get_secret_value():
+        _say("FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows.", 0)
+    line = f"Florin listens on {url_of(listener)}\n"
+
+    def announce() -> None:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+    if settings.workers > 1:
+        return supervise(settings, listener, stop, announce)
+    from gateway.app import create_app  # noqa: PLC0415  # a parent of workers never loads the app
+
+    return run_app(create_app(settings), settings, listener, stop, announce)
+
+
+def make_state_dir(settings: Settings) -> None:
+    """For the owner only: it holds usage records and the way into Redis. An existing one keeps its mode."""
+    try:
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"FLORIN_STATE_DIR: {settings.state_dir} cannot be made: {error.strerror}."
+        ) from error
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket bound to the address, not yet listening. Raises StartError in words."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError) as error:
+        raise StartError(f"FLORIN_HOST: {host!r} is no address of this machine ({error}).") from error
+    listener = socket.socket(family, kind, proto)
+    try:
+        if port:  # for 0 the kernel must not give a port that another socket is still bound to
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise StartError(_why_not(error, host, port)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} of {host} is taken: stop what listens there, or set FLORIN_PORT to another."
+    if error.errno == errno.EACCES:
+        return f"Port {port} of {host} needs privileges: set FLORIN_PORT to one from 1024 up."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"FLORIN_HOST: {host} is no address of this machine."
+    return f"Cannot listen on port {port} of {host}: {error.strerror}."
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def raise_file_limit() -> None:
+    """Every stream has two sockets; the usual limit of 1,024 files would end at 500 streams."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _with_redis(settings: Settings, stack: ExitStack) -> Settings:
+    """The settings with a Redis URL: the given one, or that of an embedded Valkey that lives as long as
+    `stack`."""
+    if settings.redis_url:
+        return settings
+    try:
+        return settings.model_copy(update={"redis_url": stack.enter_context(_embedded(settings.state_dir))})
+    except EmbeddedError as error:
+        raise StartError(str(error)) from error
+
+
+@contextmanager
+def _embedded(state_dir: Path) -> Iterator[str]:
+    with EmbeddedValkey(state_dir) as server:
+        done = threading.Event()
+        keeper = threading.Thread(target=_keep, args=(server, done), daemon=True, name="valkey-keeper")
+        keeper.start()
+        try:
+            yield server.url
+        finally:
+            done.set()
+            keeper.join()
+
+
+def _keep(server: EmbeddedValkey, done: threading.Event) -> None:
+    """Start Valkey anew if it dies; what it acknowledged is on disk. A thread, since that blocks; one that
+    stays, since the server ends with the thread that started it."""
+    while not done.wait(_LOOK_SECONDS):
+        if not server.alive:
+            log.error("the embedded Valkey ended by itself: starting it anew")
+            try:
+                server.start()
+            except EmbeddedError as error:
+                log.error("%s", error)  # the message says it all
+
+
+def _say(error: Exception | str, code: int) -> int:
+    sys.stderr.write(f"florin: {error}\n")
+    return code

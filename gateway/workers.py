@@ -1,0 +1,211 @@
+"""Several workers on one port: processes that share a socket, and the parent that watches over them.
+
+Each worker is `python -m gateway.workers`, with its settings in the environment. It holds the reading end of
+a pipe whose writing end only the parent has (the lifeline): when it closes, however the parent died, the
+worker stops. Workers have sessions of their own, so that Ctrl-C reaches them only through the parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from gateway.config import Settings, load_settings
+from gateway.runner import FAILED, Stop, log_to_stderr, run_app
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+_KILL_AFTER_GRACE = 10.0
+"""Seconds that a worker has, beyond the grace of its requests, to flush and leave."""
+_SHORT_LIFE = 10.0
+_LONGEST_PAUSE = 10.0
+
+
+class _Worker:
+    """One seat of the crew, and the process that has it now."""
+
+    def __init__(self, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
+        self._start = start
+        self._ready_fd = -1
+        self._short_lives = 0
+        self._due = 0.0
+        self.started = 0.0
+        self.ready = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._ready_fd, theirs = os.pipe()
+        os.set_blocking(self._ready_fd, False)
+        try:
+            self.process = self._start(theirs)
+        finally:
+            os.close(theirs)
+        self.started, self.ready = time.monotonic(), False
+
+    def look(self) -> int | None:
+        """Notice readiness and death. Returns the exit code of a process that has just been found dead."""
+        if self.process is None:
+            return None
+        if not self.ready:
+            with suppress(BlockingIOError):
+                self.ready = os.read(self._ready_fd, 1) != b""
+        code = self.process.poll()
+        if code is not None:
+            self._bury()
+        return code
+
+    def revive(self) -> None:
+        """Start again when the pause is over: short after a long life, longer each time after short ones."""
+        if self.process is None and time.monotonic() >= self._due:
+            self.start()
+
+    def _bury(self) -> None:
+        os.close(self._ready_fd)
+        short = time.monotonic() - self.started < _SHORT_LIFE
+        self._short_lives = self._short_lives + 1 if short else 0
+        self._due = time.monotonic() + min(0.25 * 2**self._short_lives, _LONGEST_PAUSE)
+        self.process = None
+
+
+def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce: Callable[[], None]) -> int:
+    """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
+    beginning all must start: otherwise something is wrong that a replacement would not mend."""
+    log_to_stderr()
+    lifeline, keep = os.pipe()
+    stop.hold()
+    try:
+        with _metrics_dir(settings.state_dir) as metrics:
+            environment = {**os.environ, **as_environment(settings), "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+
+            def start(ready_fd: int) -> subprocess.Popen[bytes]:
+                fds = (listener.fileno(), ready_fd, lifeline)
+                return subprocess.Popen(  # noqa: S603  # this very interpreter, with numbers as arguments
+                    [sys.executable, "-P", "-m", "gateway.workers", *map(str, fds)],
+                    env=environment,
+                    pass_fds=fds,
+                    start_new_session=True,
+                    stdin=subprocess.DEVNULL,
+                )
+
+            crew = [_Worker(start) for _ in range(settings.workers)]
+            try:
+                return _watch(crew, stop, announce)
+            finally:
+                listener.close()  # new connections are refused from here on, not left waiting
+                _stop_all(crew, stop, settings.shutdown_grace + _KILL_AFTER_GRACE)
+    finally:
+        os.close(lifeline)
+        os.close(keep)
+
+
+def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None]) -> int:
+    announced = False
+    for worker in crew:
+        worker.start()
+    while not stop.count:
+        for worker in crew:
+            pid = worker.process.pid if worker.process else 0
+            code = worker.look()
+            if code is not None:
+                if not announced:
+                    return FAILED
+                log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
+            if announced:
+                worker.revive()
+        if not announced and all(w.ready for w in crew):
+            announce()
+            announced = True
+        time.sleep(_LOOK_SECONDS)
+    return 0
+
+
+def _stop_all(crew: list[_Worker], stop: Stop, patience: float) -> None:
+    """SIGTERM to each; once more for each further signal to the parent; SIGKILL when patience is over."""
+    deadline = time.monotonic() + patience
+    heard = 0
+    while living := [w.process for w in crew if w.process and w.process.poll() is None]:
+        if time.monotonic() > deadline:
+            for process in living:
+                log.error("worker %d does not stop: killed", process.pid)
+                process.kill()
+        elif heard < max(stop.count, 1):
+            heard += 1
+            for process in living:
+                process.terminate()
+        time.sleep(_LOOK_SECONDS)
+    for worker in crew:
+        worker.look()
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The settings as FLORIN_* variables, so that a worker, also one started later, has these very ones."""
+    return {
+        f"FLORIN_{name.upper()}": value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for name, value in settings
+        if value is not None
+    }
+
+
+@contextmanager
+def _metrics_dir(state_dir: Path) -> Iterator[Path]:
+    """Where the workers' metrics meet. Left-overs of a killed parent of this state directory are swept."""
+    for old in state_dir.glob("metrics-*-*"):
+        if not _alive(old.name.split("-")[1]):
+            shutil.rmtree(old, ignore_errors=True)
+    path = Path(tempfile.mkdtemp(prefix=f"metrics-{os.getpid()}-", dir=state_dir))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, PermissionError):
+        return True
+    return True
+
+
+def main() -> int:
+    """One worker: `python -m gateway.workers LISTENER READY LIFELINE`, all file descriptors."""
+    from gateway.app import create_app  # noqa: PLC0415  # the parent needs this module, never the app
+
+    listener_fd, ready_fd, lifeline = map(int, sys.argv[1:])
+    stop = Stop()
+    settings = load_settings()
+    patience = settings.shutdown_grace + _KILL_AFTER_GRACE
+    threading.Thread(target=_leave_with_parent, args=(lifeline, patience), daemon=True).start()
+
+    def ready() -> None:
+        os.write(ready_fd, b"!")
+        os.close(ready_fd)
+
+    return run_app(create_app(settings), settings, socket.socket(fileno=listener_fd), stop, ready)
+
+
+def _leave_with_parent(lifeline: int, patience: float) -> None:
+    os.read(lifeline, 1)  # nobody ever writes: this returns when the parent is gone
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(patience)
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""`python -m loadtests.mock_engine --port 0`: prints {"port": …, "pid": …} once it listens; ends on SIGTERM,
+or with the process that started it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from dataclasses import fields
+
+import uvloop
+
+from loadtests.mock_engine.engine import MockEngine
+from loadtests.mock_engine.state import Spec
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.mock_engine", description="A fake vLLM engine."
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    for field in fields(Spec):
+        default = field.default
+        kind = _flag if isinstance(default, bool) else type(default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=default)
+    options = vars(parser.parse_args())
+    uvloop.run(_serve(options))
+
+
+def _flag(word: str) -> bool:
+    return word.lower() in {"1", "true", "yes"}
+
+
+async def _serve(options: dict[str, object]) -> None:
+    engine = MockEngine(**options)  # type: ignore[arg-type]  # argparse made them of Spec's own types
+    engine.on_death = lambda: os._exit(137)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with engine:
+        print(json.dumps({"port": engine.port, "pid": os.getpid()}), flush=True)
+        watch = asyncio.create_task(_orphaned(os.getppid(), stop))
+        await stop.wait()
+        watch.cancel()
+
+
+async def _orphaned(parent: int, stop: asyncio.Event) -> None:
+    """There is no event to wait for: a parent that is killed says nothing."""
+    while os.getppid() == parent:  # noqa: ASYNC110 - as the docstring says
+        await asyncio.sleep(1.0)
+    stop.set()
+
+
+if __name__ == "__main__":
+    main()

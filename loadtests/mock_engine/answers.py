@@ -1,0 +1,202 @@
+"""What the mock engine says: vLLM 0.32's answers, byte for byte in shape. Pure functions.
+
+The text names who speaks, so that a misrouted request shows: the first token is `I am <engine-side name>`,
+the rest are filler words. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
+`length`) or `ignore_eos` draws it out. The last natural token is the silent end-of-sequence token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from loadtests.mock_engine.asked import Asked
+
+WORDS = ("Cards", " arrive", " in", " three", " days", " and", " bikes", " roll", " on", ";")
+DONE = b"data: [DONE]\n\n"
+FINGERPRINT = "vllm-0.32.0-mock"
+PERMISSION = {
+    "id": "modelperm-0",
+    "object": "model_permission",
+    "created": 0,
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": False,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
+
+
+def pieces(speaker: str, tokens: int, finish: str) -> list[str]:
+    """Texts of one choice's tokens, in order; their concatenation is the answer."""
+    count = tokens - 1 if finish == "stop" else tokens
+    lead = [f"I am {speaker}", "\n"][:count]
+    return lead + [WORDS[i % len(WORDS)] for i in range(count - len(lead))]
+
+
+def text(speaker: str, tokens: int, finish: str) -> str:
+    return "".join(pieces(speaker, tokens, finish))
+
+
+def whole(asked: Asked, request_id: str, cached: int, *, details: bool) -> bytes:
+    """The body of an answer that is not streamed."""
+    said = text(asked.model, asked.tokens, asked.finish)
+    make = _chat_choice if asked.chat else _text_choice
+    completion = asked.tokens * asked.choices
+    known: dict[str, Any] | None = None
+    if details:
+        created = 0 if asked.chat else None
+        known = {"cached_tokens": cached, "created_cache_tokens": created, "multimodal_tokens": None}
+    body = {
+        "id": request_id,
+        "object": "chat.completion" if asked.chat else "text_completion",
+        "created": int(time.time()),
+        "model": asked.model,
+        "choices": [make(i, said, asked.finish) for i in range(asked.choices)],
+        "service_tier": None,
+        "system_fingerprint": FINGERPRINT,
+        "usage": {
+            "prompt_tokens": sum(asked.prompts),
+            "total_tokens": sum(asked.prompts) + completion,
+            "completion_tokens": completion,
+            "prompt_tokens_details": known,
+            "completion_tokens_details": None,
+        },
+    }
+    if asked.chat:
+        body |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
+    return orjson.dumps(body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
+
+
+def _chat_choice(index: int, said: str, finish: str) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": said,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "reasoning": None,
+    }
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": finish,
+        "stop_reason": None,
+        "token_ids": None,
+        "routed_experts": None,
+    }
+
+
+def _text_choice(index: int, said: str, finish: str) -> dict[str, Any]:
+    return {
+        "index": index,
+        "text": said,
+        "logprobs": None,
+        "finish_reason": finish,
+        "stop_reason": None,
+        "token_ids": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+        "routed_experts": None,
+    }
+
+
+def events(asked: Asked, request_id: str, cached: int, *, details: bool) -> Iterator[bytes]:
+    """The SSE events of a streamed answer, one token each, `[DONE]` last.
+
+    Each is put together from fixed text: the mock must cost less than what it measures.
+    """
+    kind = "chat.completion.chunk" if asked.chat else "text_completion"
+    head = (
+        f'data: {{"id":"{request_id}","object":"{kind}","created":{int(time.time())},'
+        f'"model":{_quote(asked.model)},"choices":['
+    )
+    if asked.chat:
+        for index in range(asked.choices):
+            delta = f'{{"index":{index},"delta":{{"role":"assistant","content":""}},'
+            running = _running(asked, index, 0)
+            rest = f'"logprobs":null,"finish_reason":null}}]{running},"prompt_token_ids":null,'
+            yield f'{head}{delta}{rest}"prompt_text":null}}\n\n'.encode()
+    yield from _tokens(asked, head)
+    if asked.include_usage:
+        created = ',"created_cache_tokens":0' if asked.chat else ""
+        known = f',"prompt_tokens_details":{{"cached_tokens":{cached}{created}}}' if details else ""
+        counts = _counts(sum(asked.prompts), asked.tokens * asked.choices)
+        yield f'{head}],"usage":{{{counts}{known}}},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
+    yield DONE
+
+
+def _tokens(asked: Asked, head: str) -> Iterator[bytes]:
+    said = pieces(asked.model, asked.tokens, asked.finish)
+    if asked.finish != "length":
+        said.append("")
+    last = len(said)
+    choices = range(asked.choices)
+    for count, piece in enumerate(said, 1):
+        middle = (_chat_middle if asked.chat else _text_middle)(piece, asked.finish if count == last else "")
+        final = count == last and not asked.include_usage
+        end = f',"system_fingerprint":"{FINGERPRINT}"}}\n\n' if final else "}\n\n"
+        counted = min(count, asked.tokens)
+        for index in choices:
+            yield f'{head}{{"index":{index},{middle}}}]{_running(asked, index, counted)}{end}'.encode()
+
+
+def _chat_middle(piece: str, finish: str) -> str:
+    reason = f'"{finish}","stop_reason":null' if finish else "null"
+    return f'"delta":{{"content":{_quote(piece)}}},"logprobs":null,"finish_reason":{reason},"token_ids":null'
+
+
+def _text_middle(piece: str, finish: str) -> str:
+    reason = f'"{finish}"' if finish else "null"
+    rest = '"stop_reason":null,"prompt_token_ids":null,"token_ids":null'
+    return f'"text":{_quote(piece)},"logprobs":null,"finish_reason":{reason},{rest}'
+
+
+def _running(asked: Asked, index: int, count: int) -> str:
+    """Continuous usage: the counts of this choice and its own prompt."""
+    if not asked.continuous_usage:
+        return ""
+    prompt = asked.prompts[index // (asked.choices // len(asked.prompts))]
+    extra = ',"completion_tokens_details":null' if asked.chat else ""
+    return f',"usage":{{{_counts(prompt, count)}{extra}}}'
+
+
+def _counts(prompt: int, completion: int) -> str:
+    return f'"prompt_tokens":{prompt},"total_tokens":{prompt + completion},"completion_tokens":{completion}'
+
+
+def _quote(value: str) -> str:
+    return orjson.dumps(value).decode()
+
+
+def error(message: str, kind: str, code: int, param: str | None = None) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def model_cards(base: str, root: str, adapters: dict[str, str], max_model_len: int) -> bytes:
+    """`GET /v1/models`; `adapters` is name → path."""
+    now = int(time.time())
+
+    def card(name: str, root: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": now,
+            "owned_by": "vllm",
+            "root": root,
+            "parent": parent,
+            "max_model_len": max_model_len if parent is None else None,
+            "permission": [PERMISSION | {"created": now}],
+        }
+
+    cards = [card(base, root, None), *(card(name, path, base) for name, path in adapters.items())]
+    return orjson.dumps({"object": "list", "data": cards})

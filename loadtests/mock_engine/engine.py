@@ -1,0 +1,267 @@
+"""MockEngine: the server. In a test, on a free port of this process:
+
+    async with MockEngine(max_loras=2) as engine:
+        engine.faults.update({"stop_at": "events", "events": 3, "times": 1})
+        ...
+        assert engine.state.calls[-1].outcome == "aborted"
+
+or in a process of its own: `python -m loadtests.mock_engine --port 0`, then the same by HTTP:
+POST /_mock/faults, DELETE /_mock/faults, GET and DELETE /_mock/log, POST /_mock/forget, POST /_mock/die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Self
+
+import orjson
+
+from loadtests.mock_engine import answers
+from loadtests.mock_engine.asked import Asked, BadRequestError, read
+from loadtests.mock_engine.connection import Connection
+from loadtests.mock_engine.faults import FaultError, Faults
+from loadtests.mock_engine.generation import Generation
+from loadtests.mock_engine.state import Call, Spec, State
+
+_GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
+
+
+class MockEngine:
+    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **spec: Any) -> None:
+        """`spec`: the fields of Spec. Port 0 takes a free one."""
+        self.state = State(Spec(**spec))
+        self.faults = Faults()
+        self.connections: set[Connection] = set()
+        self.host = host
+        self.port = port
+        self.on_death: Callable[[], None] | None = None
+        """What `die` does at its end; a process of its own exits there."""
+        self._server: asyncio.Server | None = None
+        self._routes: dict[tuple[str, str], Callable[[Connection, bytes], None]] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/metrics"): self._metrics,
+            ("GET", "/version"): lambda connection, _: connection.answer(200, b'{"version":"0.32.0"}'),
+            ("POST", "/v1/load_lora_adapter"): self._load,
+            ("POST", "/v1/unload_lora_adapter"): self._unload,
+            ("GET", "/_mock/faults"): self._show_faults,
+            ("POST", "/_mock/faults"): self._set_faults,
+            ("DELETE", "/_mock/faults"): self._reset_faults,
+            ("GET", "/_mock/log"): lambda connection, _: connection.answer(200, _json(self.state.log())),
+            ("DELETE", "/_mock/log"): self._clear_log,
+            ("POST", "/_mock/forget"): self._forget,
+            ("POST", "/_mock/die"): lambda _connection, _: self.die(),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"<MockEngine {self.url} adapters={list(self.state.adapters)} running={dict(self.state.running)}>"
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    # life
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=2048)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        self._cut()
+        if server is not None:
+            server.close()
+            await server.wait_closed()
+        await asyncio.sleep(0)  # the transports' own farewells run in the next turn of the loop
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def die(self) -> None:
+        """As `kill -9`: every socket is torn off, nothing listens any more. `revive` brings it back."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._cut()
+        if self.on_death:
+            self.on_death()
+
+    async def revive(self) -> None:
+        """On the same port, with nothing loaded, as a restarted engine."""
+        self.state.forget()
+        await self.start()
+
+    def _cut(self) -> None:
+        for connection in tuple(self.connections):
+            connection.drop("reset")
+
+    async def until(self, true: Callable[[State], bool], timeout: float = 5.0) -> None:
+        """Wait until the state says so; TimeoutError afterwards, with the state's words."""
+        deadline = time.monotonic() + timeout
+        while not true(self.state):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self!r} did not come to it in {timeout} s")
+            await asyncio.sleep(0.005)
+
+    # requests
+
+    def handle(
+        self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
+        chat = _GENERATE.get(path)
+        if chat is not None and method == "POST":
+            self._generate(connection, path, headers, body, chat=chat)
+            return
+        route = self._routes.get((method, path))
+        if route is None:
+            connection.answer(404, answers.error("Not Found", "NotFoundError", 404))
+            return
+        if not path.startswith("/_mock/"):
+            self.state.probes[path] += 1
+        route(connection, body)
+
+    def _generate(
+        self, connection: Connection, path: str, headers: dict[str, str], body: bytes, *, chat: bool
+    ) -> None:
+        state, spec = self.state, self.state.spec
+        try:
+            fields = orjson.loads(body)
+            asked = read(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
+        except orjson.JSONDecodeError as problem:
+            message = (
+                f"[{{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error: {problem}'}}]"
+            )
+            connection.answer(400, answers.error(message, "BadRequestError", 400))
+            return
+        except BadRequestError as problem:
+            connection.answer(400, answers.error(str(problem), problem.kind, 400, problem.param))
+            return
+        call = Call(path, asked.model, headers, fields, time.monotonic())
+        if spec.log:
+            state.calls.append(call)
+        refusal = self._refusal(asked)
+        if refusal is not None:
+            call.ended, call.outcome = time.monotonic(), "refused"
+            connection.answer(*refusal)
+            return
+        generation = Generation(
+            connection,
+            asked,
+            call,
+            faults=self.faults,
+            struck=self.faults.strikes(asked.model),
+            cached=state.begin(asked),
+            request_id=("chatcmpl-" if chat else "cmpl-") + (headers.get("x-request-id") or uuid.uuid4().hex),
+            on_end=self._ended,
+        )
+        connection.generation = generation
+        generation.begin()
+
+    def _ended(self, asked: Asked, call: Call) -> None:
+        self.state.end(asked, call.sent)
+
+    def _refusal(self, asked: Asked) -> tuple[int, bytes] | None:
+        spec = self.state.spec
+        if asked.model != spec.base and asked.model not in self.state.adapters:
+            message = f"The model `{asked.model}` does not exist. Valid aliases: {spec.base}."
+            return 404, answers.error(message, "NotFoundError", 404, "model")
+        prompt = max(asked.prompts)
+        if prompt + asked.tokens > spec.max_model_len:
+            message = (
+                f"This model's maximum context length is {spec.max_model_len} tokens. However, you requested "
+                f"{asked.tokens} output tokens and your prompt contains {prompt} input tokens."
+            )
+            return 400, answers.error(message, "BadRequestError", 400, "input_tokens")
+        return None
+
+    # the other routes
+
+    def _health(self, connection: Connection, _: bytes) -> None:
+        faults = self.faults
+        if faults.health_delay > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_later(faults.health_delay, connection.answer, faults.health_status, b"")
+        else:
+            connection.answer(faults.health_status, b"")
+
+    def _models(self, connection: Connection, _: bytes) -> None:
+        spec = self.state.spec
+        connection.answer(
+            200, answers.model_cards(spec.base, spec.root, self.state.adapters, spec.max_model_len)
+        )
+
+    def _metrics(self, connection: Connection, _: bytes) -> None:
+        body = self.state.metrics(self.faults.waiting)
+        connection.answer(200, body, b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _load(self, connection: Connection, body: bytes) -> None:
+        if self.faults.load_delay > 0:
+            asyncio.get_running_loop().call_later(self.faults.load_delay, self._load_now, connection, body)
+        else:
+            self._load_now(connection, body)
+
+    def _load_now(self, connection: Connection, body: bytes) -> None:
+        fields = _parsed(body)
+        if self.faults.refuses_load():
+            status = self.faults.load_status
+            self.state.note_refused_load(fields, status)
+            connection.answer(
+                status, answers.error("The mock engine was told to refuse.", "LoadError", status)
+            )
+            return
+        status, said = self.state.load(fields)
+        connection.answer(status, said, _kind(status))
+
+    def _unload(self, connection: Connection, body: bytes) -> None:
+        status, said = self.state.unload(_parsed(body))
+        connection.answer(status, said, _kind(status))
+
+    def _show_faults(self, connection: Connection, _: bytes) -> None:
+        connection.answer(200, _json(asdict(self.faults)))
+
+    def _set_faults(self, connection: Connection, body: bytes) -> None:
+        try:
+            self.faults.update(_parsed(body) or {})
+        except FaultError as problem:
+            connection.answer(400, answers.error(str(problem), "BadRequestError", 400))
+            return
+        self._show_faults(connection, b"")
+
+    def _reset_faults(self, connection: Connection, _: bytes) -> None:
+        self.faults.reset()
+        self._show_faults(connection, b"")
+
+    def _clear_log(self, connection: Connection, _: bytes) -> None:
+        self.state.clear_log()
+        connection.answer(200, b"{}")
+
+    def _forget(self, connection: Connection, _: bytes) -> None:
+        self.state.forget()
+        connection.answer(200, b"{}")
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _kind(status: int) -> bytes:
+    """VLLM names no content type when it has loaded or unloaded."""
+    return b"" if status == 200 else b"application/json"

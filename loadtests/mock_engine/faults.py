@@ -1,0 +1,92 @@
+"""Faults as data: what should go wrong, set by attribute in a test or by POST /_mock/faults from outside."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Place = Literal["headers", "first_event", "events"]
+"""Where a request stops: before any byte, after the headers, or after `events` events."""
+How = Literal["reset", "close", "mid_event", "hang", "error_event", "kill"]
+"""reset: the socket is torn off (RST). close: it ends properly, the body does not. mid_event: half an event,
+then reset. hang: silence. error_event: vLLM's error inside the stream, then [DONE]. kill: the engine dies."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "stop_at": ("", "headers", "first_event", "events"),
+    "stop_how": ("reset", "close", "mid_event", "hang", "error_event", "kill"),
+}
+
+
+class FaultError(ValueError):
+    pass
+
+
+@dataclass(slots=True)
+class Faults:
+    """The delays and `split`, `merge` apply to every generation request; `status`, `stop_at` and `abort` to
+    the next `times` ones (-1: all), or to those of one model when `only` names it."""
+
+    first_byte_delay: float = 0.0
+    """Seconds from the request to its first byte."""
+    event_delay: float = 0.0
+    """Seconds for each token, streamed or not."""
+    split: int = 0
+    """Cut each write of a stream into HTTP chunks of so many bytes, wherever that falls."""
+    merge: int = 1
+    """So many events in one write."""
+
+    times: int = -1
+    only: str = ""
+    """Engine-side model name; empty: every model."""
+    status: int = 0
+    """Answer with this HTTP status and an error object, without generating."""
+    stop_at: Literal["", "headers", "first_event", "events"] = ""
+    stop_how: How = "reset"
+    events: int = 3
+    """For stop_at `events`: how many go out before. Not streamed: the same as `first_event`."""
+    abort: bool = False
+    """Answer as a draining engine does: HTTP 200, no text, finish reason `abort`."""
+
+    load_delay: float = 0.0
+    load_status: int = 0
+    """Refuse loads with this status: 400, 404, 500, 503."""
+    load_times: int = -1
+    """How many loads that holds for."""
+    health_status: int = 200
+    health_delay: float = 0.0
+    waiting: int = 0
+    """What /metrics reports as num_requests_waiting."""
+
+    def update(self, values: dict[str, Any]) -> None:
+        """Raises FaultError for an unknown field, a value of another type, or a word that means nothing."""
+        known = {f.name for f in fields(self)}
+        for name, value in values.items():
+            if name not in known:
+                raise FaultError(f"no fault is called {name!r}; there are {', '.join(sorted(known))}")
+            now = getattr(self, name)
+            if not isinstance(value, (int, float) if isinstance(now, float) else type(now)):
+                raise FaultError(f"{name} must be a {type(now).__name__}, not {value!r}")
+            if name in CHOICES and value not in CHOICES[name]:
+                raise FaultError(f"{name} must be one of {CHOICES[name]}, not {value!r}")
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def reset(self) -> None:
+        self.update(asdict(Faults()))
+
+    def strikes(self, model: str) -> bool:
+        """Does the next request fall to `status`, `stop_at` or `abort`? Counts it if so."""
+        if not (self.status or self.stop_at or self.abort) or self.times == 0:
+            return False
+        if self.only and self.only != model:
+            return False
+        if self.times > 0:
+            self.times -= 1
+        return True
+
+    def refuses_load(self) -> bool:
+        if not self.load_status or self.load_times == 0:
+            return False
+        if self.load_times > 0:
+            self.load_times -= 1
+        return True

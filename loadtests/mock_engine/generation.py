@@ -1,0 +1,197 @@
+"""One generation request on its way out: paced by timers, struck by faults, ended exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from loadtests.mock_engine import answers
+from loadtests.mock_engine.answers import DONE
+from loadtests.mock_engine.asked import Asked
+from loadtests.mock_engine.faults import Faults
+from loadtests.mock_engine.state import Call
+
+if TYPE_CHECKING:
+    from loadtests.mock_engine.connection import Connection
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+ENGINE_DIED = answers.error("EngineCore encountered an issue. See stack trace.", "InternalServerError", 500)
+
+
+class Generation:
+    """`begin()` starts it; `cancel()` is the client leaving. Either way `on_end` is called, once."""
+
+    __slots__ = (
+        "_asked",
+        "_cached",
+        "_call",
+        "_connection",
+        "_events",
+        "_fault",
+        "_faults",
+        "_loop",
+        "_next",
+        "_on_end",
+        "_out",
+        "_paced",
+        "_paused",
+        "_prelude",
+        "_request_id",
+        "_timer",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        asked: Asked,
+        call: Call,
+        *,
+        faults: Faults,
+        struck: bool,
+        cached: int,
+        request_id: str,
+        on_end: Callable[[Asked, Call], None],
+    ) -> None:
+        self._connection = connection
+        self._faults = faults
+        self._fault = replace(faults) if struck else None
+        if struck and faults.abort:
+            asked = replace(asked, tokens=0, finish="abort")
+        self._asked = asked
+        self._call = call
+        self._cached = cached
+        self._request_id = request_id
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._paused = self._waiting = False
+        self._events: Iterator[bytes] = iter(())
+        self._next = 0.0
+        self._out = 0
+        self._prelude = asked.choices if asked.chat else 0
+        self._paced = self._prelude + max(1, asked.tokens) * asked.choices
+
+    def begin(self) -> None:
+        delay = self._faults.first_byte_delay
+        if not self._asked.stream:
+            delay += self._faults.event_delay * self._asked.tokens
+        if delay > 0:
+            self._timer = self._loop.call_later(delay, self._first_byte)
+        else:
+            self._first_byte()
+
+    def cancel(self) -> None:
+        self._end("aborted")
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._waiting:
+            self._waiting = False
+            self._tick()
+
+    # steps
+
+    def _first_byte(self) -> None:
+        fault = self._fault
+        if fault and fault.status:
+            kind = "ServiceUnavailableError" if fault.status == 503 else "InternalServerError"
+            self._whole(fault.status, answers.error("The mock engine was told to fail.", kind, fault.status))
+        elif fault and fault.stop_at == "headers":
+            self._stop(fault)
+        elif self._asked.stream:
+            self._connection.write(STREAM_HEAD)
+            if fault and (fault.stop_at == "first_event" or (fault.stop_at and not fault.events)):
+                self._stop(fault)
+                return
+            self._events = self._make_events()
+            self._next = self._loop.time()
+            self._tick()
+        elif fault and fault.stop_at:
+            self._connection.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n"
+            )
+            self._stop(fault)
+        else:
+            details = self._connection.engine.state.spec.prompt_details
+            body = answers.whole(self._asked, self._request_id, self._cached, details=details)
+            self._call.sent = self._asked.tokens * self._asked.choices
+            self._whole(200, body)
+
+    def _make_events(self) -> Iterator[bytes]:
+        details = self._connection.engine.state.spec.prompt_details
+        return answers.events(self._asked, self._request_id, self._cached, details=details)
+
+    def _whole(self, status: int, body: bytes) -> None:
+        self._end("finished" if status == 200 else f"status {status}")
+        self._connection.answer(status, body)
+
+    def _tick(self) -> None:
+        """Send what is due now and set the timer for what comes next."""
+        if self._paused:
+            self._waiting = True
+            return
+        due = [event for _, event in zip(range(max(1, self._faults.merge)), self._events, strict=False)]
+        if due[-1] is DONE:
+            self._send(b"".join(due), last=True)
+            self._end("finished")
+            self._connection.finished()
+            return
+        self._send(b"".join(due))
+        before, self._out = self._out, self._out + len(due)
+        tokens = self._asked.tokens * self._asked.choices
+        self._call.sent = min(max(0, self._out - self._prelude), tokens)
+        fault = self._fault
+        if fault and fault.stop_at == "events" and self._out >= fault.events:
+            self._stop(fault)
+            return
+        delay = self._faults.event_delay
+        # The first token comes with the role, the ends with the last token: both unpaced, as in vLLM.
+        if delay > 0 and before >= self._prelude and self._out < self._paced:
+            self._next += delay
+            self._timer = self._loop.call_at(self._next, self._tick)
+        else:
+            self._timer = self._loop.call_soon(self._tick)
+
+    def _send(self, data: bytes, *, last: bool = False) -> None:
+        size = self._faults.split or len(data)
+        write = self._connection.write
+        for at in range(0, len(data), size):
+            part = data[at : at + size]
+            end = b"0\r\n\r\n" if last and at + size >= len(data) else b""
+            write(b"%x\r\n%b\r\n%b" % (len(part), part, end))
+
+    def _stop(self, fault: Faults) -> None:
+        how = fault.stop_how
+        connection = self._connection
+        if how == "hang":
+            self._call.outcome = "hanging"  # until the client leaves
+            return
+        if how == "error_event" and self._out:
+            self._send(b"data: " + ENGINE_DIED + b"\n\n" + DONE, last=True)
+            self._end(how)
+            connection.finished()
+            return
+        if how == "mid_event" and self._asked.stream:
+            event = next(self._events or self._make_events(), b'data: {"id":"')
+            self._send(event[: len(event) // 2])
+        self._end(how)
+        connection.drop(how)
+
+    def _end(self, outcome: str) -> None:
+        if self._call.ended:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._call.ended = time.monotonic()
+        self._call.outcome = outcome
+        self._on_end(self._asked, self._call)

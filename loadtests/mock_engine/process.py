@@ -1,0 +1,67 @@
+"""A mock engine in a process of its own, held by its pid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class MockProcess:
+    """`with MockProcess(max_loras=2) as engine:`; the keywords are the command's options."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.port = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "loadtests.mock_engine"]
+        for name, value in self._options.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the mock engine did not start (exit {self._process.wait()})")
+        self.port = json.loads(line)["port"]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def faults(self, **values: Any) -> None:
+        """Set some; without arguments, reset all."""
+        if values:
+            httpx.post(f"{self.url}/_mock/faults", json=values).raise_for_status()
+        else:
+            httpx.delete(f"{self.url}/_mock/faults").raise_for_status()
+
+    def log(self) -> dict[str, Any]:
+        log: dict[str, Any] = httpx.get(f"{self.url}/_mock/log").json()
+        return log
+
+    def kill(self) -> None:
+        """`kill -9`; `start` then begins anew on the same port if one was given."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

@@ -1,0 +1,242 @@
+"""What a mock engine holds and what it saw: adapters, slots, prefix cache, counters, the log of calls."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict, deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadtests.mock_engine import answers
+from loadtests.mock_engine.asked import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The engine's flags; names as vLLM's."""
+
+    base: str = "base"
+    root: str = "/models/base"
+    max_loras: int = 2
+    max_cpu_loras: int = 8
+    max_lora_rank: int = 8
+    max_model_len: int = 4096
+    answer_tokens: int = 8
+    """How long an answer is when nothing cuts it short."""
+    block_size: int = 16
+    """Prefix cache: tokens a block."""
+    prompt_details: bool = True
+    """--enable-prompt-tokens-details."""
+    check_paths: bool = True
+    """Loads need an adapter_config.json and adapter_model.safetensors in a directory that exists."""
+    log: int = 10_000
+    """How many calls are remembered; 0 for speed."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One generation request as the engine saw it. Times are CLOCK_MONOTONIC seconds."""
+
+    path: str
+    model: str
+    headers: dict[str, str]
+    body: Any
+    began: float
+    ended: float = 0.0
+    outcome: str = "running"
+    """running, finished, aborted (the client left), refused, or the fault that ended it."""
+    sent: int = 0
+    """Completion tokens that went out."""
+
+
+@dataclass(slots=True)
+class AdminCall:
+    """One load or unload."""
+
+    action: str
+    name: str
+    path: str
+    status: int
+    at: float
+
+
+@dataclass(slots=True)
+class State:
+    """All of it is mutable; only the engine's own connections change it."""
+
+    spec: Spec
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Engine-side name → path, in order of loading."""
+    started: float = field(default_factory=time.time)
+    calls: deque[Call] = field(default_factory=deque)
+    admin: list[AdminCall] = field(default_factory=list)
+    probes: Counter[str] = field(default_factory=Counter)
+    running: Counter[str] = field(default_factory=Counter)
+    """Model → requests in flight now."""
+    max_running: int = 0
+    max_distinct: int = 0
+    """Most adapters (the base is none) that were in flight at the same moment."""
+    swaps: int = 0
+    """Requests whose adapter was in no GPU slot."""
+    disk_reads: int = 0
+    """Requests whose adapter was not in the CPU cache either."""
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: int = 0
+    _in_flight: int = 0
+    _cpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _gpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _prefixes: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.calls = deque(maxlen=self.spec.log)
+
+    # adapters
+
+    def load(self, body: Any) -> tuple[int, bytes]:
+        """POST /v1/load_lora_adapter: status and words as vLLM's."""
+        fields = body if isinstance(body, dict) else {}
+        name, path = fields.get("lora_name"), fields.get("lora_path")
+        status, answer = self._load(name, path)
+        self.admin.append(AdminCall("load", str(name), str(path), status, time.monotonic()))
+        return status, answer
+
+    def note_refused_load(self, body: Any, status: int) -> None:
+        fields = body if isinstance(body, dict) else {}
+        name, path = str(fields.get("lora_name")), str(fields.get("lora_path"))
+        self.admin.append(AdminCall("load", name, path, status, time.monotonic()))
+
+    def _load(self, name: Any, path: Any) -> tuple[int, bytes]:
+        if not (isinstance(name, str) and isinstance(path, str) and name and path):
+            return _bad("Both 'lora_name' and 'lora_path' must be provided.")
+        if name == self.spec.base:
+            return _bad(f"The lora adapter '{name}' conflicts with a served base model.")
+        if name in self.adapters:
+            return _bad(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter "
+                "in place, set 'load_inplace' to True."
+            )
+        if self.spec.check_paths:
+            directory = Path(path)
+            if not (directory / "adapter_config.json").is_file():
+                message = f"Loading lora {name} failed: No adapter found for <path>"
+                return 404, answers.error(message, "NotFoundError", 404)
+            if not (directory / "adapter_model.safetensors").is_file():
+                message = f"{path} doesn't contain tensors"
+                return 500, answers.error(message, "InternalServerError", 500)
+        self.adapters[name] = path
+        self._use(self._cpu, name, self.spec.max_cpu_loras)
+        self._use(self._gpu, name, self.spec.max_loras)
+        return 200, f"Success: LoRA adapter '{name}' added successfully.".encode()
+
+    def unload(self, body: Any) -> tuple[int, bytes]:
+        """The name is forgotten; the weights keep their place in both caches, as in vLLM."""
+        name = body.get("lora_name") if isinstance(body, dict) else None
+        if not name:
+            status, answer = _bad("'lora_name' needs to be provided to unload a LoRA adapter.")
+        elif name not in self.adapters:
+            message = f"The lora adapter '{name}' cannot be found."
+            status, answer = 404, answers.error(message, "NotFoundError", 404)
+        else:
+            del self.adapters[name]
+            status, answer = 200, f"Success: LoRA adapter '{name}' removed successfully.".encode()
+        self.admin.append(AdminCall("unload", str(name), "", status, time.monotonic()))
+        return status, answer
+
+    def forget(self) -> None:
+        """As after a restart: no adapter, empty caches, counters at zero, a new start time."""
+        self.adapters.clear()
+        self._cpu.clear()
+        self._gpu.clear()
+        self._prefixes.clear()
+        self.prompt_tokens = self.generation_tokens = self.finished = 0
+        self.started = time.time()
+
+    # generation
+
+    def begin(self, asked: Asked) -> int:
+        """Count a request in; returns its cached prompt tokens."""
+        model = asked.model
+        self.running[model] += 1
+        self._in_flight += 1
+        self.max_running = max(self.max_running, self._in_flight)
+        if model != self.spec.base:
+            distinct = len(self.running) - (self.spec.base in self.running)
+            self.max_distinct = max(self.max_distinct, distinct)
+            self.swaps += self._use(self._gpu, model, self.spec.max_loras)
+            self.disk_reads += self._use(self._cpu, model, self.spec.max_cpu_loras)
+        self.prompt_tokens += sum(asked.prompts)
+        return self._cached(asked)
+
+    def end(self, asked: Asked, generated: int) -> None:
+        self._in_flight -= 1
+        self.running[asked.model] -= 1
+        if not self.running[asked.model]:
+            del self.running[asked.model]
+        self.generation_tokens += generated
+        self.finished += 1
+
+    def _cached(self, asked: Asked) -> int:
+        blocks = (sum(asked.prompts) - 1) // self.spec.block_size
+        if blocks <= 0:
+            return 0
+        key = (asked.salt, asked.model, asked.prompt)
+        if key in self._prefixes:
+            return blocks * self.spec.block_size
+        self._prefixes.add(key)
+        return 0
+
+    @staticmethod
+    def _use(cache: OrderedDict[str, None], name: str, size: int) -> int:
+        """1 if it was not there, and puts it there at the cost of the least recently used."""
+        if name in cache:
+            cache.move_to_end(name)
+            return 0
+        cache[name] = None
+        if len(cache) > size:
+            cache.popitem(last=False)
+        return 1
+
+    # what others read
+
+    def metrics(self, waiting: int) -> bytes:
+        label = f'{{engine="0",model_name="{self.spec.base}"}}'
+        lines = [f"process_start_time_seconds {self.started:.2f}"]
+        for name, kind, value in (
+            ("num_requests_running", "gauge", float(self._in_flight)),
+            ("num_requests_waiting", "gauge", float(waiting)),
+            ("kv_cache_usage_perc", "gauge", min(1.0, self._in_flight / 256)),
+            ("prompt_tokens_total", "counter", float(self.prompt_tokens)),
+            ("generation_tokens_total", "counter", float(self.generation_tokens)),
+        ):
+            lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
+        success = f'{{engine="0",finished_reason="stop",model_name="{self.spec.base}"}}'
+        lines.append(f"vllm:request_success_total{success} {float(self.finished)}")
+        return ("\n".join(lines) + "\n").encode()
+
+    def log(self) -> dict[str, Any]:
+        return {
+            "calls": [asdict(call) for call in self.calls],
+            "admin": [asdict(call) for call in self.admin],
+            "probes": dict(self.probes),
+            "adapters": self.adapters,
+            "running": dict(self.running),
+            "max_running": self.max_running,
+            "max_distinct": self.max_distinct,
+            "swaps": self.swaps,
+            "disk_reads": self.disk_reads,
+            "prompt_tokens": self.prompt_tokens,
+            "generation_tokens": self.generation_tokens,
+            "finished": self.finished,
+        }
+
+    def clear_log(self) -> None:
+        self.calls.clear()
+        self.admin.clear()
+        self.probes.clear()
+        self.max_running = self.max_distinct = self.swaps = self.disk_reads = 0
+
+
+def _bad(message: str) -> tuple[int, bytes]:
+    return 400, answers.error(message, "InvalidUserInput", 400)

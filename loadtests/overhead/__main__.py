@@ -1,0 +1,158 @@
+"""`make bench`: what one Florin worker costs on one core, beside a relay that does nothing.
+
+Gateway on core 0; mock engine and load generator on core 1. Contestants take turns (ABCABC…), so that the
+machine's mood falls on all of them. See README.md here for how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+from rich.console import Console
+
+from loadtests.mock_engine import MockProcess, text
+from loadtests.overhead import adapter_files, contestants, cpu, report
+from loadtests.overhead.contestants import Contestant
+from loadtests.overhead.loadgen import Result
+
+BENCH_CORE = 1
+CONNECTIONS, STREAMS, EVENT_DELAY, STREAM_TOKENS, ANSWER_TOKENS = 16, 200, 0.020, 250, 8
+MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
+BUSY = 0.5
+"""Load average from which on other work is suspected."""
+LOADS = ("plain", "streams")
+CONTESTANTS = ("florin", "bare", "raw")
+
+
+def main() -> int:
+    options = _options()
+    load_before = os.getloadavg()[0]
+    rounds, seconds = (1, 2.0) if options.quick else (options.rounds, options.seconds)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="florin-bench-")))
+        with cpu.on_core(BENCH_CORE):
+            engine = stack.enter_context(_mock())
+        try:
+            field = [_start(name, engine, directory, stack) for name in options.only]
+        except (RuntimeError, TimeoutError) as problem:
+            print(problem, *getattr(problem, "__notes__", ()), sep="\n", file=sys.stderr)
+            return 2
+        model = _speaker(engine)
+        for contestant in field:
+            contestant.model = contestant.model or model
+        results: dict[tuple[str, str], list[Result]] = {}
+        for load in options.loads:
+            engine.faults(event_delay=EVENT_DELAY if load == "streams" else 0.0)
+            for number in range(rounds):
+                Console(stderr=True).print(f"{load}, round {number + 1} of {rounds}", style="dim")
+                for contestant in field:
+                    result = _measure(contestant, engine, load, model, seconds)
+                    results.setdefault((contestant.name, load), []).append(result)
+                    if result.errors:
+                        print(
+                            f"{contestant.name}: {result.errors} errors: {result.first_error}",
+                            file=sys.stderr,
+                        )
+    return _conclude(options, results, load_before)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round: a look, not a measurement")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
+    return parser.parse_args()
+
+
+def _mock() -> MockProcess:
+    return MockProcess(base=adapter_files.BASE, answer_tokens=ANSWER_TOKENS, log=0, check_paths="no")
+
+
+def _start(name: str, engine: MockProcess, directory: Path, stack: ExitStack) -> Contestant:
+    if name == "florin":
+        contestant = contestants.florin(engine.url, directory)
+    else:
+        contestant = contestants.relay(name, f"loadtests.overhead.{name}_relay", engine.url, "")
+    stack.callback(contestant.stop)
+    return contestant
+
+
+def _speaker(engine: MockProcess) -> str:
+    """The engine's name for the adapter that Florin loaded; without Florin, one is loaded here."""
+    cards = httpx.get(f"{engine.url}/v1/models").json()["data"]
+    adapters: list[str] = [card["id"] for card in cards if card["parent"]]
+    if not adapters:
+        body = {"lora_name": "fl-bench", "lora_path": "/nowhere"}
+        httpx.post(f"{engine.url}/v1/load_lora_adapter", json=body).raise_for_status()
+        return "fl-bench"
+    return adapters[0]
+
+
+def _measure(contestant: Contestant, engine: MockProcess, load: str, speaker: str, seconds: float) -> Result:
+    body: dict[str, Any] = {"model": contestant.model, "messages": MESSAGES}
+    expect, connections, warmup = text(speaker, ANSWER_TOKENS, "stop"), CONNECTIONS, 0.7
+    if load == "streams":
+        body |= {"stream": True, "max_tokens": STREAM_TOKENS, "ignore_eos": True}
+        expect, connections, warmup = text(speaker, STREAM_TOKENS, "length"), STREAMS, 2.0
+    job = {
+        "host": "127.0.0.1",
+        "port": contestant.port,
+        "body": body,
+        "expect": expect,
+        "connections": connections,
+        "seconds": seconds,
+        "warmup": warmup,
+        "pids": contestant.pids | {"mock": [engine.pid]},
+        "authorization": contestant.key,
+    }
+    command = [sys.executable, "-m", "loadtests.overhead.loadgen"]
+    with cpu.on_core(BENCH_CORE):
+        done = subprocess.run(command, input=orjson.dumps(job), stdout=subprocess.PIPE, check=True)
+    return Result(**orjson.loads(done.stdout))
+
+
+def _conclude(
+    options: argparse.Namespace, results: dict[tuple[str, str], list[Result]], load_before: float
+) -> int:
+    """Show, write, judge: the exit code."""
+    figures = [report.figures(name, load, rounds) for (name, load), rounds in results.items()]
+    verdicts = []
+    for load in options.loads:
+        rounds = {name: results[name, load] for name in options.only}
+        verdicts += [v for v in (report.ratios(figures, load, rounds),) if v]
+    report.show(figures, verdicts)
+    if load_before > BUSY:
+        print(
+            f"The load average was {load_before:.1f} before the first round: other work moved these figures."
+        )
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "load_average_before": load_before,
+            "figures": [asdict(f) for f in figures],
+            "verdicts": verdicts,
+        }
+        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    if any(f.errors for f in figures):
+        return 1
+    return 1 if options.check and not all(v["met"] for v in verdicts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The stores under the one suite, behind a clock that the tests set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from redis.asyncio import Redis
+
+from adapters.memory_store import MemoryStore
+from adapters.redis_store import RedisStore
+from adapters.store import Store
+
+
+@dataclass
+class World:
+    """One installation: `store` and, as another worker sees it, `other`."""
+
+    kind: str
+    url: str = ""
+    prefix: str = ""
+    now: int = 1_700_000_000_000
+    opened: list[Store] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = self.open()
+        self.other = self.open()
+
+    def open(self) -> Store:
+        if self.kind == "memory":
+            store: Store = self.opened[0] if self.opened else MemoryStore(clock=lambda: self.now)
+        else:
+            store = RedisStore(self.url, prefix=self.prefix, clock=lambda: self.now)
+        self.opened.append(store)
+        return store
+
+    def advance(self, ms: int) -> None:
+        self.now += ms
+
+    async def trim(self, keep: int) -> None:
+        """The server drops old events."""
+        if isinstance(self.store, MemoryStore):
+            self.store.trim(keep)
+            return
+        async with Redis.from_url(self.url) as redis:
+            await redis.xtrim(f"{{{self.prefix}}}:feed", maxlen=keep, approximate=False)
+
+    async def close(self) -> None:
+        for store in self.opened:
+            await store.close()
+
+
+@pytest.fixture(params=["memory", "valkey"])
+async def world(request, fresh_prefix, valkey_url):
+    world = World(request.param, valkey_url, fresh_prefix())
+    yield world
+    await world.close()

@@ -1,0 +1,456 @@
+"""The operator's API over real sockets and a real Valkey, with mock engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from loadtests.mock_engine import MockEngine
+from tests.harness import OPERATOR_KEY, running_gateway
+from tests.lora import LLAMA, lora_config, write_adapter
+
+CONFIG = LLAMA.config
+
+
+@pytest.fixture
+async def admin(gateway):
+    async with gateway.http() as client:
+        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        yield client
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A base model's directory, as far as Florin reads it."""
+    root = tmp_path / "model"
+    root.mkdir()
+    (root / "config.json").write_text(json.dumps(CONFIG))
+    return root
+
+
+@pytest.fixture
+async def engine(model):
+    async with MockEngine(root=str(model)) as running:
+        yield running
+
+
+@pytest.fixture
+def make_adapter(tmp_path):
+    """A function that writes a sound adapter; each name has weights of its own."""
+
+    def make(name: str):
+        config = lora_config(base_model_name_or_path="base")
+        return write_adapter(tmp_path / name, config=config, fill=len(name))
+
+    return make
+
+
+def registration(engine: MockEngine | None = None, **fields):
+    url = engine.url if engine else "http://127.0.0.1:9"
+    return {"name": "a1", "url": url, "base": "base", "gpu_type": "H200", "slots": 2, "max_rank": 8} | fields
+
+
+def error(response: httpx.Response) -> dict:
+    body = response.json()["error"]
+    assert set(body) >= {"message", "type", "param", "code"}
+    return body
+
+
+async def until(seconds: float, holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():  # noqa: ASYNC110  # what is waited for happens in other processes
+            await asyncio.sleep(0.02)
+
+
+async def answers(client: httpx.AsyncClient, status: int) -> bool:
+    return (await client.get("/admin/v1/keys")).status_code == status
+
+
+async def health_is(admin: httpx.AsyncClient, health: str) -> bool:
+    return (await admin.get("engines")).json()["data"][0]["health"] == health
+
+
+async def nothing_placed(admin: httpx.AsyncClient) -> bool:
+    return not (await admin.get("placement")).json()["data"][0]["placements"]
+
+
+# -- who may
+
+
+PATHS = [
+    ("GET", "tenants"), ("POST", "tenants"), ("GET", "tenants/acme"),
+    ("GET", "keys"), ("POST", "keys"), ("DELETE", "keys/x"),
+    ("GET", "adapters"), ("POST", "adapters"), ("GET", "adapters/acme/x"), ("DELETE", "adapters/acme/x"),
+    ("GET", "adapters/acme/x/versions"), ("PUT", "adapters/acme/x/live"), ("PUT", "adapters/acme/x/pin"),
+    ("POST", "adapters/acme/x/rollback"),
+    ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("DELETE", "engines/a1"),
+    ("GET", "placement"), ("GET", "explain/acme/x"),
+]  # fmt: skip
+
+
+async def test_every_route_is_for_operators_only(gateway, admin):
+    await admin.post("tenants", json={"name": "acme"})
+    keys = [
+        (await admin.post("keys", json={"tenant": "acme", "role": r})).json()["key"]
+        for r in ("tenant", "finance")
+    ]
+    tried = {(m, f"{gateway.url}/admin/v1/{p}") for m, p in PATHS}
+    for method, path in tried:
+        bare = await admin.request(method, path, headers={"authorization": ""})
+        assert (bare.status_code, error(bare)["code"]) == (401, "missing_api_key"), path
+        wrong = await admin.request(method, path, headers={"authorization": "Bearer fl_no_key"})
+        assert (wrong.status_code, error(wrong)["code"]) == (401, "invalid_api_key"), path
+        for key in keys:
+            small = await admin.request(method, path, headers={"authorization": f"Bearer {key}"})
+            assert (small.status_code, error(small)["code"]) == (403, "role_too_small"), path
+    routes = {
+        (
+            m,
+            gateway.url
+            + r.replace("{tenant}/{name}", "acme/x")
+            .replace("tenants/{name}", "tenants/acme")
+            .replace("{key_id}", "x")
+            .replace("{name}", "a1"),
+        )
+        for r, methods in (await admin.get(f"{gateway.url}/openapi.json")).json()["paths"].items()
+        for m in (name.upper() for name in methods)
+        if r.startswith("/admin/v1/") and "prices" not in r
+    }
+    assert routes == tried
+
+
+# -- tenants and keys
+
+
+async def test_a_tenants_life(admin):
+    new = await admin.post("tenants", json={"name": "acme"})
+    assert (new.status_code, new.json()["base_access"]) == (201, False)
+    again = await admin.post("tenants", json={"name": "acme"})
+    assert (again.status_code, again.json()) == (200, new.json())
+    changed = await admin.post("tenants", json={"name": "acme", "base_access": True})
+    assert (changed.status_code, changed.json()) == (200, {**new.json(), "base_access": True})
+    kept = await admin.post("tenants", json={"name": "acme"})
+    assert kept.json()["base_access"] is True
+    assert (await admin.get("tenants")).json() == {"data": [kept.json()]}
+    key = (await admin.post("keys", json={"tenant": "acme"})).json()
+    shown = (await admin.get("tenants/acme")).json()
+    assert shown["adapters"] == []
+    assert [k["id"] for k in shown["keys"]] == [key["id"]]
+    assert key["key"] not in json.dumps(shown)
+
+
+async def test_ten_who_add_one_tenant_at_once_all_succeed(admin):
+    answers = await asyncio.gather(*(admin.post("tenants", json={"name": "acme"}) for _ in range(10)))
+    assert sorted(a.status_code for a in answers) == [200] * 9 + [201]
+    assert len({a.json()["created"] for a in answers}) == 1
+
+
+@pytest.mark.parametrize("name", ["", "Acme", "a/b", "..", "a" * 64, "a\n", "a" * 10_000, "ä", "-a"])
+async def test_a_name_that_is_none_is_refused(admin, name):
+    answer = await admin.post("tenants", json={"name": name})
+    assert (answer.status_code, error(answer)["code"]) == (400, "invalid_name")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "name"),
+        ({"name": 7}, "name"),
+        ({"name": "acme", "base_access": "perhaps"}, "base_access"),
+        ({"name": "acme", "base_acess": True}, "base_acess"),
+        ([], None),
+    ],
+)
+async def test_a_wrong_body_is_refused_with_the_field(admin, body, param):
+    answer = await admin.post("tenants", json=body)
+    assert (answer.status_code, error(answer)["code"], error(answer)["param"]) == (
+        400,
+        "invalid_value",
+        param,
+    )
+
+
+async def test_what_is_no_json_is_said_to_be_none(admin):
+    answer = await admin.post("tenants", content=b"{", headers={"content-type": "application/json"})
+    assert (answer.status_code, error(answer)["code"]) == (400, "invalid_json")
+
+
+async def test_a_keys_life(gateway, admin):
+    await admin.post("tenants", json={"name": "acme"})
+    made = await admin.post("keys", json={"tenant": "acme", "role": "operator"})
+    key = made.json()
+    assert made.status_code == 201
+    assert set(key) == {"id", "key", "tenant", "role"}
+    async with gateway.http(key["key"]) as mine:
+        assert (await mine.get("/admin/v1/tenants")).status_code == 200
+        revoked = await admin.delete(f"keys/{key['id']}")
+        assert revoked.json()["revoked"] > 0
+        refused = await mine.get("/admin/v1/tenants")
+        assert (refused.status_code, error(refused)["code"]) == (401, "revoked_api_key")
+    assert (await admin.delete(f"keys/{key['id']}")).json() == revoked.json()
+    listed = (await admin.get("keys", params={"tenant": "acme"})).json()["data"]
+    assert listed == [revoked.json()]
+    assert (await admin.get("keys", params={"tenant": "bolt"})).json()["data"] == []
+    assert key["key"].rpartition("_")[2] not in json.dumps(listed)
+
+
+async def test_a_key_needs_a_tenant_that_exists(admin):
+    none = await admin.post("keys", json={})
+    assert (none.status_code, error(none)["param"]) == (400, "tenant")
+    unknown = await admin.post("keys", json={"tenant": "acme"})
+    assert unknown.status_code == 404
+    assert (await admin.post("keys", json={"role": "finance"})).status_code == 201
+    assert (await admin.delete("keys/nope")).status_code == 404
+
+
+async def test_another_worker_hears_within_a_second_and_answers_what_this_one_wrote(
+    tmp_path, valkey_url, prefix, admin
+):
+    async with running_gateway(tmp_path / "other", valkey_url, prefix) as other, other.http() as there:
+        for n in range(20):
+            await admin.post("tenants", json={"name": f"t{n}"})
+            # at once, through the other worker
+            assert (await there.get(f"/admin/v1/tenants/t{n}")).status_code == 200
+        key = (await admin.post("keys", json={"role": "operator"})).json()
+        async with other.http(key["key"]) as mine:
+            await until(1, lambda: answers(mine, 200))
+            await admin.delete(f"keys/{key['id']}")
+            await until(1, lambda: answers(mine, 401))
+
+
+# -- engines
+
+
+async def test_an_engines_life(gateway, admin, engine, model):
+    new = await admin.post("engines", json=registration(engine, base_aliases=["org/base"]))
+    assert new.status_code == 201, new.text
+    assert new.json() | {"health": ""} == {
+        **registration(engine),
+        "gpu_count": 1,
+        "cpu_slots": 2,
+        "state": "active",
+        "health": "",
+        "running": 0,
+        "waiting": 0,
+        "resident": 0,
+        "base_config": True,
+    }
+    base = gateway.state.catalog.bases["base"]
+    assert base.config == CONFIG
+    assert set(base.aliases) == {str(model), "org/base"}
+    assert (await admin.put("engines/a1/state", json={"state": "cordoned"})).json()["state"] == "cordoned"
+    same = await admin.post("engines", json=registration(engine, url=engine.url + "/v1/"))
+    assert (same.status_code, same.json()["state"]) == (200, "cordoned")
+    changed = await admin.post("engines", json=registration(engine, slots=4, gpu_type="H100"))
+    assert (changed.status_code, changed.json()["slots"], changed.json()["cpu_slots"]) == (200, 4, 4)
+    assert [e["gpu_type"] for e in (await admin.get("engines")).json()["data"]] == ["H100"]
+    assert (await admin.delete("engines/a1")).json() == {"name": "a1", "removed": True}
+    assert (await admin.delete("engines/a1")).json() == {"name": "a1", "removed": False}
+    assert (await admin.get("engines")).json() == {"data": []}
+    assert (await admin.put("engines/a1/state", json={"state": "active"})).status_code == 404
+
+
+async def test_an_engine_comes_up(admin, engine):
+    await admin.post("engines", json=registration(engine))
+    await until(5, lambda: health_is(admin, "up"))
+    await engine.stop()
+    await until(5, lambda: health_is(admin, "down"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"slots": 0}, "slots"),
+        ({"slots": 10**9}, "slots"),
+        ({"max_rank": "big"}, "max_rank"),
+        ({"slots": 4, "cpu_slots": 2}, "cpu_slots"),
+        ({"url": "10.0.0.7:8000"}, "url"),
+        ({"url": "ftp://host"}, "url"),
+        ({"url": "http://u:p@host"}, "url"),
+        ({"url": "http://host:99999"}, "url"),
+        ({"url": "http://host/?x=1"}, "url"),
+        ({"gpu_type": ""}, "gpu_type"),
+        ({"gpu_type": "a\nb"}, "gpu_type"),
+        ({"base_config": "relative/config.json"}, "base_config"),
+        ({"gpu": "H200"}, "gpu"),
+    ],
+)
+async def test_a_registration_that_cannot_be_right_is_refused(admin, fields, param):
+    answer = await admin.post("engines", json=registration(verify=False) | fields)
+    assert (answer.status_code, error(answer)["param"]) == (400, param), answer.text
+
+
+async def test_verification(admin, engine):
+    wrong = await admin.post("engines", json=registration(engine, base="other"))
+    assert (wrong.status_code, error(wrong)["code"]) == (422, "engine_rejected")
+    assert "serves base, not other" in error(wrong)["message"]
+    nobody = await admin.post("engines", json=registration())
+    assert (nobody.status_code, error(nobody)["code"]) == (422, "engine_rejected")
+    unasked = await admin.post("engines", json=registration(verify=False))
+    assert (unasked.status_code, unasked.json()["base_config"]) == (201, False)
+
+
+async def test_an_engine_without_runtime_loading_is_refused(admin):
+    async def bare(reader, writer):
+        request = await reader.readuntil(b"\r\n\r\n")
+        card = json.dumps({"data": [{"id": "base", "root": "/none", "max_model_len": 64}]}).encode()
+        status, body = (
+            (b"200 OK", card) if request.startswith(b"GET /v1/models") else (b"404 Not Found", b"{}")
+        )
+        writer.write(
+            b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+        )
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(bare, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        answer = await admin.post("engines", json=registration(url=f"http://127.0.0.1:{port}"))
+    assert answer.status_code == 422
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in error(answer)["message"]
+
+
+async def test_one_url_is_one_engine(admin, engine):
+    await admin.post("engines", json=registration(engine))
+    twin = await admin.post("engines", json=registration(engine, name="a2"))
+    assert (twin.status_code, error(twin)["code"]) == (409, "conflict")
+
+
+async def test_a_base_model_has_one_config(admin, engine, model, tmp_path):
+    await admin.post("engines", json=registration(engine))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(CONFIG | {"hidden_size": 128}))
+    second = registration(name="a2", verify=False, base_config=str(other))
+    refused = await admin.post("engines", json=second)
+    assert refused.status_code == 409
+    assert "hidden_size" in error(refused)["message"]
+    other.write_text(json.dumps(CONFIG | {"transformers_version": "9"}))
+    assert (await admin.post("engines", json=second)).status_code == 201
+    missing = await admin.post("engines", json=second | {"base_config": str(tmp_path / "none")})
+    assert missing.status_code == 404
+
+
+# -- adapters
+
+
+async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter):
+    await admin.post("tenants", json={"name": "acme"})
+    await admin.post("engines", json=registration(engine))
+    source = make_adapter("first")
+    added = await admin.post("adapters", json={"adapter": "acme/support", "source": str(source)})
+    assert added.status_code == 201, added.text
+    assert added.json() | {"digest": ""} == {
+        "adapter": "acme/support",
+        "version": "v1",
+        "digest": "",
+        "live": "v1",
+        "created": True,
+    }
+    again = await admin.post("adapters", json={"adapter": "acme/support", "source": f"file://{source}"})
+    assert (again.status_code, again.json()) == (200, added.json() | {"created": False})
+    second = await admin.post(
+        "adapters", json={"adapter": "acme/support", "source": str(make_adapter("the-second"))}
+    )
+    assert (second.json()["version"], second.json()["live"]) == ("v2", "v1")
+
+    explained = (await admin.get("explain/acme/support")).json()
+    assert explained["version"] == "acme/support@v1"
+    assert (explained["decision"]["action"], explained["decision"]["engine"]) == ("load", "a1")
+
+    promoted = await admin.put("adapters/acme/support/live", json={"version": "v2"})
+    assert (promoted.json()["live"], promoted.json()["previous"]) == ("v2", "v1")
+    assert (await admin.post("adapters/acme/support/rollback")).json()["live"] == "v1"
+    assert (await admin.put("adapters/acme/support/pin", json={"pinned": True})).json()["pinned"] is True
+
+    gateway.keys["acme"] = (await admin.post("keys", json={"tenant": "acme"})).json()["key"]
+    chat = gateway.client("acme")
+    await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
+    await chat.close()
+    row = (await admin.get("placement")).json()["data"][0]
+    assert (row["engine"], row["gpu_type"], row["slots"]) == ("a1", "H200", 2)
+    assert [(p["version"], p["state"]) for p in row["placements"]] == [("acme/support@v1", "resident")]
+    assert row["placements"][0]["idle_seconds"] >= 0
+    assert (await admin.get("explain/acme/support")).json()["decision"]["action"] == "serve"
+
+    listed = (await admin.get("adapters", params={"tenant": "acme"})).json()["data"]
+    assert listed[0]["versions"] == ["v1", "v2"]
+    assert listed[0]["placed"] == [{"engine": "a1", "state": "resident", "version": "v1"}]
+    details = (await admin.get("adapters/acme/support/versions")).json()["data"]
+    assert [d["version"] for d in details] == ["v1", "v2"]
+    assert (await admin.get("adapters/acme/support")).json()["version_details"] == details
+    assert (await admin.get("adapters", params={"tenant": "bolt"})).json() == {"data": []}
+    assert (await admin.get("engines")).json()["data"][0]["resident"] == 1
+
+    assert len(engine.state.adapters) == 1
+    removed = await admin.delete("adapters/acme/support")
+    assert removed.json() == {"adapter": "acme/support", "removed": True}
+    assert engine.state.adapters == {}
+    assert (await admin.get("placement")).json()["data"][0]["placements"] == []
+    assert (await admin.delete("adapters/acme/support")).json() == {
+        "adapter": "acme/support",
+        "removed": False,
+    }
+    assert (await admin.get("adapters/acme/support")).status_code == 404
+    assert (await admin.get("explain/acme/support")).status_code == 404
+
+
+async def test_a_refused_adapter_comes_with_its_findings(admin, engine, tmp_path):
+    await admin.post("tenants", json={"name": "acme"})
+    await admin.post("engines", json=registration(engine))
+    answer = await admin.post("adapters", json={"adapter": "acme/x", "source": str(tmp_path / "none")})
+    assert (answer.status_code, error(answer)["code"]) == (422, "adapter_rejected")
+    assert [f["code"] for f in error(answer)["findings"]] == ["directory_missing"]
+    assert set(error(answer)["findings"][0]) == {"code", "message", "found", "expected"}
+    assert (await admin.get("adapters")).json() == {"data": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"adapter": "support", "source": "/x"}, 400),
+        ({"adapter": "acme/a/b", "source": "/x"}, 400),
+        ({"adapter": "acme/support", "source": ""}, 400),
+        ({"adapter": "bolt/support", "source": "/x"}, 404),
+        ({"adapter": "acme/support", "source": "/x", "base_model": "other"}, 404),
+    ],
+)
+async def test_an_adapter_needs_its_surroundings(admin, engine, body, status):
+    await admin.post("tenants", json={"name": "acme"})
+    await admin.post("engines", json=registration(engine))
+    answer = await admin.post("adapters", json=body)
+    assert answer.status_code == status, answer.text
+    error(answer)
+
+
+@pytest.mark.parametrize("version", ["2", "v0", "v02", "latest", "v-1", "v9999999999", 2, None])
+async def test_a_version_is_named_v_and_a_number(admin, version):
+    answer = await admin.put("adapters/acme/x/live", json={"version": version})
+    assert (answer.status_code, error(answer)["param"]) == (400, "version")
+
+
+async def test_an_engine_that_moves_or_leaves_is_unplaced(gateway, admin, engine, model, make_adapter):
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(MockEngine(root=str(model)))
+        await admin.post("tenants", json={"name": "acme"})
+        await admin.post("engines", json=registration(engine))
+        await admin.post("adapters", json={"adapter": "acme/support", "source": str(make_adapter("first"))})
+        gateway.keys["acme"] = (await admin.post("keys", json={"tenant": "acme"})).json()["key"]
+        chat = gateway.client("acme")
+        stack.push_async_callback(chat.close)
+        for url in (other.url, engine.url):
+            await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
+            assert (await admin.post("engines", json=registration(url=url))).status_code == 200
+            await until(5, lambda: nothing_placed(admin))
+        await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
+        await admin.delete("engines/a1")
+        assert (await gateway.state.store.snapshot()).documents.get("placement", {}) == {}
+
+
+async def test_the_operators_key_is_the_bootstrap_key(gateway):
+    async with gateway.http(OPERATOR_KEY) as client:
+        assert (await client.get("/admin/v1/keys")).json() == {"data": []}

@@ -1,0 +1,188 @@
+"""The application developer's side, over real sockets, with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from tests.integration.conftest import Town
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def voice(town: Town, adapter: str) -> str:
+    return town.gateway.state.catalog.versions[f"{adapter}@v1"].engine_name
+
+
+@pytest.mark.parametrize("model", ["support", "acme/support", "support@v1", "acme/support@v1"])
+async def test_every_form_of_the_name_reaches_the_adapter(town: Town, model: str):
+    async with town.gateway.client("acme") as client:
+        raw = await client.chat.completions.with_raw_response.create(model=model, messages=HELLO)
+    answer = raw.parse()
+    assert voice(town, "acme/support") in answer.choices[0].message.content
+    assert answer.model == model
+    assert raw.headers["x-florin-adapter"] == "acme/support@v1"
+    assert raw.headers["x-florin-engine"] in {"a", "b"}
+    assert raw.headers["x-request-id"].startswith("req-")
+
+
+async def test_a_stream_has_the_shape_of_openais(town: Town):
+    async with town.gateway.client("acme") as client:
+        stream = await client.chat.completions.create(model="support", messages=HELLO, stream=True)
+        chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert voice(town, "acme/support") in text
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert all(chunk.usage is None and chunk.model == "support" for chunk in chunks)
+
+
+async def test_usage_is_shown_only_to_those_who_ask(town: Town):
+    async with town.gateway.client("acme") as client:
+        stream = await client.chat.completions.create(
+            model="support", messages=HELLO, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    *rest, last = chunks
+    assert last.choices == []
+    assert last.usage.completion_tokens > 0
+    assert all(chunk.usage is None for chunk in rest)
+
+
+async def test_continuous_usage_passes_when_asked_for(town: Town):
+    async with town.gateway.client("acme") as client:
+        stream = await client.completions.create(
+            model="support",
+            prompt="Hello",
+            stream=True,
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
+        )
+        counts = [chunk.usage.completion_tokens async for chunk in stream]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+
+
+async def test_completions_and_several_choices(town: Town):
+    async with town.gateway.client("bolt") as client:
+        answer = await client.completions.create(model="support", prompt=["Hi", "Ho"], n=2, temperature=0.5)
+        assert len(answer.choices) == 4
+        stream = await client.completions.create(
+            model="support", prompt=["Hi", "Ho"], n=2, temperature=0.5, stream=True
+        )
+        assert {c.index async for chunk in stream for c in chunk.choices} == {0, 1, 2, 3}
+    whole, streamed = await town.gateway.usage("bolt")
+    assert (whole.prompt_tokens, whole.completion_tokens) == (streamed.prompt_tokens, streamed.completion_tokens)
+    assert whole.n == 2
+
+
+async def test_what_a_client_must_not_control_never_reaches_the_engine(town: Town):
+    async with town.gateway.client("acme", default_headers={"X-Request-Id": "mine", "X-Vllm-Priority": "-9"}) as client:
+        await client.chat.completions.create(
+            model="support",
+            messages=HELLO,
+            extra_body={
+                "cache_salt": "bolts", "priority": -1, "request_id": "mine", "kv_transfer_params": {"a": 1},
+                "vllm_xargs": {"x": 1}, "top_k": 5,
+            },
+        )  # fmt: skip
+        await client.chat.completions.create(model="support", messages=HELLO)
+    async with town.gateway.client("bolt") as client:
+        await client.chat.completions.create(model="support", messages=HELLO)
+    first, second, bolts = sorted(town.calls(), key=lambda call: call.began)
+    assert first.body["top_k"] == 5  # whatever the engine knows passes through
+    assert not {"priority", "request_id", "kv_transfer_params", "vllm_xargs"} & first.body.keys()
+    assert first.headers["x-request-id"].startswith("req-")
+    assert "x-vllm-priority" not in first.headers
+    assert first.body["cache_salt"] == second.body["cache_salt"] != "bolts"
+    assert bolts.body["cache_salt"] != first.body["cache_salt"]
+
+
+async def test_not_yours_and_not_there_are_one_answer(town: Town):
+    async with town.gateway.client("acme") as client:
+        bodies = []
+        for model in ("bolt/support", "bolt/nothing", "nothing", "base", "support@v2", "acme/support@v"):
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.chat.completions.create(model=model, messages=HELLO)
+            bodies.append(caught.value.response.content.replace(model.encode(), b"NAME"))
+            assert caught.value.code == "model_not_found"
+            with pytest.raises(openai.NotFoundError):
+                await client.models.retrieve(model)
+    assert len(set(bodies)) == 1
+    assert town.calls() == []
+
+
+async def test_models_lists_what_the_key_may_call(town: Town):
+    await town.gateway.add_tenant("dora", base_access=True)
+    async with town.gateway.client("acme") as acme, town.gateway.client("dora") as dora:
+        assert [m.id async for m in await acme.models.list()] == ["acme/support"]
+        assert (await acme.models.retrieve("acme/support")).owned_by == "acme"
+        assert (await acme.models.retrieve("support@v1")).id == "support@v1"
+        assert [m.id async for m in await dora.models.list()] == ["base"]
+        raw = await dora.chat.completions.with_raw_response.create(model="base", messages=HELLO)
+    assert raw.headers["x-florin-adapter"] == "base"
+
+
+async def test_usage_records_are_the_engines_counts(town: Town):
+    async with town.gateway.client("acme") as client:
+        answer = await client.chat.completions.create(model="support", messages=HELLO, max_tokens=5)
+        stream = await client.chat.completions.create(model="support", messages=HELLO, stream=True, max_tokens=6)
+        async for _ in stream:
+            pass
+    whole, streamed = await town.gateway.usage("acme")
+    assert whole.completion_tokens == answer.usage.completion_tokens == 5
+    assert whole.prompt_tokens == answer.usage.prompt_tokens
+    assert streamed.completion_tokens == 6
+    for record in (whole, streamed):
+        assert record.outcome == "ok"
+        assert record.usage_source == "engine_final"
+        assert record.adapter == "acme/support"
+        assert record.version == "v1"
+        assert record.gpu_type in {"h100", "l40s"}
+        assert record.dispatched <= record.first_token <= record.ended
+
+
+async def test_five_hundred_open_streams_on_one_worker(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"event_delay": 0.1})
+
+    async def one(tenant: str) -> str:
+        async with town.gateway.client(tenant) as client:
+            stream = await client.chat.completions.create(
+                model="support", messages=HELLO, stream=True, max_tokens=8
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    tenants = ["acme", "bolt", "corgi"] * 167
+    texts = await asyncio.gather(*(one(tenant) for tenant in tenants[:500]))
+    for tenant, text in zip(tenants, texts, strict=False):
+        assert voice(town, f"{tenant}/support")[:8] in text
+    assert max(engine.state.max_running for engine in town.engines) > 100
+
+
+async def test_a_client_that_hangs_up_frees_the_engine(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"event_delay": 0.05})
+    async with town.gateway.client("acme") as client:
+        stream = await client.chat.completions.create(
+            model="support", messages=HELLO, stream=True, max_tokens=1000
+        )
+        async for chunk in stream:
+            if chunk.choices[0].delta.content:
+                break
+        await stream.close()
+        (engine,) = [e for e in town.engines if e.state.calls]
+        await engine.until(lambda state: state.calls[-1].outcome == "aborted", timeout=1.0)
+
+        request = asyncio.ensure_future(
+            client.chat.completions.create(model="support", messages=HELLO, max_tokens=1000)
+        )
+        await engine.until(lambda state: len(state.calls) == 2)
+        request.cancel()
+        await engine.until(lambda state: state.calls[-1].outcome == "aborted", timeout=1.0)
+    await asyncio.sleep(0.1)
+    first, second = await town.gateway.usage("acme")
+    assert first.outcome == second.outcome == "client_abort"
+    assert first.usage_source == "engine_partial"
+    assert 1 <= first.completion_tokens < 100
+    assert sum(state.in_flight for state in town.gateway.state.pool.states()) == 0

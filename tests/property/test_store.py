@@ -1,0 +1,229 @@
+"""Any sequence of calls: the Lua scripts and their twin in Python decide alike, and the promises hold.
+
+After every call, what the store shows is checked against what the test itself knows of the past: who holds
+which lease until when, which load is whose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.errors import ConflictError
+from adapters.memory_store import MemoryStore
+from adapters.model import Placement, SlotState, load
+from adapters.redis_store import RedisStore
+from adapters.store import Change, ClaimResult, Store, Touch
+
+ENGINES = ("e1", "e2", "e3")
+SLOTS = {"e1": 1, "e2": 2, "e3": 3}
+VERSIONS = tuple(f"v{n}" for n in range(6))
+WORKERS = ("w1", "w2", "w3")
+
+engines = st.sampled_from(ENGINES)
+versions = st.sampled_from(VERSIONS)
+workers = st.sampled_from(WORKERS)
+
+claims = st.fixed_dictionaries(
+    {
+        "do": st.just("claim"),
+        "version": versions,
+        "engine": engines,
+        "owner": workers,
+        "ttl_ms": st.sampled_from((200, 1000, 4000)),
+        "ignore": st.sets(engines, max_size=2).map(sorted),
+        "reload": st.sampled_from((False, False, False, True)),
+    }
+)
+confirms = st.fixed_dictionaries(
+    {
+        "do": st.just("confirm"),
+        "version": versions,
+        "engine": engines,
+        "owner": workers,
+        "grace_ms": st.sampled_from((0, 300)),
+    }
+)
+abandons = st.fixed_dictionaries(
+    {"do": st.just("abandon"), "version": versions, "engine": engines, "owner": workers}
+)
+touches = st.fixed_dictionaries(
+    {
+        "do": st.just("touch"),
+        "worker": workers,
+        "uses": st.lists(
+            st.builds(
+                Touch,
+                engine=engines,
+                version=versions,
+                age_ms=st.integers(0, 300),
+                in_flight=st.integers(0, 2),
+            ),
+            max_size=4,
+        ),
+        "ttl_ms": st.sampled_from((100, 1000, 5000)),
+    }
+)
+pins = st.fixed_dictionaries({"do": st.just("pin"), "version": versions, "pinned": st.booleans()})
+edits = st.fixed_dictionaries(
+    {
+        "do": st.just("edit"),
+        "id": versions,
+        "data": st.sampled_from((None, "1", "2")),
+        "expect": st.sampled_from(("any", None, "1")),
+    }
+)
+unplaces = st.fixed_dictionaries(
+    {"do": st.just("unplace"), "engine": engines, "version": st.none() | versions}
+)
+pauses = st.fixed_dictionaries({"do": st.just("wait"), "ms": st.sampled_from((0, 1, 99, 500, 1500, 5000))})
+likely = st.one_of(claims, claims, claims, confirms, touches, pauses)
+steps = st.one_of(likely, likely, likely, abandons, pins, edits, unplaces)
+
+
+async def perform(store: Store, step: dict) -> object:
+    match step:
+        case {"do": "claim", "version": version, "engine": engine, **how}:
+            return await store.claim(version, engine, slots=SLOTS[engine], **how)
+        case {"do": "confirm", "version": version, "engine": engine, **how}:
+            return await store.confirm(version, engine, **how)
+        case {"do": "abandon", "version": version, "engine": engine, "owner": owner}:
+            return await store.abandon(version, engine, owner=owner)
+        case {"do": "touch", "worker": worker, "uses": uses, "ttl_ms": ttl_ms}:
+            return await store.touch(worker, uses, ttl_ms=ttl_ms)
+        case {"do": "pin", "version": version, "pinned": pinned}:
+            return await store.commit([Change("pin", version, "{}" if pinned else None)])
+        case {"do": "edit", "id": id_, "data": data, "expect": expect}:
+            try:
+                return await store.commit([Change("adapter", id_, data, expect), Change("key", id_, data)])
+            except ConflictError as error:
+                return str(error)
+        case {"do": "unplace", "engine": engine, "version": version}:
+            return await store.unplace(engine, version)
+        case {"do": "wait"}:
+            return None
+    raise AssertionError(step)
+
+
+async def everything(store: Store) -> tuple[object, ...]:
+    """All that a store shows."""
+    per_engine = [(await store.recency(e), await store.leases(e)) for e in ENGINES]
+    return await store.snapshot(), [(list(recency.items()), leases) for recency, leases in per_engine]
+
+
+async def feed(store: Store, count: int) -> list[object]:
+    watch, found = store.watch(0), []
+    while len(found) < count:
+        found += await anext(watch)
+    await watch.aclose()
+    return found
+
+
+@dataclass
+class Past:
+    """What the promises speak of, kept by the test from the calls alone."""
+
+    leases: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """(engine, version, worker) → until."""
+    loads: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    """(engine, version) → owner, until."""
+    pinned: set[str] = field(default_factory=set)
+    placed: set[tuple[str, str]] = field(default_factory=set)
+
+    def check(self, step: dict, answer: object, now: int, placements: dict[str, Placement]) -> None:
+        after = {(p.engine, p.version) for p in placements.values()}
+        gone = self.placed - after
+        match step["do"]:
+            case "claim":
+                self._check_eviction(step, gone, now)
+                if answer.result is ClaimResult.CLAIMED:
+                    self._check_claim(step, now)
+                    self.loads[step["engine"], step["version"]] = (step["owner"], now + step["ttl_ms"])
+            case "confirm" | "abandon":
+                owner, until = self.loads.get((step["engine"], step["version"]), (None, 0))
+                assert answer == (owner == step["owner"] and until > now)
+                if answer:
+                    del self.loads[step["engine"], step["version"]]
+                    if step.get("grace_ms"):
+                        self.leases[step["engine"], step["version"], ""] = now + step["grace_ms"]
+            case "touch":
+                for use in step["uses"]:
+                    if (use.engine, use.version) in after and use.in_flight:
+                        self.leases[use.engine, use.version, step["worker"]] = now + step["ttl_ms"]
+                    else:
+                        self.leases.pop((use.engine, use.version, step["worker"]), None)
+            case "pin":
+                (self.pinned.add if step["pinned"] else self.pinned.discard)(step["version"])
+        if step["do"] not in ("claim", "unplace", "abandon"):
+            assert not gone, f"{step['do']} took {gone} away"
+        self.placed = after
+        self.loads = {place: load for place, load in self.loads.items() if place in after}
+        self.leases = {lease: until for lease, until in self.leases.items() if lease[:2] in after}
+        for engine, slots in SLOTS.items():
+            assert sum(place[0] == engine for place in after) <= slots, "more placements than slots"
+        loading = [p.version for p in placements.values() if p.state is SlotState.LOADING and p.for_ms > 0]
+        assert len(loading) == len(set(loading)), "loading in two places"
+
+    def _check_eviction(self, step: dict, gone: set[tuple[str, str]], now: int) -> None:
+        for engine, version in gone:
+            _, loads_until = self.loads.get((engine, version), ("", 0))
+            if engine != step["engine"]:
+                assert engine in step["ignore"]
+                assert version == step["version"]
+                assert loads_until > now
+                continue
+            assert version not in self.pinned, "a pinned version was evicted"
+            assert loads_until <= now, "a loading version was evicted"
+            live = [
+                lease
+                for lease, until in self.leases.items()
+                if lease[:2] == (engine, version) and until > now
+            ]
+            assert not live, f"a leased version was evicted: {live}"
+
+    def _check_claim(self, step: dict, now: int) -> None:
+        for (engine, version), (_, until) in self.loads.items():
+            if version == step["version"] and engine not in set(step["ignore"]) - {step["engine"]}:
+                assert until <= now, "two claims of one version at once"
+
+
+async def play(url: str, prefix: str, sequence: list[dict]) -> None:
+    now = 1_700_000_000_000
+    real = RedisStore(url, prefix=prefix, clock=lambda: now)
+    twin = MemoryStore(clock=lambda: now)
+    past = Past()
+    try:
+        for step in sequence:
+            now += step.get("ms", 1)
+            answer = await perform(real, step)
+            assert answer == await perform(twin, step)
+            shown = await everything(real)
+            assert shown == await everything(twin)
+            texts = shown[0].documents["placement"]
+            past.check(step, answer, now, {id_: load(Placement, text) for id_, text in texts.items()})
+            shown_leases = {
+                (e, v): n for e, (_, ls) in zip(ENGINES, shown[1], strict=True) for v, n in ls.items()
+            }
+            known: dict[tuple[str, str], int] = {}
+            for (engine, version, _), until in past.leases.items():
+                if until > now:
+                    known[engine, version] = known.get((engine, version), 0) + 1
+            assert shown_leases == known, "a lease was lost, or outlived its time"
+        count = shown[0].seq
+        assert await feed(real, count) == await feed(twin, count)
+    finally:
+        await real.close()
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(sequence=st.lists(steps, min_size=1, max_size=40))
+def test_the_scripts_and_their_twin_agree_and_keep_the_promises(valkey_url, fresh_prefix, sequence):
+    asyncio.run(play(valkey_url, fresh_prefix(), sequence))

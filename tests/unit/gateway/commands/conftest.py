@@ -1,0 +1,76 @@
+"""A stand-in for the gateway's API over a real socket: canned answers, and what it was asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli import app
+
+KEY = "fl_abc_secret"
+
+
+@dataclass
+class FakeGateway:
+    url: str = ""
+    answers: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
+    """(method, path with query) → (status, JSON body, or bytes as they are)"""
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, body: Any, status: int = 200) -> None:
+        self.answers[method, path] = (status, body)
+
+    def florin(self, *args: str) -> Result:
+        return CliRunner().invoke(app, args, env={"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY})
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeGateway]:
+    gateway = FakeGateway()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+            gateway.asked.append((self.command, self.path, json.loads(raw) if raw else None))
+            gateway.keys.append(self.headers.get("authorization"))
+            unknown = {
+                "error": {"message": f"No {self.path}.", "type": "", "param": None, "code": "not_found"}
+            }
+            status, body = gateway.answers.get((self.command, self.path), (404, unknown))
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815  # the names that http.server calls
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    gateway.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield gateway
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def florin() -> Callable[..., Result]:
+    """The command without any gateway in its environment."""
+
+    def run(*args: str, **env: str | None) -> Result:
+        return CliRunner().invoke(app, args, env={"FLORIN_URL": None, "FLORIN_OPERATOR_KEY": None} | env)
+
+    return run

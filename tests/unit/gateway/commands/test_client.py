@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gateway.commands.client import Api, ApiError, UnreachableError, UsageError, full_name, segment
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "says"),
+    [
+        ("ftp://host", "k", "must look like"),
+        ("http://", "k", "must look like"),
+        ("http://[bad", "k", "is not a URL"),
+        ("http://host", "", "FLORIN_OPERATOR_KEY is not set"),
+        ("http://host", "k k", "characters that no key has"),
+        ("http://host", "ключ", "characters that no key has"),
+        ("http://host", "k\r\nx: y", "characters that no key has"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_usage_error(url, key, says):
+    with pytest.raises(UsageError, match=says):
+        Api.to(url, key)
+
+
+def test_a_slash_at_the_end_of_the_url_does_no_harm(fake):
+    fake.answer("GET", "/admin/v1/tenants", {"data": []})
+    assert Api.to(fake.url + "/", "k").get("/admin/v1/tenants") == {"data": []}
+
+
+def test_parameters_that_are_none_are_left_out(fake):
+    fake.answer("GET", "/x?a=1", {})
+    Api.to(fake.url, "k").get("/x", {"a": "1", "b": None})
+    assert fake.asked == [("GET", "/x?a=1", None)]
+
+
+def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
+    finding = {"code": "rank_too_high", "message": "Too high.", "found": "64", "expected": "at most 16"}
+    fake.answer(
+        "POST", "/x", {"error": {"message": "No.", "code": "adapter_rejected", "findings": [finding]}}, 422
+    )
+    with pytest.raises(ApiError) as caught:
+        Api.to(fake.url, "k").post("/x", {})
+    assert (caught.value.status, str(caught.value), caught.value.code) == (422, "No.", "adapter_rejected")
+    assert caught.value.findings == (finding,)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_says_which_variable_to_set(fake, status):
+    fake.answer("GET", "/x", {"error": {"message": "No such key."}}, status)
+    with pytest.raises(ApiError, match="FLORIN_OPERATOR_KEY"):
+        Api.to(fake.url, "k").get("/x")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff"])
+def test_something_else_than_florin_is_recognised(fake, body):
+    fake.answer("GET", "/x", body)
+    with pytest.raises(ApiError, match="is not a Florin gateway"):
+        Api.to(fake.url, "k").get("/x")
+
+
+def test_nobody_there():
+    with socket.socket() as taken:  # bound, not listening: refuses
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(UnreachableError, match="florin serve"):
+            Api.to(f"http://127.0.0.1:{taken.getsockname()[1]}", "k").get("/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [("acme", "acme"), ("a/b", "a%2Fb"), ("..", "%2E.."), ("", "%2E"), ("é?", "%C3%A9%3F")],
+)
+def test_a_segment_cannot_leave_its_place(text, quoted):
+    assert segment(text) == quoted
+
+
+@pytest.mark.parametrize("text", ["acme", "/x", "acme/", ""])
+def test_a_full_name_has_two_parts(text):
+    with pytest.raises(UsageError, match="TENANT/NAME"):
+        full_name(text)

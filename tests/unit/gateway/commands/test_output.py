@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.commands import output
+from gateway.commands.times import idle, when
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        ("", "-"),
+        ([], "-"),
+        (True, "yes"),
+        (1234567, "1,234,567"),
+        (1.5, "1.500"),
+        (["a", "b"], "a, b"),
+        ("\x1b[2Jboo\n", "\\x1b[2Jboo\\n"),
+        ("[red]x[/red]", "[red]x[/red]"),
+        ("\u202ex", "\\u202ex"),
+    ],
+)
+def test_clean(value, shown):
+    assert output.clean(value) == shown
+
+
+def test_a_piped_table_neither_wraps_nor_cuts(capsys):
+    long = "x" * 4096
+    output.show(output.table(("name", "path"), [("a", long), ("[b]", "y")]))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["name  path", f"a     {long}", "[b]   y"]
+
+
+def test_json_is_what_the_api_said(capsys):
+    output.print_json({"a": "é", "b": [1.5, None]})
+    assert capsys.readouterr().out == '{\n  "a": "é",\n  "b": [\n    1.5,\n    null\n  ]\n}\n'
+
+
+def test_failures_go_to_stderr(capsys):
+    output.fail("It broke\x1b.", [{"code": "c", "message": "m", "found": "1", "expected": "2"}])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == "florin: It broke\\x1b."
+    assert [line.split() for line in err.splitlines()[1:]] == [
+        ["check", "what", "is", "wrong", "found", "expected"],
+        ["c", "m", "1", "2"],
+    ]
+
+
+def test_times():
+    assert when(1_700_000_000_999_999) == "2023-11-14 22:13:20Z"
+    assert when(None) == ""
+    assert [idle(s) for s in (None, 0.4, 59, 61, 7300, 200_000)] == ["", "0s", "59s", "1m", "2h", "2d"]

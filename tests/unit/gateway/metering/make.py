@@ -1,0 +1,47 @@
+"""Usage records for tests."""
+
+from dataclasses import replace
+
+from gateway.metering.records import FINAL, UsageRecord, record_id
+
+HOUR = 3_600_000_000
+
+
+def record(request_id="req-1", attempt=1, **changes):
+    start = changes.pop("dispatched", 100 * HOUR)
+    made = UsageRecord(
+        id=record_id(request_id, attempt),
+        request_id=request_id,
+        attempt=attempt,
+        tenant="acme",
+        key_id="key",
+        adapter="acme/support",
+        version="v1",
+        base_model="base",
+        engine="gpu-a",
+        gpu_type="H100",
+        gpu_count=1,
+        dispatched=start,
+        first_token=start + 10,
+        ended=start + 1_000_000,
+        prompt_tokens=10,
+        cached_tokens=None,
+        completion_tokens=5,
+        reasoning_tokens=0,
+        n=1,
+        usage_source="engine_final",
+        outcome="ok",
+        billable=True,
+        seq=FINAL,
+        seen=start + 1_000_000,
+    )
+    return replace(made, **changes)
+
+
+def intent(request_id="req-1", attempt=1, **changes):
+    start = changes.get("dispatched", 100 * HOUR)
+    base = {
+        "seq": 0, "ended": None, "outcome": "", "billable": False, "usage_source": "none", "seen": start,
+        "prompt_tokens": 0, "completion_tokens": 0, "first_token": None,
+    }  # fmt: skip
+    return record(request_id, attempt, **{**base, **changes})

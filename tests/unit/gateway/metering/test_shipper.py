@@ -1,0 +1,178 @@
+import pytest
+
+from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.segments import Cursor, WorkerDirectory
+from gateway.metering.shipper import Shipper
+from gateway.metrics import Metrics
+
+from .make import intent, record
+
+
+class Away(Ledger):
+    """A ledger whose database is away when told so; with `after_commit`, it goes only once it has committed."""
+
+    away = False
+    after_commit = False
+
+    def insert(self, records):
+        if self.away and not self.after_commit:
+            raise LedgerUnavailableError("away")
+        result = super().insert(records)
+        if self.away:
+            raise LedgerUnavailableError("away after the commit")
+        return result
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Away(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mine(tmp_path):
+    made = WorkerDirectory.create(tmp_path / "usage", "mine")
+    yield made
+    made.release()
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def shipper(tmp_path, mine, ledger, metrics):
+    return Shipper(tmp_path / "usage", mine, lambda: True, ledger, metrics)
+
+
+def dead_worker(tmp_path, *segments, name="dead"):
+    directory = WorkerDirectory.create(tmp_path / "usage", name)
+    for number, lines in enumerate(segments, 1):
+        directory.segment(number).write_bytes(b"".join(lines))
+    directory.release()
+    return directory
+
+
+def outcomes(ledger):
+    return {r.request_id: r.outcome for r in ledger.usage(start=0, end=2**62, limit=10_000)}
+
+
+def result(metrics, name):
+    return metrics.registry.get_sample_value("florin_usage_records_total", {"result": name}) or 0
+
+
+def test_finals_are_shipped_and_finished_segments_deleted(shipper, mine, ledger):
+    mine.segment(1).write_bytes(intent("a").line() + record("a").line() + intent("b").line())
+    mine.segment(2).write_bytes(intent("b", seq=1).line() + record("b").line() + b'{"torn')
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
+    assert mine.segments() == [2]
+    with mine.segment(2).open("ab") as file:
+        file.write(b'"}\n' + record("c").line())
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok", "c": "ok"}
+
+
+def test_nothing_is_let_go_before_the_commit(shipper, mine, ledger):
+    mine.segment(1).write_bytes(record("a").line())
+    mine.segment(2).write_bytes(record("b").line())
+    ledger.away = True
+    for _ in range(3):
+        with pytest.raises(LedgerUnavailableError):
+            shipper.flush_now()
+    assert mine.cursor() == Cursor()
+    assert mine.segments() == [1, 2]
+    ledger.away = False
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
+
+
+def test_a_commit_whose_answer_was_lost_counts_once(shipper, mine, ledger, metrics):
+    mine.segment(1).write_bytes(record("a").line())
+    ledger.away = ledger.after_commit = True
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now()
+    ledger.away = False
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok"}
+    assert result(metrics, "duplicate") == 1
+    assert result(metrics, "quarantined") == 0
+
+
+def test_a_dead_worker_s_log_is_shipped_and_its_open_attempts_closed(shipper, ledger, tmp_path, metrics):
+    dead = dead_worker(
+        tmp_path,
+        [intent("done").line(), intent("cut").line(), record("done").line()],
+        [
+            intent("cut", seq=1, completion_tokens=3).line(),
+            intent("cut", seq=2, completion_tokens=8, usage_source="engine_partial").line(),
+            record("torn").line()[:-40],
+        ],
+    )
+    shipper.flush_now()
+    assert outcomes(ledger) == {"done": "ok", "cut": "orphaned"}
+    [cut] = [r for r in ledger.usage(start=0, end=2**62) if r.request_id == "cut"]
+    assert (cut.completion_tokens, cut.usage_source, cut.billable) == (8, "engine_partial", False)
+    assert not dead.path.exists()
+    assert result(metrics, "orphaned") == 1
+
+
+def test_an_adoption_that_breaks_off_is_taken_up_again(shipper, ledger, tmp_path):
+    dead = dead_worker(tmp_path, [intent("cut").line(), record("done").line()])
+    ledger.away = ledger.after_commit = True
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now()
+    assert dead.path.exists()
+    ledger.after_commit = ledger.away = False
+    shipper.flush_now()
+    assert outcomes(ledger) == {"done": "ok", "cut": "orphaned"}
+    assert not dead.path.exists()
+
+
+def test_a_living_worker_is_left_alone(shipper, ledger, tmp_path):
+    living = WorkerDirectory.create(tmp_path / "usage", "living")
+    living.segment(1).write_bytes(intent("running").line())
+    shipper.flush_now()
+    assert outcomes(ledger) == {}
+    assert living.segments() == [1]
+    living.release()
+
+
+def test_damaged_lines_are_passed_over_and_counted(shipper, mine, ledger, metrics):
+    mine.segment(1).write_bytes(record("a").line()[:-9] + b"\n" + b"\x00\xff\n" + record("b").line())
+    shipper.flush_now()
+    assert outcomes(ledger) == {"b": "ok"}
+    assert result(metrics, "damaged") == 1
+
+
+def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
+    mine.segment(1).write_bytes(record("a", ended=1).line())
+    ledger.away = True
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now()
+    assert shipper._age() > 1e9
+    ledger.away = False
+    shipper.flush_now()
+    assert shipper._age() == 0
+
+
+def test_close_leaves_nothing_behind(shipper, mine, ledger):
+    mine.segment(1).write_bytes(record("a").line() + intent("open").line())
+    shipper.start()
+    shipper.close()
+    assert outcomes(ledger) == {"a": "ok", "open": "orphaned"}
+    assert not mine.path.exists()
+
+
+def test_close_with_the_database_away_leaves_the_log_to_the_next(shipper, mine, ledger, tmp_path):
+    mine.segment(1).write_bytes(record("a").line())
+    ledger.away = True
+    shipper.start()
+    shipper.close()
+    ledger.away = False
+    heir = WorkerDirectory.create(tmp_path / "usage", "heir")
+    Shipper(tmp_path / "usage", heir, lambda: True, ledger, Metrics()).flush_now()
+    assert outcomes(ledger) == {"a": "ok"}
+    heir.release()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway import server
+from gateway.config import Settings, SettingsError, load_settings
+from gateway.runner import StartError
+from gateway.workers import as_environment
+
+
+def test_a_free_port_is_taken_for_0_and_named():
+    with server.bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert port > 0
+        assert server.url_of(listener) == f"http://127.0.0.1:{port}"
+
+
+def test_an_address_with_colons_is_named_in_brackets():
+    try:
+        listener = server.bind("::1", 0)
+    except StartError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        assert server.url_of(listener).startswith("http://[::1]:")
+
+
+def test_a_port_in_use_is_said_to_be_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"Port {port} of 127.0.0.1 is taken.*FLORIN_PORT"):
+            server.bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a" * 300])
+def test_a_host_that_is_not_ours_is_said_to_be_none(host):
+    with pytest.raises(StartError, match="FLORIN_HOST"):
+        server.bind(host, 0)
+
+
+def test_the_state_directory_is_made_for_its_owner_alone(tmp_path):
+    server.make_state_dir(Settings(state_dir=tmp_path / "a" / "b"))
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="FLORIN_STATE_DIR.*file"):
+        server.make_state_dir(Settings(state_dir=tmp_path / "file" / "x"))
+
+
+def test_the_file_limit_is_raised_and_never_lowered():
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+        server.raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+def test_a_workers_settings_are_the_parents_in_every_field(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("FLORIN_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    parent = Settings(
+        state_dir=tmp_path,
+        redis_url="unix:///a%20b",
+        operator_key="s3cret",
+        workers=3,
+        port=0,
+        shutdown_grace=0.5,
+        artifact_dir=Path("/artifacts"),
+        wal_full="serve",
+    )
+    for name, value in as_environment(parent).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == parent

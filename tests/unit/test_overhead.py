@@ -1,0 +1,103 @@
+"""The bench must not be won by a gateway that is broken."""
+
+import sys
+
+import pytest
+
+from loadtests.mock_engine import MockEngine, text
+from loadtests.overhead import cpu
+from loadtests.overhead.loadgen import Job, Load, Result
+from loadtests.overhead.report import figures, ratios
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+async def engine():
+    async with MockEngine(base="base", log=0) as engine:
+        yield engine
+
+
+async def run(engine, *, stream=False, expect="base", warmup=0.05, seconds=0.2) -> Result:
+    body = {"model": "base", "messages": MESSAGES} | ({"stream": True} if stream else {})
+    job = Job("127.0.0.1", engine.port, body, text(expect, 8, "stop"), 2, seconds, warmup)
+    return await Load(job).run()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_right_answers_count(engine, stream):
+    result = await run(engine, stream=stream)
+    assert (result.errors, result.first_error) == (0, "")
+    assert result.answers > 0
+    assert result.seconds >= 0.2
+    assert (result.events > 0) == stream
+    assert result.latency_ms["p50"] > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_adapters_answer_is_an_error(engine, stream):
+    result = await run(engine, stream=stream, expect="fl-mine")
+    assert result.answers == 0
+    assert "I am base" in result.first_error
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"status": 500},
+        {"stop_at": "events", "events": 3, "stop_how": "reset"},
+        {"stop_at": "events", "events": 3, "stop_how": "error_event"},
+        {"abort": True},
+    ],
+)
+async def test_failed_and_cut_streams_are_errors(engine, faults):
+    engine.faults.update(faults)
+    result = await run(engine, stream=True)
+    assert result.answers == 0
+    assert result.errors > 0
+
+
+async def test_usage_that_nobody_asked_for_is_an_error(engine):
+    body = {"model": "base", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
+    result = await Load(Job("127.0.0.1", engine.port, body, text("base", 8, "stop"), 1, 0.1, 0.05)).run()
+    assert result.answers == 0
+    assert "usage" in result.first_error
+
+
+async def test_events_cut_anywhere_are_counted_alike(engine):
+    engine.faults.split = 5
+    result = await run(engine, stream=True)
+    assert (result.errors, result.first_error) == (0, "")
+
+
+def test_the_ratio_is_of_rounds_and_errors_miss_the_target():
+    def round_(seconds, errors=0):
+        return Result(
+            seconds=1.0, answers=1000, errors=errors, cpu={"gateway": seconds, "mock": 0.1, "loadgen": 0.1}
+        )
+
+    rounds = {
+        "bare": [round_(0.2), round_(0.4), round_(0.2)],
+        "florin": [round_(0.24), round_(0.48), round_(0.3)],
+    }
+    measured = [figures(name, "plain", results) for name, results in rounds.items()]
+    verdict = ratios(measured, "plain", rounds)
+    assert verdict["median"] == pytest.approx(1.2)
+    assert verdict["most"] == pytest.approx(1.5)
+    assert verdict["met"]
+    assert measured[1].cpu_us == pytest.approx(300)
+
+    rounds["florin"][0] = round_(0.24, errors=1)
+    measured = [figures(name, "plain", results) for name, results in rounds.items()]
+    assert not ratios(measured, "plain", rounds)["met"]
+
+
+def test_cpu_time_is_of_this_process_and_grows():
+    import os
+
+    before = cpu.seconds(os.getpid())
+    while cpu.seconds(os.getpid()) < before + 0.02:
+        sum(range(1000))
+    assert cpu.name(os.getpid())
+    assert os.getpid() in cpu.tree(os.getpid())
+    assert cpu.seconds(sys.maxsize) == 0.0
