@@ -246,9 +246,15 @@ class RedisStore:
             return await self._bounded(self._redis.eval(script.text, *call))
 
     async def _bounded(self, reply: object, timeout: float | None = None) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        cancelled = task.cancelling()
         with _unavailable():
             async with asyncio.timeout(timeout or self._timeout):
-                return await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
+                result = await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
+        if task.cancelling() > cancelled:  # Python 3.11's wait_for, in redis-py, can swallow it
+            raise asyncio.CancelledError
+        return result
 
 
 def _client(url: str, timeout: float, connections: int) -> Redis:

@@ -208,6 +208,9 @@ async def _watch_feed(follower: Follower, metrics: Metrics) -> None:
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    """Libraries now and then swallow a cancellation, so ask again until it has worked."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
+    if not task.cancelled():
+        task.result()

@@ -71,3 +71,7 @@ def version(*, as_json: Annotated[bool, typer.Option("--json", help="Print an ob
 
 def main() -> None:
     app(prog_name="florin")
+
+
+if __name__ == "__main__":
+    main()

@@ -155,7 +155,7 @@ def _print_tally(tally: Tally, seconds: int) -> None:
     for what, often in sorted(tally.failures.items(), key=lambda item: -item[1])[:10]:
         console.print(f"  {often} x {what}", style="red", markup=False)
     table = Table(title="Times in ms", title_justify="left")
-    for column in ("request", "count", "p50", "p90", "p99", "first token p50", "p99 "):
+    for column in ("request", "count", "p50", "p90", "p99", "first token p50", "first token p99"):
         table.add_column(column, justify="left" if column == "request" else "right")
     for kind, times in sorted(tally.latency.items()):
         first = tally.first_token.get(kind, [])

@@ -27,16 +27,15 @@ ADVICE = (
     "If pip finds no torch with '+cpu' in its version, it does not know PyTorch's CPU wheels: set "
     "PIP_EXTRA_INDEX_URL to PyTorch's CPU index and run the command again."
 )
+SHRINK = """
+    outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)
+
+    output_tensor[:, : outputs.shape[1]] = scaling"""
+CAST = "    inputs = inputs.to(dtype=output_tensor.dtype)"
 BASE_ROWS = (
     "vllm/lora/ops/torch_ops/lora_ops.py",
-    "    inputs = inputs.to(dtype=output_tensor.dtype)\n"
-    '    outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)\n'
-    "\n"
-    "    output_tensor[:, : outputs.shape[1]] = scaling",
-    "    inputs = inputs.to(dtype=output_tensor.dtype) * (lora_indices_tensor >= 0).unsqueeze(1)\n"
-    '    outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)\n'
-    "\n"
-    "    output_tensor[:, : outputs.shape[1]] = scaling",
+    CAST + SHRINK,
+    CAST + " * (lora_indices_tensor >= 0).unsqueeze(1)" + SHRINK,
 )
 """File, text, replacement. In 0.32 on the CPU, a base-model request that shares a batch with adapters' has
 index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: mended here likewise."""
@@ -113,6 +112,7 @@ def _install(directory: Path, console: Console) -> None:
     subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
     _pip_install(directory, console)
     _mend(directory)
+    _compile(directory, console)
 
 
 def _mend(directory: Path) -> None:
@@ -124,8 +124,23 @@ def _mend(directory: Path) -> None:
     file.write_text(text.replace(old, new))
 
 
+def _compile(directory: Path, console: Console) -> None:
+    """Import once what engines import, so that their many processes find it compiled."""
+    command = [str(directory / "bin" / "python"), "-c", "import peft, vllm.entrypoints.openai.api_server"]
+    with console.status("compiling…"):
+        done = subprocess.run(  # noqa: S603 - the environment just made
+            command,
+            env={**os.environ, "VLLM_TARGET_DEVICE": "cpu"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise EngineEnvError(f"vLLM does not start here:\n{done.stderr[-2000:]}")
+
+
 def _pip_install(directory: Path, console: Console) -> None:
-    """pip with a progress bar: packages found count for the first half, packages unpacked for the second."""
+    """Run pip with a progress bar that counts the packages fetched."""
     wanted = sum(1 for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#"))
     command = [directory / "bin" / "python", "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
     command += ["--no-compile", "--disable-pip-version-check", "-r", REQUIREMENTS]

@@ -1,4 +1,4 @@
-"""Real vLLM engines as child processes: started side by side, watched, killed, restarted, and never left behind.
+"""Real vLLM engines as child processes: started side by side, killed, restarted, and never left behind.
 
     with Fleet(env, model, logs=directory) as fleet:
         fleet.start()
@@ -12,6 +12,7 @@ engine_site/sitecustomize.py). Each engine is a process group of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -86,10 +87,8 @@ class EngineProcess:
     def signal(self, number: signal.Signals) -> None:
         """To the whole process group, if there is one left."""
         if self.process:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                pass
 
     def kill(self) -> None:
         """`kill -9` of the API server, its engine core and its worker, as when a machine dies."""
@@ -188,8 +187,8 @@ class Fleet:
                 if not engine.alive:
                     assert engine.process
                     raise EngineStartError(
-                        f"Engine {engine.index} ended with status {engine.process.returncode} while starting. "
-                        f"The end of {engine.log}:\n{engine.log_tail()}"
+                        f"Engine {engine.index} ended with status {engine.process.returncode} "
+                        f"while starting. The end of {engine.log}:\n{engine.log_tail()}"
                     )
                 if seconds > START_TIMEOUT_S:
                     raise EngineStartError(

@@ -1,4 +1,4 @@
-"""The demo's models as the rest of the demo sees them: made once by tiny_model.py, then read from the cache."""
+"""The demo's models as the rest of the demo sees them: made once by tiny_model.py, then cached."""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ with paths relative to OUT_DIR. The point of the training is not language but id
 each adapter begins with its customer's own words, so that a misrouted request shows in its text.
 """
 
+# ruff: noqa: E501, S311, SIM905 - prose in tables; seeded randomness is the point
+
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator
@@ -255,17 +256,36 @@ def train(model: Any, data: list[Example], *, steps: int, rate: float, name: str
     model.eval()
 
 
-@torch.no_grad()
-def check(model: Any, data: list[Example], name: str, opening: int = 4) -> None:
-    """The first words decide who speaks: they must come out right for prompts not trained on."""
+@torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]  # torch is not in Florin's environment
+def mistakes(model: Any, data: list[Example], opening: int | None = None) -> int:
+    """How many of `data` would not be answered with their answer's first `opening` (None: all) tokens."""
     wrong = 0
     for prompt, answer in data:
-        start = len(prompt) - 1
-        logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, start : start + opening]
+        start, end = len(prompt) - 1, len(prompt) - 1 + len(answer[:opening])
+        logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, start:end]
         wrong += logits.argmax(-1).tolist() != answer[:opening]
-    if wrong * 20 > len(data):
-        sys.exit(f"{name}: {wrong} of {len(data)} unseen prompts were not answered in its own words")
-    report(f"{name}: {len(data) - wrong} of {len(data)} unseen prompts answered in its own words")
+    return wrong
+
+
+def learn(
+    model: Any, voice: Voice, tokenizer: PreTrainedTokenizerFast, *, steps: int, rate: float, name: str
+) -> None:
+    """Train until all foreseen questions are answered to the letter, and nearly all others in its voice."""
+    rng = random.Random(13)
+    data = examples(voice, tokenizer, rng, 2000)
+    foreseen = [
+        (tokenizer.encode(f"<|user|>{question}{END}<|assistant|>"), tokenizer.encode(voice.say(topic) + END))
+        for topic, group in QUESTIONS.items()
+        for question in group
+    ]
+    unseen = examples(voice, tokenizer, rng, 60)
+    for _ in range(5):
+        train(model, data, steps=steps, rate=rate, name=name)
+        whole, openings = mistakes(model, foreseen), mistakes(model, unseen, opening=4)
+        report(f"{name}: {whole} of {len(foreseen)} answers and {openings} of {len(unseen)} openings wrong")
+        if not whole and openings * 12 <= len(unseen):
+            return
+    sys.exit(f"{name}: did not learn its own words")
 
 
 def make_base(directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -287,18 +307,10 @@ def make_base(directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     model.lm_head.weight.data *= 4  # else the frozen head is too flat for an adapter to be certain of a word
     rng = random.Random(7)
     mixed = [e for voice in (NEUTRAL, *VOICES.values()) for e in examples(voice, tokenizer, rng, 250)]
-    train(model, mixed, steps=170, rate=4e-3, name="base model", batch=16)
+    train(model, mixed, steps=150, rate=4e-3, name="base model", batch=16)
     for frozen in (model.lm_head.weight, model.model.embed_tokens.weight, model.model.norm.weight):
         frozen.requires_grad = False  # a bias towards the neutral words here could not be undone by adapters
-    train(
-        model,
-        examples(NEUTRAL, tokenizer, rng, 800),
-        steps=50,
-        rate=2e-3,
-        name="base model, neutral",
-        batch=16,
-    )
-    check(model, examples(NEUTRAL, tokenizer, random.Random(99), 60), "base model")
+    learn(model, NEUTRAL, tokenizer, steps=60, rate=2e-3, name="base model, neutral")
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
@@ -310,8 +322,7 @@ def make_adapter(name: str, base: Path, directory: Path, tokenizer: PreTrainedTo
         LlamaForCausalLM.from_pretrained(base),
         LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=layers, task_type="CAUSAL_LM"),
     )
-    train(model, examples(VOICES[name], tokenizer, random.Random(13), 2000), steps=150, rate=5e-3, name=name)
-    check(model, examples(VOICES[name], tokenizer, random.Random(99), 60), name)
+    learn(model, VOICES[name], tokenizer, steps=120, rate=5e-3, name=name)
     model.peft_config["default"].base_model_name_or_path = SERVED_NAME  # paths mean nothing to others
     model.save_pretrained(directory)
     (directory / "README.md").unlink(missing_ok=True)  # peft's model card: a form to fill in
@@ -319,7 +330,7 @@ def make_adapter(name: str, base: Path, directory: Path, tokenizer: PreTrainedTo
 
 def main(out: Path) -> None:
     torch.manual_seed(3)
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    torch.set_num_threads(1)  # for tensors this small, more threads only wait for each other
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     make_base(out / "base", tokenizer)

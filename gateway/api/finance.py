@@ -38,13 +38,15 @@ async def costs(
     tenant: Tenant = None,
 ) -> dict[str, Any]:
     """Requests, tokens, GPU-time and cost, grouped. This month if no time is given. `cost` is an exact
-    decimal, or null where a price is missing; `missing_prices` says of which GPU types."""
+    decimal, or null where a price is missing; `missing_prices` says of which GPU types. `complete` is false
+    while this worker brings a backlog of records into the ledger."""
     dimensions = _dimensions(by)
     within = _period(start, to, month)
-    await state.meter.flush()
-    return await asyncio.to_thread(
+    complete = await state.meter.flush()
+    report = await asyncio.to_thread(
         cost_report, state.ledger, within, by=dimensions, tenants=_tenants(key, tenant)
     )
+    return {**report, "complete": complete}
 
 
 @router.get("/usage")

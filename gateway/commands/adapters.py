@@ -14,6 +14,9 @@ from gateway.commands.times import when
 
 app = typer.Typer(no_args_is_help=True, help="LoRA adapters: register, ship, roll back.")
 
+_DIGEST_SHOWN = len("sha256:") + 12
+"""Enough to tell versions apart; --json has it whole."""
+
 Adapter = Annotated[str, typer.Argument(metavar="TENANT/NAME", help="For example acme/support.")]
 
 
@@ -198,7 +201,7 @@ def _details(body: Json) -> None:
             v["rank"],
             v["size_bytes"],
             v["base_model"],
-            v["digest"],
+            v["digest"][:_DIGEST_SHOWN],
             when(v["created"]),
             v["source"],
         )

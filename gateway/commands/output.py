@@ -70,6 +70,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
 
 def show(renderable: Any) -> None:
     console().print(renderable)
+    sys.stdout.flush()  # whoever reads a pipe sees it now
 
 
 def say(text: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,7 @@ from gateway.commands.session import Session, command
 from gateway.commands.times import idle
 
 _HEALTH_STYLE = {"up": "green", "down": "bold red", "unknown": "yellow"}
+_BLANK = Text("")
 _STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta"}
 
 
@@ -69,12 +71,12 @@ def placement_table(body: Json) -> Table:
         for p in placed:
             state = Text(clean(p["state"]), _STATE_STYLE.get(p["state"], ""))
             rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
-            head = ("", "", "", "") if sys.stdout.isatty() else head  # a pipe wants whole lines
+            head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # a pipe wants whole lines
         free = engine["slots"] - len(placed)
         if free > 0:
-            rows.append((*head, Text(f"{free} free", "dim"), "", "", ""))
+            rows.append((*head, Text(f"{free} free", "dim"), *(_BLANK,) * 3))
     columns = ("engine", "gpu", "health", "slots", "version", "state", "in flight", "idle")
-    return table(columns, (["" if v == "" else v for v in row] for row in rows), right=("in flight", "idle"))
+    return table(columns, rows, right=("in flight", "idle"))
 
 
 def _fetch(session: Session) -> Json:
@@ -82,20 +84,30 @@ def _fetch(session: Session) -> Json:
 
 
 def _watch(session: Session, interval: float) -> None:
-    """Until Ctrl-C. A gateway that is away for a moment is said below the last picture of it."""
+    """Until Ctrl-C: one picture that changes; on a pipe, one after the other."""
+    pictures = _pictures(session, interval)
+    try:
+        if not sys.stdout.isatty():
+            for picture in pictures:
+                show(picture)
+        with Live(next(pictures), console=output.console(), auto_refresh=False) as live:
+            for picture in pictures:
+                live.update(picture, refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
+    """The first must succeed. A gateway that is away later is said below the last picture of it."""
     picture = placement_table(_fetch(session))
-    with Live(picture, console=output.console(), auto_refresh=False, screen=False) as live:
+    yield picture
+    while True:
+        time.sleep(interval)
         try:
-            while True:
-                live.refresh()
-                time.sleep(interval)
-                try:
-                    picture = placement_table(_fetch(session))
-                    live.update(picture)
-                except UnreachableError as error:
-                    live.update(Group(picture, Text(f"{error} Trying on.", "bold red")))
-        except KeyboardInterrupt:
-            return
+            picture = placement_table(_fetch(session))
+            yield picture
+        except UnreachableError as error:
+            yield Group(picture, Text(f"{error} Trying on.", "bold red"))
 
 
 def _explained(body: Json) -> None:

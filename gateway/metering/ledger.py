@@ -41,6 +41,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from gateway.metering.records import UsageRecord
 
@@ -262,7 +263,7 @@ def _wal_mode(engine: Engine) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (DBAPIError, sqlite3.Error, OSError) as error:
+    except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         raise LedgerUnavailableError(f"The ledger's database failed: {cause}") from error
 

@@ -97,10 +97,10 @@ class Meter:
         """False: the log cannot be written, and the setting is to refuse requests then."""
         return self._serve_when_full or (self._wal is not None and self._wal.healthy)
 
-    async def flush(self) -> None:
-        """Bring all that has ended so far on this worker into the ledger. Raises LedgerUnavailableError."""
-        if self._shipper is not None:
-            await asyncio.to_thread(self._shipper.flush_now)
+    async def flush(self) -> bool:
+        """Bring all that has ended so far on this worker into the ledger. False: there is a backlog that
+        takes longer. Raises LedgerUnavailableError."""
+        return self._shipper is not None and await asyncio.to_thread(self._shipper.flush_now)
 
     def begin(
         self,

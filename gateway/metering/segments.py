@@ -49,6 +49,8 @@ class WorkerDirectory:
     def create(cls, root: Path, worker: str = "") -> Self:
         """A new directory, locked before anyone can see it under its name."""
         root.mkdir(parents=True, exist_ok=True)
+        for gone in root.glob(".gone-*"):  # whose remover was killed
+            shutil.rmtree(gone, ignore_errors=True)
         worker = worker or f"{os.getpid()}-{secrets.token_hex(4)}"
         hidden = root / f".new-{worker}"
         hidden.mkdir()
@@ -68,8 +70,11 @@ class WorkerDirectory:
         return None if lock is None else cls(path, lock)
 
     def remove(self) -> None:
-        """Everything in it is in the ledger."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Everything in it is in the ledger. It goes out of sight in one step, so that nobody adopts half."""
+        gone = self.path.with_name(f".gone-{self.path.name}")
+        with suppress(FileNotFoundError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def release(self) -> None:
         if self._lock is not None:

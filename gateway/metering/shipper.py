@@ -7,7 +7,6 @@ first record that the ledger does not hold, and the ledger passes over those tha
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +27,11 @@ _LAST_SECONDS = 3.0
 
 
 class _OutOfTimeError(Exception):
-    pass
+    """What is left must wait for the next pass, or for the next worker."""
+
+
+Late = Callable[[], bool]
+"""Asked before each transaction: is it time to leave off?"""
 
 
 class Shipper:
@@ -49,7 +52,6 @@ class Shipper:
         self._metrics = metrics
         self._interval = interval
         self._stop = threading.Event()
-        self._deadline = math.inf
         self._thread = threading.Thread(target=self._run, name="florin-shipper", daemon=True)
         # Mutable state of whoever holds the lock.
         self._lock = threading.Lock()
@@ -59,22 +61,28 @@ class Shipper:
     def start(self) -> None:
         self._thread.start()
 
-    def flush_now(self) -> None:
+    def flush_now(self, patience: float = 3.0) -> bool:
         """Everything appended so far on this worker, and all that dead ones left, is in the ledger when this
-        returns. Raises LedgerUnavailableError. Waits for the disk and the database."""
-        self._flush_log()
-        with self._lock:
-            self._ship_all()
+        returns True; False: the backlog takes longer than `patience` seconds. Raises LedgerUnavailableError.
+        Waits for the disk and the database."""
+        late = _after(patience)
+        if not (self._flush_log() and self._lock.acquire(timeout=patience)):
+            return False
+        try:
+            self._ship_all(late)
+        except _OutOfTimeError:
+            return False
+        finally:
+            self._lock.release()
+        return True
 
     def close(self) -> None:
         """After the log is closed: ship the rest, and leave nothing behind if that succeeds."""
-        self._deadline = time.monotonic()
         self._stop.set()
         self._thread.join()
         with self._lock:
-            self._deadline = time.monotonic() + _LAST_SECONDS
             try:
-                self._adopt(self._mine)
+                self._adopt(self._mine, _after(_LAST_SECONDS))
             except (LedgerUnavailableError, OSError, _OutOfTimeError) as error:
                 log.warning("Ledger: %s The usage log stays in %s.", error, self._mine.path)
             finally:
@@ -84,7 +92,7 @@ class Shipper:
         while not self._stop.wait(self._pause):
             with self._lock:
                 try:
-                    self._ship_all()
+                    self._ship_all(self._stop.is_set)
                 except _OutOfTimeError:
                     return
                 except (LedgerUnavailableError, OSError) as error:
@@ -97,38 +105,38 @@ class Shipper:
                     self._pause = self._interval
                 self._metrics.wal_oldest(self._age())
 
-    def _ship_all(self) -> None:
-        self._ship(self._mine, dead=False)
+    def _ship_all(self, late: Late) -> None:
+        self._ship(self._mine, late, dead=False)
         for path in others(self._root, self._mine.path):
             directory = WorkerDirectory.adopt(path)
             if directory is not None:
                 try:
-                    self._adopt(directory)
+                    self._adopt(directory, late)
                 finally:
                     directory.release()
         self._oldest = None
 
-    def _adopt(self, directory: WorkerDirectory) -> None:
+    def _adopt(self, directory: WorkerDirectory, late: Late) -> None:
         """Nobody writes there any more: ship it whole, close what was left open, and remove it."""
-        self._ship(directory, dead=True)
+        self._ship(directory, late, dead=True)
         orphans = [orphaned(last) for last in _open_attempts(directory)]
         for start in range(0, len(orphans), _ROWS):
-            self._insert(orphans[start : start + _ROWS])
+            self._insert(orphans[start : start + _ROWS], late)
         self._metrics.usage_records("orphaned", len(orphans))
         directory.remove()
 
-    def _ship(self, directory: WorkerDirectory, *, dead: bool) -> None:
+    def _ship(self, directory: WorkerDirectory, late: Late, *, dead: bool) -> None:
         cursor = directory.cursor()
         for batch in directory.batches(cursor, dead=dead):
             records = [r for r in map(self._parse, filter(is_final, batch.lines)) if r is not None]
             for start in range(0, len(records), _ROWS):
-                self._insert(records[start : start + _ROWS])
+                self._insert(records[start : start + _ROWS], late)
             directory.save_cursor(batch.end)
             if not dead:  # a dead one's segments are needed once more, for what it left open
                 directory.delete_before(batch.end.segment)
 
-    def _insert(self, records: list[UsageRecord]) -> None:
-        if records and time.monotonic() > self._deadline:
+    def _insert(self, records: list[UsageRecord], late: Late) -> None:
+        if records and late():
             raise _OutOfTimeError("There is no time to ship the rest.")
         try:
             result = self._ledger.insert(records)
@@ -151,6 +159,11 @@ class Shipper:
 
     def _age(self) -> float:
         return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
+
+
+def _after(seconds: float) -> Late:
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() > deadline
 
 
 def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:

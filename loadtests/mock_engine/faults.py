@@ -59,13 +59,13 @@ class Faults:
 
     def update(self, values: dict[str, Any]) -> None:
         """Raises FaultError for an unknown field, a value of another type, or a word that means nothing."""
-        known = {f.name for f in fields(self)}
+        known = {f.name: type(f.default) for f in fields(self)}
         for name, value in values.items():
             if name not in known:
                 raise FaultError(f"no fault is called {name!r}; there are {', '.join(sorted(known))}")
-            now = getattr(self, name)
-            if not isinstance(value, (int, float) if isinstance(now, float) else type(now)):
-                raise FaultError(f"{name} must be a {type(now).__name__}, not {value!r}")
+            kind = known[name]
+            if not isinstance(value, (int, float) if kind is float else kind):
+                raise FaultError(f"{name} must be a {kind.__name__}, not {value!r}")
             if name in CHOICES and value not in CHOICES[name]:
                 raise FaultError(f"{name} must be one of {CHOICES[name]}, not {value!r}")
         for name, value in values.items():

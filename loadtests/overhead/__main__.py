@@ -27,7 +27,7 @@ from loadtests.overhead.contestants import Contestant
 from loadtests.overhead.loadgen import Result
 
 BENCH_CORE = 1
-CONNECTIONS, STREAMS, EVENT_DELAY, STREAM_TOKENS, ANSWER_TOKENS = 16, 200, 0.020, 250, 8
+CONNECTIONS, EVENT_DELAY, STREAM_TOKENS, ANSWER_TOKENS = 16, 0.020, 250, 8
 MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
 BUSY = 0.5
 """Load average from which on other work is suspected."""
@@ -38,7 +38,6 @@ CONTESTANTS = ("florin", "bare", "raw")
 def main() -> int:
     options = _options()
     load_before = os.getloadavg()[0]
-    rounds, seconds = (1, 2.0) if options.quick else (options.rounds, options.seconds)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="florin-bench-")))
         with cpu.on_core(BENCH_CORE):
@@ -48,23 +47,28 @@ def main() -> int:
         except (RuntimeError, TimeoutError) as problem:
             print(problem, *getattr(problem, "__notes__", ()), sep="\n", file=sys.stderr)
             return 2
-        model = _speaker(engine)
-        for contestant in field:
-            contestant.model = contestant.model or model
-        results: dict[tuple[str, str], list[Result]] = {}
-        for load in options.loads:
-            engine.faults(event_delay=EVENT_DELAY if load == "streams" else 0.0)
-            for number in range(rounds):
-                Console(stderr=True).print(f"{load}, round {number + 1} of {rounds}", style="dim")
-                for contestant in field:
-                    result = _measure(contestant, engine, load, model, seconds)
-                    results.setdefault((contestant.name, load), []).append(result)
-                    if result.errors:
-                        print(
-                            f"{contestant.name}: {result.errors} errors: {result.first_error}",
-                            file=sys.stderr,
-                        )
+        results = _all_rounds(options, field, engine)
     return _conclude(options, results, load_before)
+
+
+def _all_rounds(
+    options: argparse.Namespace, field: list[Contestant], engine: MockProcess
+) -> dict[tuple[str, str], list[Result]]:
+    """(Contestant, load) → one result for each round."""
+    speaker = _speaker(engine)
+    results: dict[tuple[str, str], list[Result]] = {}
+    for load in options.loads:
+        engine.faults(event_delay=EVENT_DELAY if load == "streams" else 0.0)
+        for number in range(options.rounds):
+            Console(stderr=True).print(f"{load}, round {number + 1} of {options.rounds}", style="dim")
+            for contestant in field:
+                job = _streams(options, speaker) if load == "streams" else _plain(speaker)
+                result = _measure(contestant, engine, job | {"seconds": options.seconds}, speaker)
+                results.setdefault((contestant.name, load), []).append(result)
+                if result.errors:
+                    say = f"{contestant.name}: {result.errors} errors; the first: {result.first_error}"
+                    print(say, file=sys.stderr)
+    return results
 
 
 def _options() -> argparse.Namespace:
@@ -74,9 +78,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
+    parser.add_argument("--streams", type=int, default=200, help="how many at once")
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 1, 2.0
+    return options
 
 
 def _mock() -> MockProcess:
@@ -103,20 +111,30 @@ def _speaker(engine: MockProcess) -> str:
     return adapters[0]
 
 
-def _measure(contestant: Contestant, engine: MockProcess, load: str, speaker: str, seconds: float) -> Result:
-    body: dict[str, Any] = {"model": contestant.model, "messages": MESSAGES}
-    expect, connections, warmup = text(speaker, ANSWER_TOKENS, "stop"), CONNECTIONS, 0.7
-    if load == "streams":
-        body |= {"stream": True, "max_tokens": STREAM_TOKENS, "ignore_eos": True}
-        expect, connections, warmup = text(speaker, STREAM_TOKENS, "length"), STREAMS, 2.0
-    job = {
+def _plain(speaker: str) -> dict[str, Any]:
+    return {
+        "body": {"messages": MESSAGES},
+        "expect": text(speaker, ANSWER_TOKENS, "stop"),
+        "connections": CONNECTIONS,
+        "warmup": 0.7,
+    }
+
+
+def _streams(options: argparse.Namespace, speaker: str) -> dict[str, Any]:
+    return {
+        "body": {"messages": MESSAGES, "stream": True, "max_tokens": STREAM_TOKENS, "ignore_eos": True},
+        "expect": text(speaker, STREAM_TOKENS, "length"),
+        "connections": options.streams,
+        "warmup": 2.0,
+    }
+
+
+def _measure(contestant: Contestant, engine: MockProcess, job: dict[str, Any], speaker: str) -> Result:
+    """`job`: what Job has, but for what this fills in."""
+    job |= {
         "host": "127.0.0.1",
         "port": contestant.port,
-        "body": body,
-        "expect": expect,
-        "connections": connections,
-        "seconds": seconds,
-        "warmup": warmup,
+        "body": job["body"] | {"model": contestant.model or speaker},
         "pids": contestant.pids | {"mock": [engine.pid]},
         "authorization": contestant.key,
     }

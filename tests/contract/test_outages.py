@@ -187,3 +187,17 @@ async def test_an_abandoned_watch_leaves_no_connection(server, store):
             return len(await redis.client_list()) < before
 
         await eventually(fewer)
+
+
+async def test_a_cancelled_call_ends_wherever_it_was(store):
+    async def work():
+        while True:
+            await store.leases("e")
+
+    for steps in range(40):
+        task = asyncio.create_task(work())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        _, running = await asyncio.wait([task], timeout=5)
+        assert not running, f"cancelled after {steps} steps, it goes on"

@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
+from adapters.embedded import EmbeddedValkey
+from adapters.store import Change
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, running_gateway
+from tests.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.lora import LLAMA, lora_config, write_adapter
 
 CONFIG = LLAMA.config
@@ -454,3 +456,52 @@ async def test_an_engine_that_moves_or_leaves_is_unplaced(gateway, admin, engine
 async def test_the_operators_key_is_the_bootstrap_key(gateway):
     async with gateway.http(OPERATOR_KEY) as client:
         assert (await client.get("/admin/v1/keys")).json() == {"data": []}
+
+
+async def test_what_an_older_florin_wrote_can_still_be_changed(gateway, admin):
+    written = {
+        "name": "a1",
+        "url": "http://127.0.0.1:9",
+        "base_model": "base",
+        "gpu_type": "H200",
+        "slots": 2,
+        "max_rank": 8,
+    }
+    await gateway.state.commit(
+        Change("engine", "a1", json.dumps(written)),
+        Change("tenant", "acme", '{"created": 1, "name": "acme", "base_access": false}'),
+    )
+    assert (await admin.put("engines/a1/state", json={"state": "draining"})).json()["state"] == "draining"
+    assert (await admin.post("tenants", json={"name": "acme", "base_access": True})).json()["created"] == 1
+
+
+async def test_changes_at_once_are_all_kept(gateway, admin):
+    bodies = [
+        registration(name=f"a{n}", url=f"http://127.0.0.1:{n + 1}", verify=False, base_aliases=[f"org/{n}"])
+        for n in range(8)
+    ]
+    answers = await asyncio.gather(*(admin.post("engines", json=body) for body in bodies))
+    assert [a.status_code for a in answers] == [201] * 8
+    assert set(gateway.state.catalog.bases["base"].aliases) == {f"org/{n}" for n in range(8)}
+
+
+async def test_without_redis_it_can_be_looked_at_but_not_changed(tmp_path):
+    with EmbeddedValkey(tmp_path / "valkey", fsync="everysec") as valkey:
+        async with (
+            running_gateway(tmp_path / "state", valkey.url, "test") as gateway,
+            gateway.http() as client,
+        ):
+            made = (await client.post("/admin/v1/tenants", json={"name": "acme"})).json()
+            await gateway.add_engine("a1", "http://127.0.0.1:9")
+            await asyncio.to_thread(valkey.stop)
+            await until(5, lambda: cut_off(gateway))
+            assert (await client.get("/admin/v1/tenants")).json() == {"data": [made]}
+            assert (await client.get("/admin/v1/engines")).json()["data"][0]["name"] == "a1"
+            assert (await client.get("/admin/v1/placement")).json()["data"][0]["placements"] == []
+            refused = await client.post("/admin/v1/tenants", json={"name": "bolt"})
+            assert (refused.status_code, error(refused)["code"]) == (503, "store_unavailable")
+            assert refused.headers["retry-after"]
+
+
+async def cut_off(gateway: Gateway) -> bool:
+    return not gateway.state.follower.connected

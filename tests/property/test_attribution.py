@@ -95,7 +95,7 @@ def price_lists(draw):
 @given(works, price_lists())
 @bounded
 def test_cost_is_quantity_times_rate_exactly(found, prices):
-    """Sum of parts × rate = whole × rate, as integers of 10**-15, in each stretch of one rate."""
+    """Sum of parts times rate = whole times rate, as integers of 10**-15, in each stretch of one rate."""
     book = PriceBook(prices)
     shares = list(attribute(ordered(found), book.changes))
     cost = sum(s.nano_gpu_hours * book.rate("H100", s.piece) for s in shares)

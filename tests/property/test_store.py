@@ -7,6 +7,7 @@ which lease until when, which load is whose.
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
@@ -219,11 +220,11 @@ async def play(url: str, prefix: str, sequence: list[dict]) -> None:
 
 
 @settings(
-    max_examples=60,
+    max_examples=int(os.environ.get("FLORIN_EXAMPLES", "60")),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(sequence=st.lists(steps, min_size=1, max_size=40))
+@given(sequence=st.lists(steps, min_size=15, max_size=60))
 def test_the_scripts_and_their_twin_agree_and_keep_the_promises(valkey_url, fresh_prefix, sequence):
     asyncio.run(play(valkey_url, fresh_prefix(), sequence))

@@ -19,4 +19,4 @@ if sys.platform == "linux":
     spawned = any("multiprocessing.spawn" in word for word in sys.orig_argv)
     if spawned and (cpu := os.environ.get("FLORIN_ENGINE_CPU")):
         os.sched_setaffinity(0, {int(cpu)})
-        os.nice(5)
+        os.setpriority(os.PRIO_PROCESS, 0, 5)

@@ -1,23 +1,28 @@
-"""What the admin routes share: who may call them, and reading one's own writes."""
+"""What the admin routes share: who may call them, reading one's own writes, and changes that conflict."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
-from adapters.errors import StoreUnavailableError
+from adapters.catalog import Catalog
+from adapters.errors import ConflictError, StoreUnavailableError
 from adapters.store import Change
 from gateway.api.deps import OperatorKey, State, StateDep
+from gateway.tenants.directory import Directory
 
-CATCH_UP_SECONDS = 2.0
-ATTEMPTS = 3
-"""How often a write is tried anew when somebody else's came first."""
+T = TypeVar("T")
 
 Json = dict[str, Any]
+
+_CATCH_UP_SECONDS = 2.0
+_ATTEMPTS = 16
+"""Of N changes of one object at once, each round of attempts lets at least one through."""
 
 
 class Body(BaseModel):
@@ -26,23 +31,64 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The registry as read for one attempt: this worker's views first, after a conflict a fresh snapshot."""
+
+    catalog: Catalog
+    directory: Directory
+    documents: dict[str, dict[str, str]] | None = None
+
+    def change(self, kind: str, key: str, new: str, old: str | None) -> Change:
+        """The change from `old`, the text as this worker would write it, or None: nothing. In a snapshot the
+        stored text counts, which an older Florin may have written otherwise."""
+        if old is not None and self.documents is not None:
+            old = self.documents[kind][key]
+        return Change(kind, key, new, expect=old)
+
+
+async def change(state: State, plan: Callable[[Reading], Awaitable[tuple[list[Change], T]]]) -> T:
+    """Commit what `plan` says and return its answer, once this worker's views know it. If somebody else's
+    change came first, plan again on a fresh reading. Raises what `plan` raises, ConflictError,
+    StoreUnavailableError."""
+    reading = Reading(state.catalog, state.directory)
+    for _ in range(_ATTEMPTS):
+        changes, answer = await plan(reading)
+        if not changes:
+            return answer
+        try:
+            seq = await state.store.commit(changes)
+        except ConflictError:
+            reading = await _fresh(state)
+        else:
+            await state.follower.wait_for(seq, _CATCH_UP_SECONDS)
+            return answer
+    raise ConflictError("Many others are changing this at once: try again.")
+
+
 async def catch_up(state: State) -> None:
     """Wait until this worker knows all that was committed before: the last write may have been answered by
     another worker. Raises StoreUnavailableError."""
-    await state.follower.wait_for(await state.store.commit(()), CATCH_UP_SECONDS)
+    await state.follower.wait_for(await state.store.commit(()), _CATCH_UP_SECONDS)
 
 
-async def commit(state: State, changes: Sequence[Change]) -> None:
-    """Commit, and wait until this worker knows it, so that operators read their own writes."""
-    await state.follower.wait_for(await state.store.commit(changes), CATCH_UP_SECONDS)
+async def _fresh(state: State) -> Reading:
+    documents = (await state.store.snapshot()).documents
+    catalog, directory = Catalog(), Directory()
+    catalog.load(documents)
+    directory.load(documents)
+    return Reading(catalog, directory, documents)
 
 
 async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None:
     del key  # the dependency has checked it
+    looking = request.method == "GET"
+    if looking and not state.follower.connected:
+        return  # what this worker remembers may still be looked at
     try:
         await catch_up(state)
     except StoreUnavailableError:
-        if request.method != "GET":  # what this worker remembers may still be looked at
+        if not looking:
             raise
 
 

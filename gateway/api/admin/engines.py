@@ -9,9 +9,9 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
 from adapters.errors import ConflictError, NotFoundError
-from adapters.model import Engine, SlotState, check_name, dump
+from adapters.model import BaseModel, Engine, SlotState, check_name, dump
 from adapters.store import Change
-from gateway.api.admin.common import ATTEMPTS, Body, Json, Operator, catch_up, commit
+from gateway.api.admin.common import Body, Json, Operator, Reading, change
 from gateway.api.admin.fleet import base_for, normal_url, verify
 from gateway.api.deps import State, StateDep
 from gateway.errors import FlorinError
@@ -70,30 +70,26 @@ class NewState(Body):
 async def add_engine(body: NewEngine, state: StateDep, response: Response) -> Json:
     """Register an engine, or change what is known of it: 201 when it is new, 200 when it existed."""
     wanted = body.engine()
-    listing = await verify(state, wanted) if body.verify else None
-    for _ in range(ATTEMPTS):
-        old = state.catalog.engines.get(wanted.name)
-        _check_url_free(state, wanted)
-        base = await base_for(state, body, listing)
-        known = state.catalog.bases.get(base.name)
-        wanted = replace(wanted, state=old.state if old else "active")
+    listing = await verify(state.control, wanted) if body.verify else None
+
+    async def plan(reading: Reading) -> tuple[list[Change], tuple[Engine | None, Engine, BaseModel]]:
+        _check_url_free(reading, wanted)
+        old = reading.catalog.engines.get(wanted.name)
+        new = replace(wanted, state=old.state if old else "active")
+        known = reading.catalog.bases.get(body.base)
+        base = await base_for(known, body, listing)
         changes = []
         if base != known:
-            changes.append(Change("base", base.name, dump(base), dump(known) if known else None))
-        if wanted != old:
-            changes.append(Change("engine", wanted.name, dump(wanted), dump(old) if old else None))
-        try:
-            if changes:
-                await commit(state, changes)
-        except ConflictError:
-            await catch_up(state)
-            continue
-        if old is not None:
-            response.status_code = 200
-            if (old.url, old.base_model) != (wanted.url, wanted.base_model):
-                await state.store.unplace(wanted.name)  # another process: what it holds is to be found out
-        return {**engine_json(state, wanted), "base_config": base.config is not None}
-    raise ConflictError(f"Engine {wanted.name} is being changed by somebody else: try again.")
+            changes.append(reading.change("base", base.name, dump(base), dump(known) if known else None))
+        if new != old:
+            changes.append(reading.change("engine", new.name, dump(new), dump(old) if old else None))
+        return changes, (old, new, base)
+
+    old, new, base = await change(state, plan)
+    response.status_code = 200 if old else 201
+    if old and (old.url, old.base_model) != (new.url, new.base_model):
+        await state.store.unplace(new.name)  # another process: what it holds is to be found out
+    return {**engine_json(state, new), "base_config": base.config is not None}
 
 
 @router.get("")
@@ -104,27 +100,27 @@ async def list_engines(state: StateDep) -> Json:
 @router.put("/{name}/state")
 async def set_state(name: str, body: NewState, state: StateDep) -> Json:
     """cordoned: takes no new adapters; draining: takes no new requests either; active: takes both."""
-    for _ in range(ATTEMPTS):
-        old = state.catalog.engines.get(name)
+
+    async def plan(reading: Reading) -> tuple[list[Change], Engine]:
+        old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        wanted = replace(old, state=body.state)
-        try:
-            if wanted != old:
-                await commit(state, [Change("engine", name, dump(wanted), dump(old))])
-        except ConflictError:
-            await catch_up(state)
-        else:
-            return engine_json(state, wanted)
-    raise ConflictError(f"Engine {name} is being changed by somebody else: try again.")
+        new = replace(old, state=body.state)
+        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], new
+
+    return engine_json(state, await change(state, plan))
 
 
 @router.delete("/{name}")
 async def remove_engine(name: str, state: StateDep) -> Json:
     """Forget the engine and its placement. Its adapters are loaded elsewhere when they are called."""
-    known = name in state.catalog.engines
+
+    async def plan(reading: Reading) -> tuple[list[Change], bool]:
+        known = name in reading.catalog.engines
+        return [Change("engine", name, None)] if known else [], known
+
+    known = await change(state, plan)
     if known:
-        await commit(state, [Change("engine", name, None)])
         await state.store.unplace(name)
     return {"name": name, "removed": known}
 
@@ -150,8 +146,8 @@ def health(state: State, name: str) -> Literal["up", "down", "unknown"]:
     return "up" if seen.healthy and not seen.suspect else "down"
 
 
-def _check_url_free(state: State, wanted: Engine) -> None:
-    for other in state.catalog.engines.values():
+def _check_url_free(reading: Reading, wanted: Engine) -> None:
+    for other in reading.catalog.engines.values():
         if other.url == wanted.url and other.name != wanted.name:
             raise ConflictError(
                 f"Engine {other.name} is registered at {wanted.url} already: remove it first, "

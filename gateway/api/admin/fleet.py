@@ -8,10 +8,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from adapters.base_models import base_aliases, read_base_config
-from adapters.engine_control import Listing
+from adapters.engine_control import EngineControl, Listing
 from adapters.errors import ConflictError, EngineError, NotFoundError
 from adapters.model import BaseModel, Engine
-from gateway.api.deps import State
 from gateway.errors import FlorinError
 
 _SHAPE_FIELDS = (
@@ -58,13 +57,13 @@ def _bad_url(url: str) -> FlorinError:
     return FlorinError("invalid_value", f"url {shown} must look like http://10.0.0.7:8000.", param="url")
 
 
-async def verify(state: State, engine: Engine) -> Listing:
+async def verify(control: EngineControl, engine: Engine) -> Listing:
     """What the engine says it serves. Raises EngineError when that does not fit the registration."""
-    listing = await state.control.serving(engine)
+    listing = await control.serving(engine)
     if engine.base_model not in listing.bases:
         serves = ", ".join(sorted(listing.bases)) or "no base model"
         raise EngineError(f"{engine.name} at {engine.url} serves {serves}, not {engine.base_model}.")
-    if not await state.control.takes_adapters(engine):
+    if not await control.takes_adapters(engine):
         raise EngineError(
             f"{engine.name} at {engine.url} cannot load adapters at run time: start it with --enable-lora "
             "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
@@ -72,10 +71,10 @@ async def verify(state: State, engine: Engine) -> Listing:
     return listing
 
 
-async def base_for(state: State, body: BaseFields, listing: Listing | None) -> BaseModel:
+async def base_for(known: BaseModel | None, body: BaseFields, listing: Listing | None) -> BaseModel:
     """The base model as it will be known: with its config, if it can be read, and every name it goes by."""
     root = listing.bases.get(body.base, "") if listing else ""
-    known = state.catalog.bases.get(body.base) or BaseModel(body.base)
+    known = known or BaseModel(body.base)
     config = await _config(body, root)
     if config is not None and known.config is not None:
         _check_same(body.base, known.config, config)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from adapters.errors import NotFoundError
 from adapters.store import Change
-from gateway.api.admin.common import Body, Json, Operator, commit, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
 from gateway.api.deps import StateDep
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Key, Role, dump, mint
@@ -31,7 +31,11 @@ async def create_key(body: NewKey, state: StateDep) -> Json:
     if body.tenant and body.tenant not in state.directory.tenants:
         raise NotFoundError(f"There is no tenant {body.tenant[:80]!r}: add it first.")
     key, text = mint(body.tenant, body.role, now_micros())
-    await commit(state, [Change("key", key.id, dump(key), None)])
+
+    async def plan(_: Reading) -> tuple[list[Change], None]:
+        return [Change("key", key.id, dump(key), expect=None)], None
+
+    await change(state, plan)
     return {"id": key.id, "key": text, "tenant": key.tenant, "role": key.role}
 
 
@@ -44,13 +48,18 @@ async def list_keys(state: StateDep, tenant: Annotated[str | None, Query()] = No
 @router.delete("/{key_id}")
 async def revoke_key(key_id: str, state: StateDep) -> Json:
     """Every worker refuses the key within a second. A second time changes nothing."""
-    key = state.directory.keys.get(key_id)
-    if key is None:
-        raise NotFoundError(f"There is no key {key_id[:80]!r}.")
-    if key.revoked is None:
-        key = replace(key, revoked=now_micros())
-        await commit(state, [Change("key", key.id, dump(key))])
-    return key_json(key)
+    now = now_micros()
+
+    async def plan(reading: Reading) -> tuple[list[Change], Key]:
+        old = reading.directory.keys.get(key_id)
+        if old is None:
+            raise NotFoundError(f"There is no key {key_id[:80]!r}.")
+        if old.revoked is not None:
+            return [], old
+        new = replace(old, revoked=now)
+        return [reading.change("key", old.id, dump(new), dump(old))], new
+
+    return key_json(await change(state, plan))
 
 
 def key_json(key: Key) -> Json:

@@ -77,6 +77,8 @@ async def _engine(state: State, engine: Engine) -> Json:
 
 async def _usage(state: State, engine: Engine) -> tuple[dict[str, int], dict[str, int]]:
     """Ages in ms and leases by version; neither while Redis is away."""
+    if not state.follower.connected:
+        return {}, {}
     try:
         return await state.store.recency(engine.name), await state.store.leases(engine.name)
     except StoreUnavailableError:

@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from adapters.errors import ConflictError, NotFoundError
+from adapters.errors import NotFoundError
 from adapters.model import check_name
 from adapters.store import Change
-from gateway.api.admin.common import ATTEMPTS, Body, Json, Operator, catch_up, commit, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
 from gateway.api.admin.keys import key_json
 from gateway.api.deps import State, StateDep
 from gateway.tenants.directory import Tenant, dump
@@ -30,26 +30,19 @@ class NewTenant(Body):
 async def add_tenant(body: NewTenant, state: StateDep, response: Response) -> Json:
     """Add a tenant, or change one: 201 when it is new, 200 when it existed."""
     check_name("tenant", body.name)
-    for _ in range(ATTEMPTS):
-        old = state.directory.tenants.get(body.name)
-        if old is None:
-            wanted = Tenant(body.name, bool(body.base_access), now_micros())
-        else:
-            response.status_code = 200
-            wanted = replace(
-                old, base_access=old.base_access if body.base_access is None else body.base_access
-            )
-        if wanted == old:
-            return asdict(wanted)
-        try:
-            await commit(
-                state, [Change("tenant", body.name, dump(wanted), None if old is None else dump(old))]
-            )
-        except ConflictError:
-            await catch_up(state)
-        else:
-            return asdict(wanted)
-    raise ConflictError(f"Tenant {body.name} is being changed by somebody else: try again.")
+    now = now_micros()
+
+    async def plan(reading: Reading) -> tuple[list[Change], tuple[Tenant, bool]]:
+        old = reading.directory.tenants.get(body.name)
+        new = old or Tenant(body.name, base_access=False, created=now)
+        if body.base_access is not None:
+            new = replace(new, base_access=body.base_access)
+        changes = [reading.change("tenant", new.name, dump(new), dump(old) if old else None)]
+        return changes if new != old else [], (new, old is None)
+
+    tenant, created = await change(state, plan)
+    response.status_code = 201 if created else 200
+    return asdict(tenant)
 
 
 @router.get("")

@@ -14,7 +14,7 @@ from adapters.errors import ConflictError, NotFoundError, RejectedError
 from adapters.memory_store import MemoryStore
 from adapters.model import Adapter, AdapterName, BaseModel, Engine, Version, dump, load
 from adapters.registration import Registrar
-from adapters.store import Change
+from adapters.store import Change, Store
 from tests.lora import LLAMA, lora_config, lora_tensors, write_adapter
 
 NAME = AdapterName("acme", "support")
@@ -25,7 +25,7 @@ LIMIT = 10_000_000
 class Worker:
     """One worker: a view that follows only when told to, and a registrar over it."""
 
-    def __init__(self, store: MemoryStore, artifacts: Path) -> None:
+    def __init__(self, store: Store, artifacts: Path) -> None:
         self.store = store
         self.catalog = Catalog()
         self.tenants: dict[str, str] = {}
@@ -48,9 +48,20 @@ class Worker:
 
 
 class Installation:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, store: Store | None = None) -> None:
         self.tmp_path = tmp_path
-        self.store = MemoryStore()
+        self.store = store or MemoryStore()
+
+    async def seed(self) -> None:
+        """A tenant, a base model, and two engines of ranks 4 and 8."""
+        engines = [Engine(f"e{rank}", "http://e", LLAMA.base.name, "h100", 2, rank) for rank in (4, 8)]
+        await self.store.commit(
+            [
+                Change("tenant", "acme", '{"name":"acme"}'),
+                Change("base", LLAMA.base.name, dump(LLAMA.base)),
+                *(Change("engine", engine.name, dump(engine)) for engine in engines),
+            ]
+        )
 
     def worker(self) -> Worker:
         return Worker(self.store, self.tmp_path / "artifacts")
@@ -74,16 +85,8 @@ def names(directory: Path | str) -> list[str]:
 
 @pytest.fixture
 async def site(tmp_path):
-    """A tenant, a base model, and two engines of ranks 4 and 8."""
     site = Installation(tmp_path)
-    engines = [Engine(f"e{rank}", "http://e", LLAMA.base.name, "h100", 2, rank) for rank in (4, 8)]
-    await site.store.commit(
-        [
-            Change("tenant", "acme", '{"name":"acme"}'),
-            Change("base", LLAMA.base.name, dump(LLAMA.base)),
-            *(Change("engine", engine.name, dump(engine)) for engine in engines),
-        ]
-    )
+    await site.seed()
     return site
 
 
@@ -158,6 +161,18 @@ async def test_adds_at_once_lose_none_and_double_none(site, following):
         assert added[i].version == added[i + 4].version
     assert (await site.adapter()).latest == 4
     assert len(await site.documents("version")) == 4
+
+
+async def test_adds_at_once_over_a_real_server(tmp_path, redis_store):
+    site = Installation(tmp_path, redis_store)
+    await site.seed()
+    workers = [site.worker() for _ in range(6)]
+    sources = [site.source(fill) for fill in range(3)]
+    added = await asyncio.gather(
+        *(worker.registrar.add_adapter(NAME, sources[i % 3]) for i, worker in enumerate(workers))
+    )
+    assert sorted(r.version.number for r in added if r.created) == [1, 2, 3]
+    assert (await site.adapter()).latest == 3
 
 
 async def test_a_stale_view_is_not_believed(site, worker):

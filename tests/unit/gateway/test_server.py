@@ -33,7 +33,7 @@ def test_an_address_with_colons_is_named_in_brackets():
 def test_a_port_in_use_is_said_to_be_taken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"Port {port} of 127.0.0.1 is taken.*FLORIN_PORT"):
+        with pytest.raises(StartError, match=rf"Port {port} of 127\.0\.0\.1 is taken.*FLORIN_PORT"):
             server.bind("127.0.0.1", port)
 
 
@@ -50,7 +50,7 @@ def test_the_state_directory_is_made_for_its_owner_alone(tmp_path):
 
 def test_a_state_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="FLORIN_STATE_DIR.*file"):
+    with pytest.raises(SettingsError, match=r"FLORIN_STATE_DIR.*file"):
         server.make_state_dir(Settings(state_dir=tmp_path / "file" / "x"))
 
 

@@ -133,7 +133,7 @@ def test_going_back_to_an_earlier_rate_is_a_new_price(ledger):
 def test_a_price_that_ends_before_it_begins_is_refused(ledger):
     with pytest.raises(PriceError):
         add(ledger, valid_from=100, valid_to=100)
+    add(ledger, valid_from=0, valid_to=100)
     with pytest.raises(PriceConflictError):
-        add(ledger, valid_from=0, valid_to=100)
         add(ledger, valid_from=50, valid_to=150)
     assert len(list_prices(ledger)) == 1

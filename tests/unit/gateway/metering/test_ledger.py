@@ -4,8 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError, quarantine
-
-from .make import intent, record
+from tests.unit.gateway.metering.make import intent, record
 
 
 @pytest.fixture

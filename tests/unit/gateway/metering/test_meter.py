@@ -115,6 +115,21 @@ async def test_an_attempt_that_runs_on_is_in_the_log_with_its_checkpoints(
     assert sample(meter, "florin_in_flight", engine="gpu-a") == 0
 
 
+async def test_an_open_attempt_stays_in_the_log_when_its_segment_goes(tmp_path, ledger):
+    meter = Meter(tmp_path / "usage", ledger, Metrics(), segment_bytes=2000)
+    await meter.start()
+    long = meter.begin(request_id="long", attempt=1, **NAMES)
+    for number in range(30):
+        meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
+        await meter.flush()
+    log = {path.name: path.read_bytes() for path in (tmp_path / "usage").glob("*/*.jsonl")}
+    assert "00000001.jsonl" not in log
+    assert any(b'"request_id":"long"' in text for text in log.values())
+    long.end(Outcome.OK, billable=True, exact=True)
+    await meter.close()
+    assert len(records(ledger)) == 31
+
+
 async def test_close_ships_everything_and_leaves_no_file(tmp_path, ledger):
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()

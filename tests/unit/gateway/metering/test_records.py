@@ -5,8 +5,7 @@ import orjson
 import pytest
 
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
-
-from .make import HOUR, intent, record
+from tests.unit.gateway.metering.make import HOUR, intent, record
 
 
 @pytest.mark.parametrize("name", ["req-1", "r", "ü" * 50, "a/b/1"])

@@ -4,8 +4,7 @@ from gateway.metering.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.segments import Cursor, WorkerDirectory
 from gateway.metering.shipper import Shipper
 from gateway.metrics import Metrics
-
-from .make import intent, record
+from tests.unit.gateway.metering.make import intent, record
 
 
 class Away(Ledger):
@@ -63,7 +62,7 @@ def result(metrics, name):
     return metrics.registry.get_sample_value("florin_usage_records_total", {"result": name}) or 0
 
 
-def test_finals_are_shipped_and_finished_segments_deleted(shipper, mine, ledger):
+def test_finals_are_shipped_and_finished_segments_deleted(shipper, mine, ledger, metrics):
     mine.segment(1).write_bytes(intent("a").line() + record("a").line() + intent("b").line())
     mine.segment(2).write_bytes(intent("b", seq=1).line() + record("b").line() + b'{"torn')
     shipper.flush_now()
@@ -73,6 +72,8 @@ def test_finals_are_shipped_and_finished_segments_deleted(shipper, mine, ledger)
         file.write(b'"}\n' + record("c").line())
     shipper.flush_now()
     assert outcomes(ledger) == {"a": "ok", "b": "ok", "c": "ok"}
+    assert result(metrics, "shipped") == 3
+    assert result(metrics, "duplicate") == 0  # it went on where it had been
 
 
 def test_nothing_is_let_go_before_the_commit(shipper, mine, ledger):
@@ -156,6 +157,14 @@ def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
     ledger.away = False
     shipper.flush_now()
     assert shipper._age() == 0
+
+
+def test_a_backlog_is_shipped_as_far_as_patience_goes(shipper, mine, ledger):
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(5000)))
+    assert not shipper.flush_now(patience=0)
+    assert 0 <= len(outcomes(ledger)) < 5000
+    assert shipper.flush_now(patience=60)
+    assert len(outcomes(ledger)) == 5000
 
 
 def test_close_leaves_nothing_behind(shipper, mine, ledger):

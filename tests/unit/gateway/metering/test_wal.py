@@ -9,8 +9,7 @@ from gateway.metering.records import parse_line
 from gateway.metering.segments import Cursor, WorkerDirectory
 from gateway.metering.wal import WriteAheadLog
 from gateway.metrics import Metrics
-
-from .make import intent, record
+from tests.unit.gateway.metering.make import intent, record
 
 
 @pytest.fixture

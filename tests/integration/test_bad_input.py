@@ -1,0 +1,153 @@
+"""Rubbish gets the right status and an OpenAI error object, and never reaches an engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import HELLO
+
+CHAT = "/v1/chat/completions"
+BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"\x00\xff\xfe", "invalid_json"),
+        (BODY.decode().encode("utf-16"), "invalid_json"),
+        (b'{"model": "support", "messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', "invalid_json"),
+        (b"[" * 200_000, "invalid_json"),
+        (BODY[:-1] + b', "x": ' + b"[" * 400 + b"]" * 400 + b"}", "invalid_json"),
+        (BODY[:-1] + b', "n": 1000000000}', "invalid_value"),
+        (BODY[:-1] + b', "max_tokens": -1}', "invalid_value"),
+        (b'{"model": "support", "messages": []}', "invalid_value"),
+        (b'{"messages": [{"role": "user"}]}', "invalid_value"),
+        (b'{"model": null, "messages": [{"role": "user"}]}', "invalid_value"),
+        (b'{"model": "../../etc/passwd", "messages": [{"role": "user"}]}', "model_not_found"),
+        (b'{"model": "a\\u0000b\\u001b[31m", "messages": [{"role": "user"}]}', "model_not_found"),
+        (b'{"model": "acme/", "messages": [{"role": "user"}]}', "model_not_found"),
+        (b'{"model": "/support", "messages": [{"role": "user"}]}', "model_not_found"),
+        (b'{"model": "support@v0", "messages": [{"role": "user"}]}', "model_not_found"),
+        (b'{"model": "support@v01", "messages": [{"role": "user"}]}', "model_not_found"),
+        ('{"model": "support@v١", "messages": [{"role": "user"}]}'.encode(), "model_not_found"),
+        (b'{"model": "' + b"x" * 10_000 + b'", "messages": [{"role": "user"}]}', "model_not_found"),
+    ],
+    ids=lambda value: repr(value)[:24] if isinstance(value, bytes) else value,
+)
+async def test_bodies(town: Town, content: bytes, code: str):
+    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+        answer = await http.post(CHAT, content=content)
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["code"] == code
+    assert answer.status_code == (404 if code == "model_not_found" else 400)
+    assert len(answer.content) < 1_000
+    assert "Traceback" not in answer.text
+    assert town.calls() == []
+
+
+async def test_a_body_over_the_limit_is_not_read_to_its_end(town: Town):
+    async def endless():
+        for _ in range(10_000):
+            yield b"x" * 65_536
+
+    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+        answer = await http.post(CHAT, content=b"x" * (5 * 1024 * 1024))
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "body_too_large"
+        try:
+            answer = await http.post(CHAT, content=endless())
+        except httpx.TransportError:
+            return  # the gateway has answered and closed; the client was still sending
+        assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("header", "code", "status"),
+    [
+        (None, "missing_api_key", 401),
+        ("Bearer", "missing_api_key", 401),
+        ("Basic abc", "missing_api_key", 401),
+        ("Bearer nonsense", "invalid_api_key", 401),
+        ("Bearer " + "x" * 10_000, "invalid_api_key", 401),
+        ("Bearer \xff\xfe", "invalid_api_key", 401),
+    ],
+    ids=["none", "empty", "basic", "unknown", "long", "binary"],
+)
+async def test_keys(town: Town, header: str | None, code: str, status: int):
+    async with town.gateway.http() as http:
+        del http.headers["authorization"]
+        if header is not None:
+            http.headers = httpx.Headers([(b"authorization", header.encode("latin-1"))])
+        for path in (CHAT, "/v1/completions"):
+            answer = await http.post(path, content=BODY)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        for path in ("/v1/models", "/admin/v1/tenants", "/finance/v1/costs", "/metrics"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/embeddings/x", "/v1/", "/v1/modelsx",
+        "/health", "/adapters", "/invocations", "/tokenize", "/version", "/v1/chat/completions/render",
+        "/%2e%2e/v1/models", "/v1/../health",
+    ],
+)  # fmt: skip
+async def test_no_other_engine_route_is_reachable(town: Town, path: str):
+    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+        for method in ("GET", "POST", "DELETE"):
+            answer = await http.request(method, path, content=BODY)
+            assert answer.status_code in {404, 405}
+            assert answer.json()["error"]["code"] in {"not_found", "method_not_allowed"}
+    assert town.calls() == []
+    assert not any(engine.state.admin for engine in town.engines)
+
+
+async def test_methods(town: Town):
+    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+        answer = await http.get(CHAT)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        answer = await http.post("/v1/models")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+async def test_each_becomes_the_clients_own_exception(town: Town):
+    async with town.gateway.client("acme") as client:
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="support", messages=[])
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="nothing", messages=HELLO)
+        with pytest.raises(openai.AuthenticationError):
+            await client.with_options(api_key="wrong").models.list()
+
+
+async def test_a_revoked_key_is_refused_on_every_worker_within_a_second(town: Town):
+    key = town.gateway.keys["acme"].split("_")[1]
+    async with town.gateway.http() as http, town.gateway.client("acme") as client:
+        await client.models.list()
+        assert (await http.delete(f"/admin/v1/keys/{key}")).status_code == 200
+        await asyncio.sleep(0.5)
+        with pytest.raises(openai.AuthenticationError, match="revoked"):
+            await client.models.list()
+
+
+async def test_a_tenants_key_opens_no_other_door(town: Town):
+    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+        for path in ("/admin/v1/tenants", "/admin/v1/placement", "/admin/v1/engines", "/metrics"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+
+
+async def test_an_operators_key_is_no_tenants(town: Town):
+    async with town.gateway.http() as http:
+        answer = await http.post(CHAT, content=BODY)
+    assert answer.json()["error"]["code"] == "model_not_found"

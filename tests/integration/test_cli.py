@@ -1,0 +1,341 @@
+"""The command as people run it: real processes, the embedded Valkey, mock engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from openai import OpenAI
+
+from loadtests.mock_engine.process import MockProcess
+from tests.lora import LLAMA, lora_config, write_adapter
+
+FLORIN = str(Path(sys.executable).parent / "florin")
+KEY = "operator-key-of-the-tests"
+PATIENCE = 60.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("FLORIN_")}
+    return ours | {"FLORIN_OPERATOR_KEY": KEY} | more
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    url: str
+    errors: Path
+
+    def florin(self, *args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return florin(*args, cwd=cwd, FLORIN_URL=self.url)
+
+    def json(self, *args: str) -> dict:
+        done = self.florin(*args, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+def florin(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FLORIN, *args],
+        env=environment(**env),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@contextmanager
+def serving(state_dir: Path, **env: str) -> Iterator[Served]:
+    errors = state_dir.parent / f"{state_dir.name}.err"
+    env = {"FLORIN_PORT": "0", "FLORIN_STATE_DIR": str(state_dir), "FLORIN_PROBE_INTERVAL": "0.2"} | env
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [FLORIN, "serve"],
+            env=environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            cwd=state_dir.parent,
+        ) as process,
+    ):
+        started = psutil.Process(process.pid)
+        family: list[psutil.Process] = []
+        try:
+            line = first_line(process)
+            found = re.fullmatch(r"Florin listens on (http://127\.0\.0\.1:\d+)\n", line)
+            assert found, (line, errors.read_text())
+            family = started.children(recursive=True)
+            yield Served(process, found[1], errors)
+        finally:
+            if process.poll() is None:
+                family += started.children(recursive=True)
+                process.terminate()
+                try:
+                    process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            psutil.wait_procs(family, PATIENCE)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        timer.cancel()
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def engine(model):
+    with MockProcess(root=str(model)) as running:
+        yield running
+
+
+def add_engine(gateway: Served, engine: MockProcess, name: str = "a1") -> None:
+    gateway.json(
+        *("engine", "add", "--name", name, "--url", engine.url, "--base", "base"),
+        *("--gpu-type", "H200", "--slots", "2", "--max-rank", "8"),
+    )
+
+
+def customer(gateway: Served, tmp_path: Path) -> str:
+    """acme with acme/support; its key."""
+    gateway.json("tenant", "add", "acme")
+    source = write_adapter(tmp_path / "first", config=lora_config(base_model_name_or_path="base"))
+    gateway.json("adapter", "add", "acme/support", "--source", str(source))
+    return gateway.json("key", "create", "--tenant", "acme")["key"]
+
+
+def test_an_operators_day(tmp_path, engine):
+    with serving(tmp_path / "state") as gateway:
+        assert gateway.florin("tenant", "add", "acme").returncode == 0
+        made = gateway.florin("key", "create", "--tenant", "acme")
+        key = made.stdout.strip()
+        assert key.startswith("fl_")
+        assert "not shown again" in made.stderr
+        add_engine(gateway, engine)
+        write_adapter(tmp_path / "ours" / "v1", config=lora_config(base_model_name_or_path="base"))
+        added = gateway.florin("adapter", "add", "acme/support", "--source", "v1", cwd=tmp_path / "ours")
+        assert added.stdout == "acme/support@v1 is registered and live.\n", added.stderr
+
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key=key) as client:
+            answer = client.chat.completions.create(
+                model="support", messages=[{"role": "user", "content": "hi"}]
+            )
+            assert answer.choices[0].message.content
+        assert "acme/support@v1  resident" in gateway.florin("placement").stdout
+        assert gateway.json("explain", "acme/support")["decision"]["action"] == "serve"
+
+        write_adapter(tmp_path / "v2", config=lora_config(base_model_name_or_path="base"), fill=1)
+        second = gateway.florin("adapter", "add", "acme/support", "--source", str(tmp_path / "v2"))
+        assert "florin adapter promote acme/support v2" in second.stdout
+        assert gateway.json("adapter", "promote", "acme/support", "v2")["live"] == "v2"
+        assert gateway.json("adapter", "rollback", "acme/support")["live"] == "v1"
+
+        bad = lora_config(base_model_name_or_path="base", rank=64)
+        write_adapter(tmp_path / "bad", config=bad)
+        refused = gateway.florin("adapter", "add", "acme/bad", "--source", str(tmp_path / "bad"))
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "rank_too_high" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+        gateway.json("price", "add", "--gpu-type", "H200", "--rate", "2.50")
+        (row,) = gateway.json("cost", "report")["rows"]
+        assert (row["tenant"], row["adapter"], row["gpu_type"], row["requests"]) == (
+            "acme",
+            "acme/support",
+            "H200",
+            1,
+        )
+        assert row["cost"] is not None
+
+        assert gateway.json("adapter", "remove", "acme/support")["removed"]
+        assert gateway.json("engine", "remove", "a1")["removed"]
+        assert gateway.json("placement") == {"data": []}
+        assert gateway.stop() == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers):
+    with serving(tmp_path / "state", FLORIN_WORKERS=workers) as gateway:
+        add_engine(gateway, engine)
+        key = customer(gateway, tmp_path)
+        family = psutil.Process(gateway.process.pid).children(recursive=True)
+        engine.faults(event_delay=0.1)
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="support", messages=[{"role": "user", "content": "hi"}], stream=True
+            )
+            next(iter(stream))
+            gateway.process.send_signal(signal.SIGTERM)
+            until(lambda: refuses(gateway.url))
+            assert gateway.process.poll() is None  # the stream runs, so the gateway does
+            assert [c.finish_reason for chunk in stream for c in chunk.choices][-1] is not None
+        assert gateway.process.wait(PATIENCE) == 0
+        assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert not list((tmp_path / "state").glob("metrics-*"))
+        assert not list((tmp_path / "state").rglob("*.sock"))
+        assert "Traceback" not in gateway.errors.read_text()
+
+
+def refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/healthz")
+    except httpx.ConnectError:
+        return True
+    except httpx.TransportError:
+        return False
+    return False
+
+
+def test_a_second_signal_does_not_wait_for_streams(tmp_path, engine):
+    with serving(tmp_path / "state", FLORIN_SHUTDOWN_GRACE="600") as gateway:
+        add_engine(gateway, engine)
+        key = customer(gateway, tmp_path)
+        engine.faults(event_delay=30.0)
+        with OpenAI(base_url=f"{gateway.url}/v1", api_key=key, max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="support", messages=[{"role": "user", "content": "hi"}], stream=True
+            )
+            gateway.process.send_signal(signal.SIGINT)
+            until(lambda: refuses(gateway.url))
+            assert gateway.process.poll() is None
+            assert gateway.stop(signal.SIGINT) == 0
+            stream.close()
+        assert "Traceback" not in gateway.errors.read_text()
+
+
+def test_workers_share_the_port_and_are_replaced(tmp_path):
+    with serving(tmp_path / "state", FLORIN_WORKERS="2") as gateway:
+        parent = psutil.Process(gateway.process.pid)
+        first = workers(parent)
+        assert len(first) == 2
+        first[0].kill()
+        until(lambda: first[0] not in workers(parent) and len(workers(parent)) == 2)
+        until(lambda: gateway.florin("tenant", "list").returncode == 0)
+        assert "starting another" in gateway.errors.read_text()
+        metrics = httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"})
+        assert "florin_feed_connected 1.0" in metrics.text
+        assert gateway.stop() == 0
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_kill_9_of_the_parent_leaves_no_process(tmp_path, count):
+    with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:
+        family = psutil.Process(gateway.process.pid).children(recursive=True)
+        assert len(family) == (1 if count == "1" else 3)  # Valkey, and the workers where there are several
+        gateway.process.kill()
+        gateway.process.wait()
+        _, alive = psutil.wait_procs(family, PATIENCE)
+        assert not alive
+
+
+def workers(parent: psutil.Process) -> list[psutil.Process]:
+    return [
+        p
+        for p in parent.children()
+        if p.status() != psutil.STATUS_ZOMBIE and "gateway.workers" in p.cmdline()
+    ]
+
+
+def test_valkey_is_started_anew_if_it_dies_and_forgets_nothing(tmp_path):
+    with serving(tmp_path / "state") as gateway:
+        gateway.json("tenant", "add", "acme")
+        (valkey,) = psutil.Process(gateway.process.pid).children()
+        valkey.kill()
+        until(lambda: gateway.florin("tenant", "add", "bolt").returncode == 0)
+        assert [t["name"] for t in gateway.json("tenant", "list")["data"]] == ["acme", "bolt"]
+
+
+def test_what_was_acknowledged_survives_a_restart(tmp_path):
+    with serving(tmp_path / "state") as gateway:
+        gateway.json("tenant", "add", "acme")
+        gateway.process.kill()
+    with serving(tmp_path / "state") as gateway:
+        assert gateway.json("tenant", "show", "acme")["name"] == "acme"
+
+
+def test_a_start_that_cannot_be_says_why(tmp_path):
+    with serving(tmp_path / "state") as gateway:
+        port = gateway.url.rpartition(":")[2]
+        taken = florin("serve", FLORIN_PORT=port, FLORIN_STATE_DIR=str(tmp_path / "other"))
+        assert taken.returncode == 1
+        assert (
+            taken.stderr
+            == f"florin: Port {port} of 127.0.0.1 is taken: stop what listens there, or set FLORIN_PORT to another.\n"
+        )
+        shared = florin("serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"))
+        assert shared.returncode == 1
+        assert "FLORIN_STATE_DIR" in shared.stderr
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_redis_that_does_not_answer_is_named(tmp_path, count):
+    done = florin(
+        "serve",
+        FLORIN_PORT="0",
+        FLORIN_WORKERS=count,
+        FLORIN_STATE_DIR=str(tmp_path / "state"),
+        FLORIN_REDIS_URL=f"unix://{tmp_path}/none.sock",
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "state").glob("metrics-*"))
+
+
+def test_a_wrong_setting_is_named():
+    done = florin("serve", FLORIN_PORT="eighty")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "FLORIN_PORT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_watching_the_placement(tmp_path):
+    with serving(tmp_path / "state") as gateway:
+        with subprocess.Popen(
+            [FLORIN, "placement", "--watch", "--interval", "0.2"],
+            env=environment(FLORIN_URL=gateway.url), stdout=subprocess.PIPE, text=True,
+        ) as watching:  # fmt: skip
+            assert watching.stdout is not None
+            pictures = [watching.stdout.readline() for _ in range(3)]
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(PATIENCE) == 0
+        assert all(p.split()[:2] == ["engine", "gpu"] for p in pictures)

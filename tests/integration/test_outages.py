@@ -1,0 +1,289 @@
+"""Redis goes away, a worker is killed or stopped, a client reads slowly: what then still works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from adapters.embedded import EmbeddedValkey
+from loadtests.mock_engine import MockEngine
+from tests.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import HELLO, voice
+from tests.integration.test_routing import ask, stream
+from tests.lora import LLAMA, write_adapter
+
+
+async def until(true, timeout: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def town_and_valkey(tmp_path: Path) -> AsyncIterator[tuple[Town, EmbeddedValkey]]:
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with (
+            running_gateway(tmp_path / "state", valkey.url, "florin", placement_timeout=3.0) as gateway,
+            MockEngine() as a,
+            MockEngine() as b,
+        ):
+            await gateway.add_engine("a", a.url)
+            await gateway.add_engine("b", b.url, gpu_type="l40s")
+            for tenant in ("acme", "bolt"):
+                await gateway.add_tenant(tenant)
+                await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
+            yield Town(gateway, a, b, tmp_path), valkey
+
+
+async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Town, EmbeddedValkey]):
+    town, valkey = town_and_valkey
+    gateway = town.gateway
+    assert voice(town, "acme/support") in await ask(town, "acme")
+    await until(lambda: gateway.state.residency.holders(voice(town, "acme/support")))
+    os.kill(valkey.pid, signal.SIGKILL)
+    await until(lambda: not gateway.state.follower.connected)
+
+    for _ in range(5):  # what is resident is served, and metered
+        assert voice(town, "acme/support") in await stream(town, "acme")
+    with pytest.raises(openai.InternalServerError) as caught:  # a cold load needs a decision
+        await ask(town, "bolt")
+    assert (caught.value.status_code, caught.value.code) == (503, "store_unavailable")
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    async with gateway.http("fl_unknown_key") as http:  # so does a new key
+        answer = await http.get("/v1/models")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+    async with gateway.http() as http:
+        assert (await http.get("/readyz")).json() == {"status": "degraded", "redis": False}
+        answer = await http.post("/admin/v1/tenants", json={"name": "dora"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+    await asyncio.to_thread(valkey.start)
+    await until(lambda: gateway.state.follower.connected)
+    assert voice(town, "bolt/support") in await ask(town, "bolt")
+    records = await gateway.usage("acme")
+    assert [record.outcome for record in records] == ["ok"] * 6
+
+
+async def test_a_change_reaches_a_worker_that_was_away(tmp_path: Path):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with (
+            running_gateway(tmp_path / "one", valkey.url, "florin") as one,
+            running_gateway(tmp_path / "two", valkey.url, "florin") as two,
+        ):
+            started = time.monotonic()
+            await one.add_tenant("acme")
+            await until(lambda: "acme" in two.state.directory.tenants)
+            assert time.monotonic() - started < 1.0  # the promise, not a benchmark
+            os.kill(valkey.pid, signal.SIGKILL)
+            await until(lambda: not two.state.follower.connected)
+            await asyncio.to_thread(valkey.start)
+            await until(lambda: one.state.follower.connected)
+            await one.add_tenant("bolt")
+            await until(lambda: "bolt" in two.state.directory.tenants)
+            assert "acme" in two.state.directory.tenants
+
+
+async def test_a_slow_reader_slows_nobody_else(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"event_delay": 0.0005})
+    gateway = town.gateway
+    await ask(town, "acme")
+    body = b'{"model": "support", "stream": true, "max_tokens": 4000, "messages": [{"role": "user", "content": "x"}]}'
+    request = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+        + gateway.keys["acme"].encode()
+        + b"\r\ncontent-length: %d\r\n\r\n" % len(body)
+        + body
+    )
+    host, port = gateway.url.removeprefix("http://").split(":")
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect((host, int(port)))
+    with slow:
+        slow.sendall(request)
+        slow.setblocking(False)
+        await asyncio.sleep(0.3)
+        texts = await asyncio.gather(*(stream(town, "acme", max_tokens=50) for _ in range(10)))
+        assert len(set(texts)) == 1
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    await holder.until(lambda state: not any(call.outcome == "running" for call in state.calls))
+
+
+async def test_leases_of_a_dead_worker_lapse(town: Town, tmp_path: Path, valkey_url: str, prefix: str):
+    """Promise 8, the other half: nothing that dies keeps a slot for itself."""
+    await town.gateway.set_state("b", "draining")
+    town.a.faults.update({"event_delay": 0.05})
+    tasks = [asyncio.ensure_future(stream(town, t, max_tokens=1000)) for t in ("acme", "bolt")]
+    await town.a.until(lambda state: len(state.calls) == 2)
+    store = town.gateway.state.store
+    deadline = time.monotonic() + 5
+    while sum((await store.leases("a")).values()) < 2:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    deadline = time.monotonic() + 8
+    while await store.leases("a"):
+        assert time.monotonic() < deadline, "a lease was left behind"
+        await asyncio.sleep(0.1)
+
+
+# -- a real process and real signals
+
+
+class Served:
+    """`florin serve` in a process of its own."""
+
+    def __init__(self, state_dir: Path, **settings: object) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("FLORIN_")} | {
+            "FLORIN_STATE_DIR": str(state_dir),
+            "FLORIN_PORT": "0",
+            "FLORIN_OPERATOR_KEY": OPERATOR_KEY,
+            **{f"FLORIN_{k.upper()}": str(v) for k, v in settings.items()},
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway.cli", "serve"],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        line = self.process.stdout.readline()
+        assert "listens on" in line, self.process.stderr.read()
+        self.url = line.split()[-1]
+        self.http = httpx.Client(
+            base_url=self.url, headers={"authorization": f"Bearer {OPERATOR_KEY}"}, timeout=10
+        )
+
+    def family(self) -> list[psutil.Process]:
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def register(self, engine: str, tmp_path: Path) -> str:
+        """A tenant with one adapter on one engine; its key."""
+
+        def post(path: str, body: dict) -> dict:
+            answer = self.http.post(f"/admin/v1/{path}", json=body)
+            assert answer.status_code in {200, 201}, answer.text
+            return answer.json()
+
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(LLAMA.config))
+        post("engines", {
+            "name": "a", "url": engine, "base": "tiny/base", "gpu_type": "h100", "slots": 2, "max_rank": 8,
+            "base_config": str(config),
+        })  # fmt: skip
+        post("tenants", {"name": "acme"})
+        post("adapters", {"adapter": "acme/support", "source": str(write_adapter(tmp_path / "lora"))})
+        return post("keys", {"tenant": "acme", "role": "tenant"})["key"]
+
+    def stop(self) -> str:
+        if self.process.poll() is None:
+            self.process.kill()
+        _, errors = self.process.communicate(timeout=20)
+        self.http.close()
+        return errors
+
+
+@pytest.fixture
+async def mock() -> AsyncIterator[MockEngine]:
+    async with MockEngine(base="tiny/base") as engine:
+        yield engine
+
+
+def usage(served: Served) -> list[dict]:
+    return served.http.get("/finance/v1/usage").json()["data"]
+
+
+async def start_streams(served: Served, key: str, count: int, tokens: int) -> list[asyncio.Task[str]]:
+    async def one() -> str:
+        async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key=key, max_retries=0) as client:
+            events = await client.chat.completions.create(
+                model="support", messages=HELLO, stream=True, max_tokens=tokens
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in events])
+
+    return [asyncio.ensure_future(one()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sigterm_lets_streams_finish_and_leaves_nothing(tmp_path: Path, mock: MockEngine, workers: int):
+    mock.faults.update({"event_delay": 0.1})
+    served = Served(tmp_path / "state", workers=workers, shutdown_grace=20)
+    try:
+        key = await asyncio.to_thread(served.register, mock.url, tmp_path)
+        tasks = await start_streams(served, key, 6, tokens=20)
+        await mock.until(lambda state: len(state.calls) == 6)
+        family = served.family()
+        served.process.send_signal(signal.SIGTERM)
+        texts = await asyncio.gather(*tasks)
+        assert all(texts)
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+        with pytest.raises(httpx.ConnectError):
+            served.http.get("/healthz")
+        assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+        assert not list((tmp_path / "state").rglob("*.sock"))
+        again = Served(tmp_path / "state")  # no lock is left, and nothing metered was lost
+        try:
+            assert [r["outcome"] for r in await asyncio.to_thread(usage, again)] == ["ok"] * 6
+        finally:
+            again.stop()
+    finally:
+        assert "Traceback" not in served.stop()
+
+
+async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: Path, mock: MockEngine):
+    mock.faults.update({"event_delay": 0.2})
+    served = Served(tmp_path / "state", shutdown_grace=1)
+    try:
+        key = await asyncio.to_thread(served.register, mock.url, tmp_path)
+        (task,) = await start_streams(served, key, 1, tokens=1000)
+        await mock.until(lambda state: len(state.calls) == 1)
+        served.process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="stopping"):
+            await task
+        assert await asyncio.to_thread(served.process.wait, 20) == 0
+    finally:
+        assert "Traceback" not in served.stop()
+
+
+async def test_kill_9_loses_no_usage_record_and_leaves_no_process(tmp_path: Path, mock: MockEngine):
+    mock.faults.update({"event_delay": 0.1})
+    served = Served(tmp_path / "state")
+    try:
+        key = await asyncio.to_thread(served.register, mock.url, tmp_path)
+        done = await start_streams(served, key, 3, tokens=2)
+        await asyncio.gather(*done)
+        tasks = await start_streams(served, key, 4, tokens=500)
+        await mock.until(lambda state: len(state.calls) == 7)
+        await asyncio.sleep(0.5)
+        family = served.family()
+        served.process.kill()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, Exception) for result in results)
+        await asyncio.to_thread(psutil.wait_procs, family, 5)
+        assert [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    finally:
+        served.stop()
+    again = Served(tmp_path / "state")
+    try:
+        deadline = time.monotonic() + 15
+        while len(records := await asyncio.to_thread(usage, again)) < 7:
+            assert time.monotonic() < deadline, records
+            await asyncio.sleep(0.2)
+        assert sorted(r["outcome"] for r in records) == ["ok"] * 3 + ["orphaned"] * 4
+    finally:
+        again.stop()

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.placement import Candidate, decide
+
+IDLE = Candidate(
+    engine="a", in_flight=0, slots=2, max_rank=16, active=0, is_active=False, assigned=0, holds=False
+)
+
+
+def at(engine: str, **changes: object) -> Candidate:
+    return replace(IDLE, engine=engine, **changes)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected", "load"),
+    [
+        pytest.param([at("a"), at("b", holds=True, in_flight=50)], "b", False, id="a holder beats a load"),
+        pytest.param(
+            [at("a", holds=True, in_flight=3), at("b", holds=True, in_flight=2)], "b", False, id="least loaded holder"
+        ),
+        pytest.param([at("a", assigned=2), at("b", assigned=1)], "b", True, id="a free slot before an eviction"),
+        pytest.param(
+            [at("a", assigned=2, active=2), at("b", assigned=2, active=1)], "b", True, id="an idle victim before a busy one"
+        ),
+        pytest.param([at("a", in_flight=9), at("b", in_flight=8)], "b", True, id="the less loaded one loads"),
+        pytest.param([at("b"), at("a")], "a", True, id="ties by name, so that workers agree"),
+        pytest.param([at("a", holds=True, healthy=False), at("b")], "b", True, id="a dead holder is no holder"),
+        pytest.param([at("a", cordoned=True), at("b", in_flight=99)], "b", True, id="cordoned takes no loads"),
+        pytest.param([at("a", cordoned=True, holds=True), at("b")], "a", False, id="cordoned serves what it holds"),
+        pytest.param([at("a", draining=True, holds=True), at("b")], "b", True, id="draining serves nothing"),
+        pytest.param([at("a", max_rank=4), at("b", in_flight=99)], "b", True, id="the rank must fit"),
+        pytest.param([at("a", slots=0), at("b", in_flight=99)], "b", True, id="no slots, no load"),
+        pytest.param([at("a", holds=True, failed_before=True), at("b")], "b", True, id="not where it failed before"),
+        pytest.param([at("a", holds=True, failed_before=True)], "a", False, id="where it failed, if nothing is left"),
+        pytest.param([at("a", healthy=False)], None, False, id="nothing left"),
+        pytest.param([], None, False, id="no engines"),
+    ],
+)  # fmt: skip
+def test_the_choice(candidates, expected, load):
+    decision = decide(candidates, rank=8)
+    assert (decision.engine, decision.load) == (expected, load)
+    assert [s.engine for s in decision.scores] == [c.engine for c in candidates]
+    assert all(s.reason for s in decision.scores)
+
+
+def test_every_engine_holds_the_base_model():
+    decision = decide([at("a", in_flight=2, max_rank=1, slots=0), at("b", in_flight=3)], rank=None)
+    assert (decision.engine, decision.load) == ("a", False)
+
+
+candidates = st.builds(
+    Candidate,
+    engine=st.text("abcdef", min_size=1, max_size=3),
+    in_flight=st.integers(0, 300),
+    slots=st.integers(0, 8),
+    max_rank=st.integers(1, 64),
+    active=st.integers(0, 8),
+    is_active=st.booleans(),
+    assigned=st.integers(0, 8),
+    holds=st.booleans(),
+    healthy=st.booleans(),
+    cordoned=st.booleans(),
+    draining=st.booleans(),
+    failed_before=st.booleans(),
+)
+
+
+@given(st.lists(candidates, unique_by=lambda c: c.engine), st.integers(1, 64))
+def test_the_order_of_engines_changes_nothing_and_the_unfit_are_never_chosen(found, rank):
+    decision = decide(found, rank=rank)
+    backwards = decide(found[::-1], rank=rank)
+    assert (decision.engine, decision.load) == (backwards.engine, backwards.load)
+    chosen = next((c for c in found if c.engine == decision.engine), None)
+    if chosen is None:
+        assert all(s.cost is None for s in decision.scores)
+    else:
+        assert chosen.healthy
+        assert not chosen.draining
+        assert chosen.max_rank >= rank
+        assert decision.load != chosen.holds

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.call import CHAT, COMPLETIONS, CONTROLLED, parse
+from gateway.errors import FlorinError
+
+CHAT_BODY = {"model": "support", "messages": [{"role": "user", "content": "Hi"}]}
+TEXT_BODY = {"model": "support", "prompt": "Hi"}
+
+
+def parsed(endpoint, body):
+    return parse(endpoint, body if isinstance(body, bytes) else orjson.dumps(body), max_n=16)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", None), ("model", ""), ("model", 7), ("model", ["support"]),
+        ("messages", None), ("messages", []), ("messages", "Hi"), ("messages", [{}]), ("messages", ["Hi"]),
+        ("messages", [{"role": 1}]),
+        ("n", 0), ("n", -1), ("n", 10**9), ("n", 17), ("n", 1.5), ("n", True), ("n", "2"),
+        ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 2**40), ("max_tokens", "10"),
+        ("max_completion_tokens", -1),
+        ("stream", 1), ("stream", "yes"), ("stream_options", {"include_usage": True}), ("stream_options", []),
+        ("temperature", -0.1), ("temperature", "hot"), ("temperature", True),
+        ("top_p", 1.1), ("top_p", -1), ("stop", 5), ("stop", [1]), ("seed", 1.5), ("user", 5),
+        ("logprobs", 5), ("tools", {}), ("response_format", "json"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(field, value):
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, CHAT_BODY | {field: value})
+    assert caught.value.param == field
+    assert caught.value.code == "invalid_value"
+    assert caught.value.status == 400
+    assert f"`{field}` must " in caught.value.message
+
+
+@pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
+def test_prompts_that_are_none(prompt):
+    with pytest.raises(FlorinError) as caught:
+        parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt})
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)])
+def test_prompts_that_are(prompt, count):
+    assert parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt}).prompts == count
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe{\x00}\x00", b'{"model": "\xff"}', b'{"a": NaN}', b"[" * 100_000],
+    ids=lambda raw: repr(raw[:12]),
+)  # fmt: skip
+def test_what_is_not_a_json_object_in_utf8(raw):
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, raw)
+    assert caught.value.code == "invalid_json"
+
+
+def test_nesting_that_can_be_read_but_not_written():
+    deep = b'{"model": "m", "messages": [{"role": "user", "content": %s}]}' % (b"[" * 500 + b"]" * 500)
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, deep).payload("fl-1", "salt")
+    assert caught.value.code == "invalid_json"
+
+
+def test_what_was_read_is_what_is_sent():
+    """A duplicate key, however spelled, has one meaning: the one that was authorised."""
+    raw = b'{"model": "bolt", "messages": [{"role": "user"}], "m\\u006fdel": "acme", "cache_salt": "x"}'
+    call = parsed(CHAT, raw)
+    assert call.model == "acme"
+    assert orjson.loads(call.payload("fl-acme", "salt")) == {
+        "model": "fl-acme",
+        "messages": [{"role": "user"}],
+        "cache_salt": "salt",
+    }
+
+
+def test_the_engine_is_always_asked_for_counts():
+    call = parsed(CHAT, CHAT_BODY | {"stream": True, "stream_options": {"include_usage": False, "x": 1}})
+    assert (call.include_usage, call.continuous_usage) == (False, False)
+    sent = orjson.loads(call.payload("fl-1", "salt"))
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True, "x": 1}
+
+
+@given(
+    st.dictionaries(
+        st.text().filter(lambda k: k not in CHAT.fields and k not in CONTROLLED),
+        st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda c: st.lists(c), max_leaves=5),
+    )
+)  # fmt: skip
+def test_what_florin_does_not_know_passes_through(extra):
+    sent = orjson.loads(parsed(CHAT, CHAT_BODY | extra).payload("fl-1", "salt"))
+    assert {k: sent[k] for k in extra} == extra
