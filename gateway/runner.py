@@ -37,7 +37,7 @@ class StopRequested(BaseException):
 
 
 class Stop:
-    """SIGTERM and SIGINT of this process, from its first line to its last.
+    """SIGTERM, SIGINT and SIGHUP (a closed terminal) of this process, from its first line to its last.
 
     They raise StopRequested until `hold`; from then on they are only counted, for whoever looks.
     """
@@ -45,8 +45,9 @@ class Stop:
     def __init__(self) -> None:
         self.count = 0
         self._held = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._heard)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number is not signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+                signal.signal(number, self._heard)
 
     def hold(self) -> None:
         self._held = True
@@ -119,6 +120,10 @@ class _Server(uvicorn.Server):
         self.should_exit = self.should_exit or self._stop.count > 0
         if self.started and not self.should_exit:
             self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """SIGHUP is no signal of uvicorn's own."""
+        return await super().on_tick(counter) or self._stop.count > 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The original raises the signal again at the end, and skips the app's shutdown at a second one."""

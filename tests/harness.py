@@ -99,7 +99,9 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(state_dir: Path, redis_url: str, prefix: str, **settings: Any) -> AsyncIterator[Gateway]:
+async def running_gateway(
+    state_dir: Path, redis_url: str, prefix: str, **settings: Any
+) -> AsyncIterator[Gateway]:
     defaults = {"placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0}
     app = create_app(
         Settings(

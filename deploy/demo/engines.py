@@ -7,7 +7,7 @@
         fleet.restart(0)
 
 Start and restart from a thread that lives as long as the engines: Linux kills them when it ends (see
-engine_site/sitecustomize.py). Each engine is a process group of its own.
+child_site/sitecustomize.py). Each engine is a process group of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import httpx
 from deploy.demo.engine_env import EngineEnv
 from deploy.demo.model import DemoModel
 
-SITE = Path(__file__).with_name("engine_site")
+SITE = Path(__file__).with_name("child_site")
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 75
@@ -115,8 +115,9 @@ class EngineProcess:
                 return
             time.sleep(0.02)
 
-    def log_tail(self, lines: int = 25) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+def log_tail(log: Path, lines: int = 25) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class Fleet:
@@ -188,12 +189,12 @@ class Fleet:
                     assert engine.process
                     raise EngineStartError(
                         f"Engine {engine.index} ended with status {engine.process.returncode} "
-                        f"while starting. The end of {engine.log}:\n{engine.log_tail()}"
+                        f"while starting. The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
                 if seconds > START_TIMEOUT_S:
                     raise EngineStartError(
                         f"Engine {engine.index} did not answer within {START_TIMEOUT_S:.0f} s. "
-                        f"The end of {engine.log}:\n{engine.log_tail()}"
+                        f"The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
             on_progress(seconds)
             time.sleep(0.2)

@@ -18,7 +18,7 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", summary="This worker can serve: it has heard the registry, and can meter")
 async def readyz(state: StateDep) -> dict[str, object]:
-    """503 only when requests would fail. A worker that lost Redis goes on serving what it knows, and says so."""
+    """503 only when requests would fail. A worker without Redis serves what it knows, and says so."""
     if not state.meter.accepting:
         raise FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
     return {"status": "ok" if state.follower.connected else "degraded", "redis": state.follower.connected}

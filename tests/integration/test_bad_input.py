@@ -36,7 +36,7 @@ BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
         (b'{"model": "/support", "messages": [{"role": "user"}]}', "model_not_found"),
         (b'{"model": "support@v0", "messages": [{"role": "user"}]}', "model_not_found"),
         (b'{"model": "support@v01", "messages": [{"role": "user"}]}', "model_not_found"),
-        ('{"model": "support@v١", "messages": [{"role": "user"}]}'.encode(), "model_not_found"),
+        ('{"model": "support@v\u0661", "messages": [{"role": "user"}]}'.encode(), "model_not_found"),
         (b'{"model": "' + b"x" * 10_000 + b'", "messages": [{"role": "user"}]}', "model_not_found"),
     ],
     ids=lambda value: repr(value)[:24] if isinstance(value, bytes) else value,

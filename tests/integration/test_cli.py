@@ -192,8 +192,10 @@ def test_an_operators_day(tmp_path, engine):
         assert gateway.stop() == 0
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_sigterm_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers):
+@pytest.mark.parametrize(
+    ("workers", "number"), [("1", signal.SIGTERM), ("2", signal.SIGTERM), ("1", signal.SIGHUP)]
+)
+def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers, number):
     with serving(tmp_path / "state", FLORIN_WORKERS=workers) as gateway:
         add_engine(gateway, engine)
         key = customer(gateway, tmp_path)
@@ -204,7 +206,7 @@ def test_sigterm_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, worke
                 model="support", messages=[{"role": "user", "content": "hi"}], stream=True
             )
             next(iter(stream))
-            gateway.process.send_signal(signal.SIGTERM)
+            gateway.process.send_signal(number)
             until(lambda: refuses(gateway.url))
             assert gateway.process.poll() is None  # the stream runs, so the gateway does
             assert [c.finish_reason for chunk in stream for c in chunk.choices][-1] is not None

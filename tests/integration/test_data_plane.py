@@ -72,12 +72,17 @@ async def test_completions_and_several_choices(town: Town):
         )
         assert {c.index async for chunk in stream for c in chunk.choices} == {0, 1, 2, 3}
     whole, streamed = await town.gateway.usage("bolt")
-    assert (whole.prompt_tokens, whole.completion_tokens) == (streamed.prompt_tokens, streamed.completion_tokens)
+    assert (whole.prompt_tokens, whole.completion_tokens) == (
+        streamed.prompt_tokens,
+        streamed.completion_tokens,
+    )
     assert whole.n == 2
 
 
 async def test_what_a_client_must_not_control_never_reaches_the_engine(town: Town):
-    async with town.gateway.client("acme", default_headers={"X-Request-Id": "mine", "X-Vllm-Priority": "-9"}) as client:
+    async with town.gateway.client(
+        "acme", default_headers={"X-Request-Id": "mine", "X-Vllm-Priority": "-9"}
+    ) as client:
         await client.chat.completions.create(
             model="support",
             messages=HELLO,
@@ -126,7 +131,9 @@ async def test_models_lists_what_the_key_may_call(town: Town):
 async def test_usage_records_are_the_engines_counts(town: Town):
     async with town.gateway.client("acme") as client:
         answer = await client.chat.completions.create(model="support", messages=HELLO, max_tokens=5)
-        stream = await client.chat.completions.create(model="support", messages=HELLO, stream=True, max_tokens=6)
+        stream = await client.chat.completions.create(
+            model="support", messages=HELLO, stream=True, max_tokens=6
+        )
         async for _ in stream:
             pass
     whole, streamed = await town.gateway.usage("acme")

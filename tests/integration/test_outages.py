@@ -20,7 +20,7 @@ import pytest
 
 from adapters.embedded import EmbeddedValkey
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.harness import OPERATOR_KEY, fake_adapter, running_gateway
 from tests.integration.conftest import Town
 from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_routing import ask, stream

@@ -8,7 +8,6 @@ from pathlib import Path
 import openai
 import pytest
 
-from loadtests.mock_engine import MockEngine
 from tests.harness import fake_adapter, running_gateway
 from tests.integration.conftest import Town
 from tests.integration.test_data_plane import HELLO, voice
@@ -201,7 +200,9 @@ async def test_requests_spread_over_the_holders_by_load(town: Town, tmp_path: Pa
     store = town.gateway.state.store
     for name, engine in (("a", town.a), ("b", town.b)):
         engine.state.adapters[version.engine_name] = version.path
-        claim = await store.claim(version.engine_name, name, slots=2, owner="t", ttl_ms=1000, ignore=["a", "b"])
+        claim = await store.claim(
+            version.engine_name, name, slots=2, owner="t", ttl_ms=1000, ignore=["a", "b"]
+        )
         assert claim.result == "claimed"
         await store.confirm(version.engine_name, name, owner="t", grace_ms=0)
     for engine in town.engines:

@@ -47,7 +47,9 @@ def test_prompts_that_are_none(prompt):
     assert caught.value.param == "prompt"
 
 
-@pytest.mark.parametrize(("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)])
+@pytest.mark.parametrize(
+    ("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)]
+)
 def test_prompts_that_are(prompt, count):
     assert parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt}).prompts == count
 
@@ -92,7 +94,7 @@ def test_the_engine_is_always_asked_for_counts():
 @given(
     st.dictionaries(
         st.text().filter(lambda k: k not in CHAT.fields and k not in CONTROLLED),
-        st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda c: st.lists(c), max_leaves=5),
+        st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=5),
     )
 )  # fmt: skip
 def test_what_florin_does_not_know_passes_through(extra):

@@ -41,7 +41,13 @@ def test_the_engines_name_and_the_counts_do_not_show():
     assert [c["model"] for c in chunks(out)] == ["support"] * 3
     assert all("usage" not in c for c in chunks(out))
     assert out.endswith(b"data: [DONE]\n\n")
-    assert (r.usage.prompt, r.usage.completion, r.usage.cached, r.usage.exact, r.done) == (5, 3, 4, True, True)
+    assert (r.usage.prompt, r.usage.completion, r.usage.cached, r.usage.exact, r.done) == (
+        5,
+        3,
+        4,
+        True,
+        True,
+    )
 
 
 def test_who_asks_for_usage_gets_it_as_openai_gives_it():

@@ -1,7 +1,7 @@
-"""Runs at the start of every Python process of an engine: API server, engine core, worker.
+"""Runs at the start of every Python process of the demo: gateway, and an engine's API server, core, worker.
 
-Each asks the kernel to kill it when its parent dies. Without that, a `kill -9` of the API server (or of
-whoever started it) leaves vLLM's engine core and worker behind for ever, with their memory.
+Each asks the kernel to kill it when its parent dies. Without that, a `kill -9` of an engine's API server (or
+of whoever started it) leaves vLLM's engine core and worker behind for ever, with their memory.
 
 With FLORIN_ENGINE_CPU set, the core and the worker, which spin while they work, keep to that processor and
 to a lower priority, so that API servers, the gateway and clients on the same machine are not starved.

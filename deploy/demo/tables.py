@@ -1,0 +1,67 @@
+"""The transcript's tables, from what the admin and finance APIs say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from deploy.demo.stack import Customer
+
+
+def customer_table(customers: Sequence[Customer]) -> Table:
+    table = Table("customer", "API key", "adapter", "content", "speaks like")
+    for c in customers:
+        table.add_row(c.name, f"{c.key[:12]}…", c.model, f"{c.digest[:19]}…", f"“{c.adapter.voice} …”")
+    return table
+
+
+def crowd_table(answered: Counter[tuple[str, str, str]]) -> Table:
+    """`answered` counts (customer, kind, engine)."""
+    engines = sorted({engine for _, _, engine in answered})
+    table = Table("customer", "kind", *(f"on {engine or 'none'}" for engine in engines))
+    for customer, kind in sorted({(c, k) for c, k, _ in answered}):
+        counts = (answered[customer, kind, engine] for engine in engines)
+        table.add_row(customer, kind, *(str(n or "") for n in counts))
+    return table
+
+
+def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
+    most = max((len(e["placements"]) for e in engines), default=0)
+    slots = max([most, *(e["slots"] for e in engines)])
+    table = Table("engine", "GPU type", "health", *(f"slot {i + 1}" for i in range(slots)))
+    for engine in engines:
+        held = [f"{p['version']} ({p['state']})" for p in engine["placements"]]
+        held += ["—"] * (slots - len(held))
+        style = "red" if engine["health"] == "down" else None
+        table.add_row(engine["engine"], engine["gpu_type"], engine["health"], *held, style=style)
+    return table
+
+
+def cost_table(report: dict[str, Any]) -> Table:
+    currency = report["currency"] or ""
+    table = Table("customer", "adapter", "GPU type")
+    for heading in ("requests", "prompt", "cached", "completion", "GPU seconds", f"cost {currency}"):
+        table.add_column(heading, justify="right")
+    for row in report["rows"]:
+        table.add_row(row["tenant"], row["adapter"], row["gpu_type"], *_figures(row))
+    totals = report["totals"]
+    if isinstance(totals, dict):
+        table.add_section()
+        table.add_row("all", "", "", *_figures(totals), style="bold")
+    return table
+
+
+def _figures(row: dict[str, Any]) -> tuple[str, ...]:
+    counts = (
+        row.get(name, "") for name in ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+    )
+    seconds = row.get("gpu_seconds")
+    cost = row.get("cost")
+    return (
+        *(str(count) for count in counts),
+        "" if seconds is None else f"{float(seconds):.2f}",
+        "no price" if cost is None else f"{float(cost):.6f}",
+    )

@@ -1,0 +1,83 @@
+"""Two real vLLM engines, started once per run and shared by all modules here.
+
+Under xdist the whole folder goes to one worker (run with `--dist loadgroup`), so that there are never more
+than two engines. A test that kills an engine asks for `mended_fleet`, which leaves the fleet whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from rich.console import Console
+
+from deploy.demo.cache import cache_home, locked
+from deploy.demo.engine_env import EngineEnv, ensure_engine_env
+from deploy.demo.engines import Fleet
+from deploy.demo.model import DemoModel, ensure_demo_model
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.xdist_group("engine"))
+            if not any(item.iter_markers("timeout")):
+                item.add_marker(pytest.mark.timeout(600))  # the first one pays for the engines' start
+
+
+@pytest.fixture(scope="session")
+def engine_env() -> EngineEnv:
+    return ensure_engine_env(Console(stderr=True))
+
+
+@pytest.fixture(scope="session")
+def demo_model(engine_env: EngineEnv) -> DemoModel:
+    return ensure_demo_model(engine_env, Console(stderr=True))
+
+
+@pytest.fixture(scope="session")
+def fleet(
+    engine_env: EngineEnv, demo_model: DemoModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """Two engines of two slots. One fleet per machine at a time: a second run waits for the first."""
+    logs = tmp_path_factory.mktemp("engines")
+    with (
+        locked(cache_home() / "engine-tests.lock", on_wait=lambda: None),
+        Fleet(engine_env, demo_model, logs=logs) as started,
+    ):
+        started.start()
+        yield started
+
+
+@pytest.fixture
+def clean_fleet(fleet: Fleet) -> Fleet:
+    """Both engines alive and without any adapter loaded, as after a start."""
+    for engine in fleet.engines:
+        if not engine.alive or not engine.healthy():
+            fleet.restart(engine.index)
+        for name in loaded(engine.url):
+            answer = httpx.post(
+                f"{engine.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=30, trust_env=False
+            )
+            assert answer.status_code == httpx.codes.OK, answer.text
+    return fleet
+
+
+@pytest.fixture
+def mended_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
+    """For tests that kill engines: what they killed is back before the next test."""
+    yield clean_fleet
+    for engine in clean_fleet.engines:
+        if not engine.alive or not engine.healthy():
+            clean_fleet.restart(engine.index)
+
+
+def loaded(url: str) -> list[str]:
+    """Names of the adapters that an engine lists."""
+    models = httpx.get(f"{url}/v1/models", timeout=30, trust_env=False).json()["data"]
+    return [m["id"] for m in models if m["parent"]]
