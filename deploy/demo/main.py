@@ -42,6 +42,8 @@ def run(*, exit_after: bool, env_file: Path | None) -> int:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=NARROWEST)
+    if env_file:
+        env_file.unlink(missing_ok=True)  # whoever waits for it must not read another run's
     with _signals():
         try:
             return _run(console, exit_after=exit_after, env_file=env_file)
@@ -51,9 +53,6 @@ def run(*, exit_after: bool, env_file: Path | None) -> int:
         except Stopped:
             console.print("Stopped.")
             return 130
-        finally:
-            if env_file:
-                env_file.unlink(missing_ok=True)  # what it names is gone
 
 
 def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:

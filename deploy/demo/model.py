@@ -1,9 +1,13 @@
-"""The demo's models as the rest of the demo sees them: made once by tiny_model.py, then cached."""
+"""The demo's models as the rest of the demo sees them: made once by tiny_model.py, then cached.
+
+`python -m deploy.demo.model` makes them, and the engines' environment before.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deploy.demo.cache import built, digest
-from deploy.demo.engine_env import EngineEnv
+from deploy.demo.engine_env import EngineEnv, EngineEnvError, ensure_engine_env
 
 SCRIPT = Path(__file__).with_name("tiny_model.py")
 
@@ -92,3 +96,16 @@ def _read(directory: Path) -> DemoModel:
             for name, a in manifest["adapters"].items()
         },
     )
+
+
+def main() -> None:
+    console = Console(stderr=True)
+    try:
+        ensure_demo_model(ensure_engine_env(console), console)
+    except (EngineEnvError, ModelError) as error:
+        console.print(str(error), style="red", markup=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,7 @@
 Each asks the kernel to kill it when its parent dies. Without that, a `kill -9` of an engine's API server (or
 of whoever started it) leaves vLLM's engine core and worker behind for ever, with their memory.
 
-With FLORIN_ENGINE_CPU set, the core and the worker, which spin while they work, keep to that processor and
-to a lower priority, so that API servers, the gateway and clients on the same machine are not starved.
+With FLORIN_ENGINE_CPU set, the core and the worker, which spin while they work, keep to that processor.
 """
 
 import ctypes
@@ -19,4 +18,3 @@ if sys.platform == "linux":
     spawned = any("multiprocessing.spawn" in word for word in sys.orig_argv)
     if spawned and (cpu := os.environ.get("FLORIN_ENGINE_CPU")):
         os.sched_setaffinity(0, {int(cpu)})
-        os.setpriority(os.PRIO_PROCESS, 0, 5)

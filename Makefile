@@ -1,0 +1,63 @@
+# `make demo` and `make test` do all of their own set-up; all they need is Python 3.11.
+# Florin lives in .venv here. The engines' environment (3.5 GB) is made once in the user's cache.
+
+BIN := .venv/bin
+READY := .venv/.ready
+FAST := tests/unit tests/contract tests/property tests/integration
+ARGS ?=
+
+.PHONY: help demo test check bench loadtest clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo                 the whole system here, with real vLLM engines, until Ctrl-C'
+	@echo 'make demo ARGS="--exit"   the same, played once'
+	@echo 'make test                 every test, real engines included'
+	@echo 'make check                lint, types, layers and the fast tests'
+	@echo 'make bench                what Florin costs per request, against a bare relay'
+	@echo 'make loadtest             a steady mixed load on the demo'
+	@echo 'make clean                remove what these made in this directory'
+
+demo: $(READY)
+	@$(BIN)/florin demo $(ARGS)
+
+test: $(READY)
+	@$(BIN)/python -m deploy.demo.model
+	$(BIN)/python -m pytest -n 2 $(FAST)
+	$(BIN)/python -m pytest tests/engine $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2 $(FAST) $(ARGS)
+
+bench: $(READY)
+	@$(BIN)/python -m loadtests.overhead $(ARGS)
+
+loadtest: $(READY)
+	@$(BIN)/python -m loadtests.run_locust $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
+	@echo "The engines' environment and the demo's models stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/florin."
+
+# Anew when the pins or the project's own description change. The mark is written last: an interrupted
+# installation is gone through again.
+$(READY): requirements.lock pyproject.toml
+	@set -e; \
+	.venv/bin/python -c '' 2>/dev/null || rm -rf .venv; \
+	for python in python3.11 python3 python; do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break; python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo 'Florin needs Python 3.11: none of python3.11, python3 and python is that.' >&2; exit 1; \
+	fi; \
+	echo "Installing Florin in .venv with $$("$$python" --version)…"; \
+	"$$python" -m venv .venv || { \
+	  echo "$$python cannot make virtual environments: install its venv module (python3.11-venv)." >&2; exit 1; }; \
+	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	.venv/bin/python -m pip install --quiet --no-deps -r requirements.lock; \
+	.venv/bin/python -m pip install --quiet --no-deps -e .; \
+	touch $@
