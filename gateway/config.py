@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -15,6 +16,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+
+_SECRET = {"redis_url", "ledger_url", "operator_key"}
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -68,11 +71,13 @@ class Settings(BaseSettings):
         "and cold loads included; afterwards it gets a 503.",
     )
     load_timeout: PositiveFloat = Field(
-        30.0, description="Seconds that an engine may take to load an adapter."
+        30.0, description="Seconds that an engine may take to load, unload or list adapters."
     )
     connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
     engine_idle_timeout: PositiveFloat = Field(
-        120.0, description="Seconds of silence after which an engine that is answering is given up."
+        600.0,
+        description="Seconds of silence after which an engine is given up. An answer that is not streamed is "
+        "silent until it is whole. (Dead engines are noticed much sooner.)",
     )
     probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
     probe_timeout: PositiveFloat = Field(
@@ -127,8 +132,15 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        lines = [
-            f"FLORIN_{'_'.join(str(p) for p in e['loc']).upper()}: {e['msg']} (it is {e['input']!r})"
-            for e in error.errors()
-        ]
-        raise SettingsError("\n".join(lines)) from error
+        raise SettingsError("\n".join(_sentence(e) for e in error.errors())) from None
+    except (yaml.YAMLError, TypeError, ValueError, OSError) as error:
+        raise SettingsError(f"florin.yaml cannot be read as a mapping of settings: {error}") from None
+
+
+def _sentence(error: Any) -> str:
+    """One wrong setting. What may hold a password is not repeated."""
+    name = str(error["loc"][0])
+    shown = "" if name in _SECRET else f" (it is {error['input']!r})"
+    known = name in Settings.model_fields
+    where = f"FLORIN_{name.upper()}" if known else f"florin.yaml: {name}"
+    return f"{where}: {error['msg']}{shown}"

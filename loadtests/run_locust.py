@@ -31,7 +31,7 @@ DEMO_PATIENCE = 1800.0
 """Seconds; the very first demo on a machine builds the engines' environment."""
 LEDGER_PATIENCE = 15.0
 """Seconds until what was metered must be in the ledger."""
-console = Console()
+console = Console(width=max(Console().width, 110))
 
 
 def main() -> int:

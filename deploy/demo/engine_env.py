@@ -25,6 +25,14 @@ ADVICE = (
     "If pip finds no torch with '+cpu' in its version, it does not know PyTorch's CPU wheels: set "
     "PIP_EXTRA_INDEX_URL to PyTorch's CPU index and run the command again."
 )
+IMPORTS = (
+    "peft",
+    "transformers.models.llama.modeling_llama",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.engine.core",
+    "vllm.v1.worker.cpu_worker",
+)
 SHRINK = """
     outputs = torch.einsum("bi, boi -> bo", inputs, selected_loras)
 
@@ -122,13 +130,19 @@ def _mend(directory: Path) -> None:
     file.write_text(text.replace(old, new))
 
 
+def engine_environ() -> dict[str, str]:
+    """This process's environment, for Python processes of the engines' environment. They may write bytecode:
+    each process of an engine imports thousands of modules, and would compile all of them at every start."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _compile(directory: Path, console: Console) -> None:
     """Import once what engines import, so that their many processes find it compiled."""
-    command = [str(directory / "bin" / "python"), "-c", "import peft, vllm.entrypoints.openai.api_server"]
+    command = [str(directory / "bin" / "python"), "-c", f"import {', '.join(IMPORTS)}"]
     with console.status("compiling…"):
         done = subprocess.run(  # noqa: S603 - the environment just made
             command,
-            env={**os.environ, "VLLM_TARGET_DEVICE": "cpu"},
+            env=engine_environ() | {"VLLM_TARGET_DEVICE": "cpu"},
             capture_output=True,
             text=True,
             check=False,
@@ -142,7 +156,7 @@ def _pip_install(directory: Path, console: Console) -> None:
     wanted = sum(1 for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#"))
     command = [directory / "bin" / "python", "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
     command += ["--no-compile", "--disable-pip-version-check", "-r", REQUIREMENTS]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = engine_environ() | {"PYTHONUNBUFFERED": "1"}
     tail: deque[str] = deque(maxlen=15)
     columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), TimeElapsedColumn())
     with (

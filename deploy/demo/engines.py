@@ -26,7 +26,7 @@ from typing import Self
 
 import httpx
 
-from deploy.demo.engine_env import EngineEnv
+from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.model import DemoModel
 
 SITE = Path(__file__).with_name("child_site")
@@ -260,7 +260,7 @@ class Fleet:
             "NO_COLOR": "1",
         }
         if self.env.gpus:
-            return {**os.environ, **common, "CUDA_VISIBLE_DEVICES": str(engine.index % self.env.gpus)}
+            return {**engine_environ(), **common, "CUDA_VISIBLE_DEVICES": str(engine.index % self.env.gpus)}
         processors = sorted(os.sched_getaffinity(0))
         cpu = str(processors[engine.index % len(processors)])
         own = {
@@ -270,7 +270,7 @@ class Fleet:
             "FLORIN_ENGINE_CPU": cpu,
             "TORCHDYNAMO_DISABLE": "1",  # else the first request with logprobs compiles for 16 s
         }
-        return {**os.environ, **common, **own}
+        return {**engine_environ(), **common, **own}
 
 
 def _reserve_port() -> socket.socket:

@@ -29,6 +29,7 @@ from deploy.demo.transcript import Transcript
 
 USUAL_PORT = 8080
 """Where `florin` commands look if FLORIN_URL is not set."""
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NARROWEST = 110
 """Columns when the transcript goes to a file or a pipe."""
 
@@ -183,15 +184,18 @@ def _port(exit_after: bool) -> int:  # noqa: FBT001 - private, one caller
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGINT and SIGTERM raise Stopped once; while things are being stopped, further ones are ignored."""
+    """SIGINT, SIGTERM and a closed terminal raise Stopped once; while things are being stopped, further ones
+    are ignored. Under nohup a closed terminal stops nothing."""
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heeded = STOPPING[:2] if nohup else STOPPING
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in heeded:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped
 
-    old = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    old = {each: signal.signal(each, stop) for each in heeded}
     try:
         yield
     finally:

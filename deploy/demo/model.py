@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from deploy.demo.cache import built, digest
-from deploy.demo.engine_env import EngineEnv, EngineEnvError, ensure_engine_env
+from deploy.demo.engine_env import EngineEnv, EngineEnvError, engine_environ, ensure_engine_env
 
 SCRIPT = Path(__file__).with_name("tiny_model.py")
 
@@ -65,6 +65,7 @@ def _make(env: EngineEnv, directory: Path, console: Console) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=engine_environ(),
         ) as process,
     ):
         assert process.stdout

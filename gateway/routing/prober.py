@@ -30,23 +30,28 @@ class Prober:
         self._metrics = metrics
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
 
     async def run(self) -> None:
         """One loop for each registered engine; cancel to stop."""
         try:
             while True:
                 states = {s.engine.name: s for s in self._pool.states()}
+                for name, (task, state) in list(self._watched.items()):
+                    if states.get(name) is not state:
+                        del self._watched[name]
+                        task.cancel()
+                        self._metrics.forget_engine(name, state.engine.gpu_type)
                 for name, state in states.items():
-                    if name not in self._tasks or self._tasks[name].done():
-                        self._tasks[name] = asyncio.create_task(self._watch(state), name=f"probe {name}")
-                for name in self._tasks.keys() - states.keys():
-                    self._tasks.pop(name).cancel()
+                    if name not in self._watched:
+                        task = asyncio.create_task(self._watch(state), name=f"probe {name}")
+                        self._watched[name] = (task, state)
                 await asyncio.sleep(min(0.25, self._interval))
         finally:
-            for task in self._tasks.values():
+            tasks = [task for task, _ in self._watched.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
         for count in itertools.count():
@@ -69,7 +74,7 @@ class Prober:
                 self._pool.mark_down(state, f"/health says {status}")
         except TimeoutError:
             self._pool.missed(state, "/health does not answer in time")
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             self._pool.mark_down(state, f"/health: {error}")
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
 

@@ -47,7 +47,7 @@ class Relay:
         if any(choice.get("finish_reason") == "abort" for choice in choices):
             raise _stopping()
         answer["model"] = self.call.model
-        self._begin()
+        self.lease.begun = True
         self.record.end(Outcome.OK, billable=True, exact=True)
         await self.exchange.respond(200, orjson.dumps(answer))
 
@@ -89,6 +89,7 @@ class Relay:
         await exchange.end_stream(end)
 
     def _begin(self) -> None:
+        """The first event is here: the request stays on this engine."""
         self.lease.begun = True
         self.record.first_token()
 

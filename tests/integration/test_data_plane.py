@@ -146,7 +146,9 @@ async def test_usage_records_are_the_engines_counts(town: Town):
         assert record.adapter == "acme/support"
         assert record.version == "v1"
         assert record.gpu_type in {"h100", "l40s"}
-        assert record.dispatched <= record.first_token <= record.ended
+        assert record.dispatched < record.ended
+    assert whole.first_token is None  # nobody saw it
+    assert streamed.dispatched <= streamed.first_token <= streamed.ended
 
 
 async def test_five_hundred_open_streams_on_one_worker(town: Town):

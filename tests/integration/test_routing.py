@@ -47,7 +47,7 @@ async def test_the_least_recently_used_idle_version_gives_way(town: Town):
     await town.gateway.set_state("b", "cordoned")
     for tenant in ("acme", "bolt", "acme"):
         await ask(town, tenant)
-    await asyncio.sleep(0.3)  # recency is flushed in batches
+    await asyncio.sleep(1.2)  # a fresh load is protected for a second, and recency comes in batches
     await ask(town, "corgi")
     assert set(town.a.state.adapters) == {voice(town, "acme/support"), voice(town, "corgi/support")}
 
@@ -155,8 +155,9 @@ async def test_a_request_that_kills_engines_does_not_kill_the_whole_fleet(town: 
 
 async def test_the_engines_refusal_reaches_the_client_in_its_words(town: Town):
     with pytest.raises(openai.BadRequestError) as caught:
-        await ask(town, "acme", max_tokens=1_000_000)
-    assert "max_model_len" in caught.value.message
+        async with town.gateway.client("acme") as client:
+            await client.completions.create(model="support", prompt="word " * 20_000)
+    assert "maximum context length" in caught.value.message
     assert "fl-" not in caught.value.response.text
 
 
@@ -208,4 +209,4 @@ async def test_requests_spread_over_the_holders_by_load(town: Town, tmp_path: Pa
     for engine in town.engines:
         engine.faults.update({"event_delay": 0.02})
     await asyncio.gather(*(stream(town, "acme") for _ in range(20)))
-    assert {len(engine.state.calls) for engine in town.engines} == {10}
+    assert [len(engine.state.calls) for engine in town.engines] == [10, 10]

@@ -1,0 +1,66 @@
+"""The README tells the truth: settings, error codes, metrics, checks and commands are all there, as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from adapters.findings import CODES as FINDINGS
+from gateway.cli import app
+from gateway.config import Settings
+from gateway.errors import CODES
+from gateway.metrics import METRICS
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def settings_rows() -> list[str]:
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = field.default.get_secret_value() if name == "operator_key" else field.default
+        shown = f"`{default}`" if default not in {"", None} else "–"
+        rows.append(f"| `FLORIN_{name.upper()}` | {shown} | {field.description} |")
+    return rows
+
+
+def error_rows() -> list[str]:
+    return [f"| `{name}` | {c.status} | {c.cause} | {c.cure} |" for name, c in CODES.items()]
+
+
+def metric_rows() -> list[str]:
+    return [f"| `{name}` | {text} |" for name, text in METRICS.items()]
+
+
+def finding_rows() -> list[str]:
+    return [f"| `{name}` | {text} |" for name, text in FINDINGS.items()]
+
+
+def commands() -> list[str]:
+    root = typer.main.get_command(app)
+    found = []
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found += [f"florin {name} {i}" for i in inner] if inner else [f"florin {name}"]
+    return found
+
+
+@pytest.mark.parametrize("row", [*settings_rows(), *error_rows(), *metric_rows(), *finding_rows()])
+def test_each_row_stands_in_the_readme(row: str):
+    assert row in README
+
+
+@pytest.mark.parametrize("command", commands())
+def test_each_command_stands_in_the_readme(command: str):
+    assert command in README
+
+
+def test_the_readme_names_nothing_that_is_gone():
+    listed = {line.split("`")[1] for line in README.splitlines() if line.startswith("| `")}
+    known = {f"FLORIN_{name.upper()}" for name in Settings.model_fields} | CODES.keys() | METRICS.keys()
+    assert not {
+        name
+        for name in listed - known - FINDINGS.keys()
+        if name.startswith(("FLORIN_", "florin_")) or (name.islower() and "_" in name)
+    }
