@@ -2,7 +2,7 @@
 
 Run it by `make loadtest` (loadtests/run_locust.py), which sets the FLORIN_* variables of the demo's env file;
 or by hand, `locust -f loadtests/locustfile.py`, with the same variables set. Every answer is checked: status,
-adapter, text, finish reason, usage, the end of the stream.
+adapter, finish reason, usage, the end of the stream.
 """
 
 from __future__ import annotations

@@ -27,12 +27,13 @@ from loadtests.overhead.contestants import Contestant
 from loadtests.overhead.loadgen import Result
 
 BENCH_CORE = 1
-CONNECTIONS, EVENT_DELAY, STREAM_TOKENS, ANSWER_TOKENS = 16, 0.020, 250, 8
+CONNECTIONS, STREAM_TOKENS, ANSWER_TOKENS = 16, 250, 8
 MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
 BUSY = 0.5
 """Load average from which on other work is suspected."""
 LOADS = ("plain", "streams")
 CONTESTANTS = ("florin", "bare", "raw")
+Rounds = dict[str, dict[str, list[Result]]]
 
 
 def main() -> int:
@@ -51,20 +52,22 @@ def main() -> int:
     return _conclude(options, results, load_before)
 
 
-def _all_rounds(
-    options: argparse.Namespace, field: list[Contestant], engine: MockProcess
-) -> dict[tuple[str, str], list[Result]]:
-    """(Contestant, load) → one result for each round."""
+def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: MockProcess) -> Rounds:
+    """Load → contestant → one result for each round. Disturbed rounds are made up for, as many again at
+    most."""
     speaker = _speaker(engine)
-    results: dict[tuple[str, str], list[Result]] = {}
+    results: Rounds = {}
     for load in options.loads:
-        engine.faults(event_delay=EVENT_DELAY if load == "streams" else 0.0)
-        for number in range(options.rounds):
-            Console(stderr=True).print(f"{load}, round {number + 1} of {options.rounds}", style="dim")
+        engine.faults(event_delay=report.EVENT_DELAY if load == "streams" else 0.0)
+        job = _streams(options, speaker) if load == "streams" else _plain(speaker)
+        rounds = results[load] = {contestant.name: [] for contestant in field}
+        for number in range(2 * options.rounds):
+            if len(report.undisturbed(rounds)) >= options.rounds:
+                break
+            Console(stderr=True).print(f"{load}, round {number + 1}", style="dim")
             for contestant in field:
-                job = _streams(options, speaker) if load == "streams" else _plain(speaker)
                 result = _measure(contestant, engine, job | {"seconds": options.seconds}, speaker)
-                results.setdefault((contestant.name, load), []).append(result)
+                rounds[contestant.name].append(result)
                 if result.errors:
                     say = f"{contestant.name}: {result.errors} errors; the first: {result.first_error}"
                     print(say, file=sys.stderr)
@@ -144,15 +147,16 @@ def _measure(contestant: Contestant, engine: MockProcess, job: dict[str, Any], s
     return Result(**orjson.loads(done.stdout))
 
 
-def _conclude(
-    options: argparse.Namespace, results: dict[tuple[str, str], list[Result]], load_before: float
-) -> int:
+def _conclude(options: argparse.Namespace, results: Rounds, load_before: float) -> int:
     """Show, write, judge: the exit code."""
-    figures = [report.figures(name, load, rounds) for (name, load), rounds in results.items()]
-    verdicts = []
-    for load in options.loads:
-        rounds = {name: results[name, load] for name in options.only}
-        verdicts += [v for v in (report.ratios(figures, load, rounds),) if v]
+    figures, verdicts = [], []
+    for load, rounds in results.items():
+        clean = report.undisturbed(rounds)
+        for name, all_rounds in rounds.items():
+            figures.append(report.figures(name, load, [all_rounds[i] for i in clean] or all_rounds))
+        verdict = report.verdict(load, rounds)
+        verdicts += [verdict] if verdict else []
+    failed = any(result.errors for rounds in results.values() for r in rounds.values() for result in r)
     report.show(figures, verdicts)
     if load_before > BUSY:
         print(
@@ -167,7 +171,7 @@ def _conclude(
             "verdicts": verdicts,
         }
         options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    if any(f.errors for f in figures):
+    if failed:
         return 1
     return 1 if options.check and not all(v["met"] for v in verdicts) else 0
 

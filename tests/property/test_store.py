@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -254,8 +255,9 @@ async def play(url: str, prefix: str, sequence: list[dict]) -> None:
         await real.close()
 
 
+@pytest.mark.timeout(600)  # shrinking a failure takes its time
 @settings(
-    max_examples=int(os.environ.get("FLORIN_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("FLORIN_EXAMPLES", "30")),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

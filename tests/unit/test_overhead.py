@@ -7,7 +7,7 @@ import pytest
 from loadtests.mock_engine import MockEngine, text
 from loadtests.overhead import cpu
 from loadtests.overhead.loadgen import Job, Load, Result
-from loadtests.overhead.report import figures, ratios
+from loadtests.overhead.report import figures, verdict
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -70,26 +70,39 @@ async def test_events_cut_anywhere_are_counted_alike(engine):
     assert (result.errors, result.first_error) == (0, "")
 
 
-def test_the_ratio_is_of_rounds_and_errors_miss_the_target():
-    def round_(seconds, errors=0):
-        return Result(
-            seconds=1.0, answers=1000, errors=errors, cpu={"gateway": seconds, "mock": 0.1, "loadgen": 0.1}
-        )
+def round_(seconds: float, *, errors: int = 0, gap: float = 21.0) -> Result:
+    used = {"gateway": seconds, "mock": 0.1, "loadgen": 0.1}
+    return Result(seconds=1.0, answers=1000, errors=errors, cpu=used, gap_ms={"p99": gap})
 
+
+def test_the_ratio_is_taken_within_each_round():
     rounds = {
         "bare": [round_(0.2), round_(0.4), round_(0.2)],
         "florin": [round_(0.24), round_(0.48), round_(0.3)],
     }
-    measured = [figures(name, "plain", results) for name, results in rounds.items()]
-    verdict = ratios(measured, "plain", rounds)
-    assert verdict["median"] == pytest.approx(1.2)
-    assert verdict["most"] == pytest.approx(1.5)
-    assert verdict["met"]
-    assert measured[1].cpu_us == pytest.approx(300)
+    judged = verdict("plain", rounds)
+    assert judged["median"] == pytest.approx(1.2)
+    assert judged["most"] == pytest.approx(1.5)
+    assert judged["met"]
+    assert figures("florin", "plain", rounds["florin"]).cpu_us == pytest.approx(300)
 
-    rounds["florin"][0] = round_(0.24, errors=1)
-    measured = [figures(name, "plain", results) for name, results in rounds.items()]
-    assert not ratios(measured, "plain", rounds)["met"]
+
+def test_a_wrong_answer_misses_the_target():
+    rounds = {"bare": [round_(0.2)], "florin": [round_(0.2, errors=1)]}
+    assert not verdict("plain", rounds)["met"]
+
+
+def test_rounds_whose_streams_bunched_up_are_not_judged():
+    bare, florin = [round_(0.1, gap=80.0), round_(0.2)], [round_(0.2), round_(0.22)]
+    judged = verdict("streams", {"bare": bare, "florin": florin})
+    assert (judged["undisturbed"], judged["rounds"]) == (1, 2)
+    assert judged["median"] == pytest.approx(1.1)
+    none_clean = verdict("streams", {"bare": bare[:1], "florin": florin[:1]})
+    assert (none_clean["undisturbed"], none_clean["met"]) == (0, False)
+
+
+def test_without_both_there_is_nothing_to_judge():
+    assert verdict("plain", {"bare": [round_(0.2)]}) is None
 
 
 def test_cpu_time_is_of_this_process_and_grows():
