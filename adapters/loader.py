@@ -64,7 +64,7 @@ class Flight:
 
 @dataclass(slots=True)
 class Failure:
-    error: PlacementError
+    reason: str
     until: float
     backoff: float
 
@@ -100,7 +100,7 @@ class Loader:
         name = version.engine_name
         failure = self._failures.get(name)
         if failure and self.clock() < failure.until:
-            raise failure.error
+            raise LoadFailedError(failure.reason)
         flight = self._flights.get(name)
         if flight is None:
             task = asyncio.create_task(self._fly(version, choose, reload_on), name=f"load {version.id}")
@@ -116,6 +116,13 @@ class Loader:
         finally:
             flight.waiters -= 1
 
+    async def close(self) -> None:
+        """End what still flies. Its claims lapse by themselves."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def _landed(self, name: str, task: asyncio.Task[str]) -> None:
         del self._flights[name]
         if task.cancelled():
@@ -124,7 +131,7 @@ class Loader:
         if isinstance(error, LoadFailedError):
             last = self._failures.get(name)
             backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
-            self._failures[name] = Failure(error, self.clock() + backoff, backoff)
+            self._failures[name] = Failure(str(error), self.clock() + backoff, backoff)
         elif error is None:
             self._failures.pop(name, None)
 

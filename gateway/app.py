@@ -113,6 +113,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             changed=changed,
             before_claim=pool.flush,
         )
+        stack.push_async_callback(loader.close)
         router = Router(catalog, pool, loader, changed, timeout=settings.placement_timeout)
         upstream = Upstream(
             session, connect_timeout=settings.connect_timeout, idle_timeout=settings.engine_idle_timeout

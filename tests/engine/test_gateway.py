@@ -75,7 +75,9 @@ def counters(fleet: Fleet) -> Counter[str]:
     total: Counter[str] = Counter()
     for engine in fleet.engines:
         text = httpx.get(f"{engine.url}/metrics", timeout=30, trust_env=False).text
-        for name, value in re.findall(r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)", text, re.M):
+        for name, value in re.findall(
+            r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)", text, re.MULTILINE
+        ):
             total[name] += int(float(value))
     return total
 
@@ -128,7 +130,7 @@ async def test_a_cold_adapter_with_twenty_waiters_is_loaded_once(
     name = gateway.state.catalog.versions["acme/support@v1"].engine_name
     assert sum(name in loaded(engine.url) for engine in clean_fleet.engines) == 1
     metrics = gateway.state.metrics.render().decode()
-    loads = re.findall(r'^florin_adapter_loads_total\{.*result="(\w+)"\} (\S+)', metrics, re.M)
+    loads = re.findall(r'^florin_adapter_loads_total\{.*result="(\w+)"\} (\S+)', metrics, re.MULTILINE)
     assert loads == [("ok", "1.0")]
 
 
@@ -201,7 +203,8 @@ async def test_a_client_that_hangs_up_frees_the_engine_within_a_second(gateway: 
         for engine in clean_fleet.engines:
             text = httpx.get(f"{engine.url}/metrics", timeout=30, trust_env=False).text
             total += sum(
-                int(float(v)) for v in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)", text, re.M)
+                int(float(v))
+                for v in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)", text, re.MULTILINE)
             )
         return total
 

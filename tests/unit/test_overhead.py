@@ -70,39 +70,45 @@ async def test_events_cut_anywhere_are_counted_alike(engine):
     assert (result.errors, result.first_error) == (0, "")
 
 
-def round_(seconds: float, *, errors: int = 0, gap: float = 21.0) -> Result:
-    used = {"gateway": seconds, "mock": 0.1, "loadgen": 0.1}
-    return Result(seconds=1.0, answers=1000, errors=errors, cpu=used, gap_ms={"p99": gap})
+def plain(cost_us: float, *, errors: int = 0, share: float = 0.9) -> Result:
+    used = {"gateway": share, "mock": 0.1, "loadgen": 0.1}
+    return Result(seconds=1.0, answers=round(share * 1e6 / cost_us), errors=errors, cpu=used)
+
+
+def streams(cost_us: float, *, gap: float = 21.0) -> Result:
+    used = {"gateway": cost_us / 100, "mock": 0.1, "loadgen": 0.1}
+    return Result(seconds=1.0, events=10_000, cpu=used, gap_ms={"p99": gap})
 
 
 def test_the_ratio_is_taken_within_each_round():
-    rounds = {
-        "bare": [round_(0.2), round_(0.4), round_(0.2)],
-        "florin": [round_(0.24), round_(0.48), round_(0.3)],
-    }
+    rounds = {"bare": [plain(200), plain(400), plain(200)], "florin": [plain(240), plain(480), plain(300)]}
     judged = verdict("plain", rounds)
-    assert judged["median"] == pytest.approx(1.2)
-    assert judged["most"] == pytest.approx(1.5)
+    assert judged["median"] == pytest.approx(1.2, rel=0.01)
+    assert judged["most"] == pytest.approx(1.5, rel=0.01)
     assert judged["met"]
-    assert figures("florin", "plain", rounds["florin"]).cpu_us == pytest.approx(300)
+    assert figures("florin", "plain", rounds["florin"]).cpu_us == pytest.approx(300, rel=0.01)
+
+
+def test_a_cost_above_the_target_misses_it():
+    assert not verdict("plain", {"bare": [plain(200)], "florin": [plain(290)]})["met"]
+    assert not verdict("streams", {"bare": [streams(30)], "florin": [streams(40)]})["met"]
 
 
 def test_a_wrong_answer_misses_the_target():
-    rounds = {"bare": [round_(0.2)], "florin": [round_(0.2, errors=1)]}
-    assert not verdict("plain", rounds)["met"]
+    assert not verdict("plain", {"bare": [plain(200)], "florin": [plain(200, errors=1)]})["met"]
 
 
-def test_rounds_whose_streams_bunched_up_are_not_judged():
-    bare, florin = [round_(0.1, gap=80.0), round_(0.2)], [round_(0.2), round_(0.22)]
+def test_disturbed_rounds_are_not_judged():
+    bare, florin = [streams(10, gap=80.0), streams(20)], [streams(20), streams(22)]
     judged = verdict("streams", {"bare": bare, "florin": florin})
     assert (judged["undisturbed"], judged["rounds"]) == (1, 2)
     assert judged["median"] == pytest.approx(1.1)
-    none_clean = verdict("streams", {"bare": bare[:1], "florin": florin[:1]})
+    none_clean = verdict("plain", {"bare": [plain(300, share=0.3)], "florin": [plain(200)]})
     assert (none_clean["undisturbed"], none_clean["met"]) == (0, False)
 
 
 def test_without_both_there_is_nothing_to_judge():
-    assert verdict("plain", {"bare": [round_(0.2)]}) is None
+    assert verdict("plain", {"bare": [plain(200)]}) is None
 
 
 def test_cpu_time_is_of_this_process_and_grows():

@@ -1,0 +1,78 @@
+"""Hanging up at any moment ends the lease and the usage record exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from tests.integration.conftest import Town
+from tests.integration.test_routing import ask, stream
+
+BODY = (
+    b'{"model": "support", "stream": %s, "max_tokens": 10, "messages": [{"role": "user", "content": "Hi"}]}'
+)
+
+
+async def hang_up_after(town: Town, tenant: str, seconds: float, *, streamed: bool) -> None:
+    body = BODY % (b"true" if streamed else b"false")
+    host, port = town.gateway.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
+        + town.gateway.keys[tenant].encode()
+        + b"\r\ncontent-length: %d\r\n\r\n" % len(body)
+        + body
+    )
+    await writer.drain()
+    await asyncio.sleep(seconds)
+    writer.transport.abort()
+
+
+async def settled(town: Town) -> None:
+    """No request is in flight any more, and nothing is left of any."""
+    pool = town.gateway.state.pool
+    deadline = time.monotonic() + 10
+    while any(s.in_flight or s.leases for s in pool.states()):
+        assert time.monotonic() < deadline, pool
+        await asyncio.sleep(0.02)
+    assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_at_every_moment_of_a_request(town: Town, streamed: bool):
+    await ask(town, "acme")
+    for engine in town.engines:
+        engine.faults.update({"first_byte_delay": 0.02, "event_delay": 0.003})
+    steps = 60
+    await asyncio.gather(*(hang_up_after(town, "acme", i / 1000, streamed=streamed) for i in range(steps)))
+    await settled(town)
+    records = await town.gateway.usage("acme")
+    assert len({r.id for r in records}) == len(records)
+    assert len(records) == len(town.calls())  # an attempt that reached an engine is there once
+    assert {r.outcome for r in records} <= {"ok", "client_abort"}
+    assert await ask(town, "acme") == await stream(town, "acme")
+
+
+async def test_while_waiting_for_a_cold_adapter(town: Town):
+    """Those who stay get their answer; the load is made once, whoever leaves."""
+    for engine in town.engines:
+        engine.faults.update({"load_delay": 0.3})
+    leaving = [hang_up_after(town, "acme", i / 50, streamed=False) for i in range(10)]
+    staying = [ask(town, "acme") for _ in range(3)]
+    answers = await asyncio.gather(*leaving, *staying)
+    assert len(set(answers[10:])) == 1
+    await settled(town)
+    assert len(town.loads()) == 1
+
+
+async def test_when_everyone_who_wanted_a_cold_adapter_has_left(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"load_delay": 0.2})
+    await asyncio.gather(*(hang_up_after(town, "acme", 0.05, streamed=False) for _ in range(5)))
+    await settled(town)
+    for engine in town.engines:
+        engine.faults.reset()
+    assert await ask(town, "acme")
+    assert len(town.loads()) == 1

@@ -1,0 +1,128 @@
+"""Engines that go on failing, not just once: whoever can still serve does, and the client sees none of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from adapters import loader
+from adapters.model import dump
+from adapters.store import Change
+from tests.harness import running_gateway
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import HELLO, voice
+from tests.integration.test_routing import ask, stream
+
+
+def holder_of(town: Town) -> tuple[str, object]:
+    ((name, engine),) = [(n, e) for n, e in (("a", town.a), ("b", town.b)) if e.state.calls]
+    return name, engine
+
+
+@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 503}, {"abort": True}], ids=str)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_the_only_holder_fails_for_good(town: Town, fault: dict, streamed: bool):
+    """`/health` may go on saying 200 all the while, as a draining vLLM's does."""
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update(fault)
+    assert voice(town, "acme/support") in await (stream if streamed else ask)(town, "acme")
+
+
+async def test_an_aborted_stream_that_arrives_in_one_piece_goes_elsewhere(town: Town):
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"abort": True, "merge": 50, "times": 1})
+    assert voice(town, "acme/support") in await stream(town, "acme")
+
+
+async def test_a_load_that_one_engine_refuses_is_made_on_another(town: Town):
+    town.a.faults.update({"load_status": 500})
+    town.b.faults.update({"load_status": 0})
+    for tenant in ("acme", "bolt"):
+        assert voice(town, f"{tenant}/support") in await ask(town, tenant)
+    assert {engine for engine, _ in town.loads()} == {"b"}
+
+
+async def test_a_load_that_outlives_its_claim_is_confirmed_by_the_next(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loader, "CLAIM_MS", 200)
+    for engine in town.engines:
+        engine.faults.update({"load_delay": 0.5})
+    assert voice(town, "acme/support") in await ask(town, "acme")
+    assert len(town.loads()) == 1
+
+
+async def test_an_engine_that_was_half_removed_holds_nothing_up(town: Town):
+    """The gateway died, or lost Redis, between forgetting the engine and forgetting its placement."""
+    await ask(town, "acme")
+    name, _ = holder_of(town)
+    await town.gateway.state.commit(Change("engine", name, None))
+    assert voice(town, "acme/support") in await ask(town, "acme")
+
+
+async def test_an_engine_that_no_longer_serves_the_base_model_is_passed_over(town: Town):
+    await town.gateway.add_tenant("dora", base_access=True)
+    town.a.state.spec = type(town.a.state.spec)(base="renamed")
+    async with asyncio.timeout(3):
+        await asyncio.gather(*(ask(town, "dora", "base") for _ in range(4)))
+
+
+async def test_an_engine_removed_and_added_again_is_probed(town: Town):
+    engines = town.gateway.state.catalog.engines
+    pool = town.gateway.state.pool
+    old = engines["a"]
+    while not pool.state("a").healthy:
+        await asyncio.sleep(0.02)
+    await town.gateway.state.commit(Change("engine", "a", None))
+    assert pool.state("a") is None
+    await town.gateway.state.commit(Change("engine", "a", dump(old)))
+    async with asyncio.timeout(3):
+        while not pool.state("a").healthy:
+            await asyncio.sleep(0.02)
+
+
+async def test_where_every_slot_is_pinned_the_answer_is_immediate(town: Town):
+    await town.gateway.set_state("b", "draining")
+    for tenant in ("acme", "bolt"):
+        await ask(town, tenant)
+        await town.gateway.state.commit(Change("pin", voice(town, f"{tenant}/support"), "{}"))
+    async with asyncio.timeout(3):
+        with pytest.raises(openai.InternalServerError) as caught:
+            await ask(town, "corgi")
+    assert caught.value.code == "no_engine"
+    assert "pinned" in caught.value.message
+
+
+async def test_a_whole_answer_may_take_longer_than_a_silence_within_one(tmp_path, valkey_url, prefix, town):
+    async with running_gateway(tmp_path / "second", valkey_url, prefix, engine_idle_timeout=0.5) as second:
+        second.keys = town.gateway.keys
+        for engine in town.engines:
+            engine.faults.update({"first_byte_delay": 1.2})
+        text = await ask(Town(second, town.a, town.b, tmp_path), "acme")
+    assert voice(town, "acme/support") in text
+    assert len(town.calls()) == 1
+
+
+async def test_what_an_engine_says_about_others_stays_inside(town: Town):
+    """A load that ends in confusion tells the client nothing of URLs and other tenants' names."""
+    for engine in town.engines:
+        engine._routes["GET", "/v1/models"] = lambda connection, _: connection.answer(200, b"[]")
+    with pytest.raises(openai.InternalServerError) as caught:
+        await ask(town, "acme")
+    assert caught.value.code == "load_failed"
+    assert "127.0.0.1" not in caught.value.response.text
+
+
+@pytest.mark.parametrize(
+    "body", [{"best_of": "x"}, {"best_of": [1]}, {"prompt": []}, {"prompt": {}}, {"suffix": 1}], ids=str
+)
+async def test_fields_of_the_other_endpoint_break_nothing(town: Town, body: dict):
+    async with town.gateway.client("acme") as client:
+        try:
+            await client.chat.completions.create(model="support", messages=HELLO, extra_body=body)
+        except openai.BadRequestError as error:
+            assert error.code == "invalid_value"
