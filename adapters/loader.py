@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from adapters.catalog import Catalog
@@ -31,12 +32,24 @@ log = logging.getLogger(__name__)
 GRACE_MS = 1_000
 """A fresh load is protected this long: its waiters are on their way, their leases not yet flushed."""
 CLAIM_MS = 10_000
-"""After this, a load's claim may be taken over. A load that takes longer is then done twice, which is
-harmless: the engine says that it has it already."""
+"""After this, a load's claim may be taken over. A load that takes longer is then claimed and done again,
+which is harmless: the engine says that it has it already."""
 RETRY_SECONDS = 0.1
 """Between claims while every slot is in use: leases of other workers end in batches of this rhythm."""
+PATIENCE_SECONDS = 2.0
+"""For a slot elsewhere than on the engines to be avoided."""
 FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0
 """Seconds for which a failed load answers at once, doubling."""
+MAX_REFUSALS = 2
+"""One engine's refusal may be the engine's own trouble; a second one's says that it is the adapter."""
+
+
+class Loaded(StrEnum):
+    OK = "ok"
+    LOST = "lost"
+    """The claim was no longer ours at the end."""
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
 
 
 class Choose(Protocol):
@@ -90,11 +103,18 @@ class Loader:
     _engine_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def ensure_resident(
-        self, version: Version, choose: Choose, *, deadline: float, reload_on: str | None = None
+        self,
+        version: Version,
+        choose: Choose,
+        *,
+        deadline: float,
+        reload_on: str | None = None,
+        avoid: Collection[str] = (),
     ) -> str:
         """The name of an engine that holds `version`. `deadline` is on the loader's clock.
 
         `reload_on` names an engine that is assigned the version but answered that it does not know it.
+        `avoid`: engines that may hold it, but have failed the request: better another load than those.
         Raises NoEngineError, LoadFailedError, PlacementError (the deadline), StoreUnavailableError.
         """
         name = version.engine_name
@@ -103,7 +123,8 @@ class Loader:
             raise LoadFailedError(failure.reason)
         flight = self._flights.get(name)
         if flight is None:
-            task = asyncio.create_task(self._fly(version, choose, reload_on), name=f"load {version.id}")
+            flying = self._fly(version, choose, reload_on, frozenset(avoid))
+            task = asyncio.create_task(flying, name=f"load {version.id}")
             flight = self._flights[name] = Flight(task, deadline)
             task.add_done_callback(lambda t: self._landed(name, t))
         flight.deadline = max(flight.deadline, deadline)
@@ -135,13 +156,18 @@ class Loader:
         elif error is None:
             self._failures.pop(name, None)
 
-    async def _fly(self, version: Version, choose: Choose, reload_on: str | None) -> str:
-        name, failed = version.engine_name, set[str]()
+    async def _fly(
+        self, version: Version, choose: Choose, reload_on: str | None, avoid: frozenset[str]
+    ) -> str:
+        name, failed, refusals = version.engine_name, set[str](), list[LoadFailedError]()
+        patience = self.clock() + PATIENCE_SECONDS
+        again: Engine | None = None
+        """Where the claim lapsed during the load: the engine has the version, and says so the next time."""
         while True:
             reloading = self.catalog.engines.get(reload_on) if reload_on else None
-            engine = reloading or choose(failed)
-            if engine is None:
-                raise NoEngineError(f"No engine can hold {version.id} now.")
+            engine = reloading or again or choose(failed)
+            if engine is None or len(refusals) == MAX_REFUSALS:
+                raise refusals[0] if refusals else NoEngineError(f"No engine can hold {version.id} now.")
             await self.before_claim()
             claim = await self.store.claim(
                 name,
@@ -149,19 +175,27 @@ class Loader:
                 slots=engine.slots,
                 owner=self.owner,
                 ttl_ms=CLAIM_MS,
-                ignore=self._useless(engine, failed),
+                ignore=self._useless(engine, failed | avoid),
                 reload=reloading is not None,
             )
+            again = None
             match claim.result:
                 case ClaimResult.RESIDENT:
                     return claim.engine
                 case ClaimResult.CLAIMED:
-                    if await self._load(engine, version, claim.victim):
-                        return engine.name
-                    failed.add(engine.name)
                     reload_on = None
+                    result = await self._load(engine, version, claim.victim, refusals)
+                    if result is Loaded.OK:
+                        return engine.name
+                    if result is Loaded.LOST:
+                        again = engine
+                        await self._pause(name)
+                    else:
+                        failed.add(engine.name)
                 case ClaimResult.PINNED:
                     failed.add(engine.name)
+                case ClaimResult.FULL if avoid and self.clock() > patience:
+                    avoid = frozenset()  # rather where it has failed than nowhere
                 case ClaimResult.LOADING:
                     reload_on = None
                     await self._pause(name)
@@ -180,11 +214,13 @@ class Loader:
             raise PlacementError("no slot was free in time")
         await self.changed(RETRY_SECONDS)
 
-    async def _load(self, engine: Engine, version: Version, victim: str | None) -> bool:
-        """Unload the victim, load, verify, confirm. False when the engine is away or the claim was lost.
-        Raises LoadFailedError when the engine refuses the adapter."""
+    async def _load(
+        self, engine: Engine, version: Version, victim: str | None, refusals: list[LoadFailedError]
+    ) -> Loaded:
+        """Unload the victim, load, verify, confirm. An engine's refusal goes to `refusals`, in words for the
+        client."""
         started = self.clock()
-        result = "lost"
+        result = Loaded.LOST
         try:
             async with self._engine_locks.setdefault(engine.name, asyncio.Lock()):
                 if victim:
@@ -196,23 +232,25 @@ class Loader:
             confirmed = await self.store.confirm(
                 version.engine_name, engine.name, owner=self.owner, grace_ms=GRACE_MS
             )
-            result = "ok" if confirmed else "lost"
+            result = Loaded.OK if confirmed else Loaded.LOST
         except EngineUnreachableError:
-            result = "unreachable"
+            result = Loaded.UNREACHABLE
             await self._abandon(engine, version)
         except EngineError as error:
-            result = "refused"
+            result = Loaded.REFUSED
             log.error("loading %s on %s failed: %s", version.id, engine.name, error)
+            words = _public(error, engine, version)
+            refusals.append(LoadFailedError(f"{version.id} could not be loaded: {words}"))
             await self._abandon(engine, version)
-            raise LoadFailedError(f"{version.id} could not be loaded: {_public(error, version)}") from error
         finally:
-            self.observer.adapter_load(engine.name, result, self.clock() - started)
-        return result == "ok"
+            self.observer.adapter_load(engine.name, result.value, self.clock() - started)
+        return result
 
     async def _abandon(self, engine: Engine, version: Version) -> None:
         await self.store.abandon(version.engine_name, engine.name, owner=self.owner)
 
 
-def _public(error: EngineError, version: Version) -> str:
-    """The engine's reason without what only operators should see: engine-side names and paths."""
-    return str(error).replace(version.engine_name, version.id).replace(version.path, "its files")
+def _public(error: EngineError, engine: Engine, version: Version) -> str:
+    """The engine's reason without what only operators should see: engine-side names, paths and URLs."""
+    words = str(error).replace(version.engine_name, version.id).replace(version.path, "its files")
+    return words.replace(f" at {engine.url}", "")

@@ -46,6 +46,8 @@ class Candidate:
     draining: bool = False
     failed_before: bool = False
     """This request has already failed there."""
+    pinned: int = 0
+    """Slots taken by other versions that must stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
         return "cordoned: takes no new adapters"
     if not holds and c.slots < 1:
         return "has no slots"
+    if not holds and c.pinned >= c.slots:
+        return "every slot is pinned"
     return ""
 
 

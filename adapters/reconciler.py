@@ -43,6 +43,7 @@ class Reconciler:
             while True:
                 try:
                     if await self.store.lead(ROLE, self.owner, LEASE_MS):
+                        await self._sweep()
                         engines = list(self.catalog.engines.values())
                         await asyncio.gather(*(self._mend(engine) for engine in engines))
                 except StoreUnavailableError:
@@ -52,17 +53,22 @@ class Reconciler:
             with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
                 await self.store.resign(ROLE, self.owner)
 
+    async def _sweep(self) -> None:
+        """Placements on engines that are no more: whoever removed one may have died before it was done."""
+        for name in self.residency.engines() - self.catalog.engines.keys():
+            await self.store.unplace(name)
+
     async def _mend(self, engine: Engine) -> None:
+        slots = self.residency.slots(engine.name)  # before the look: what comes in between is not missing
         try:
             loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
             return  # down: there is nothing to mend until it is back
-        slots = self.residency.slots(engine.name)
         missing = {v for v, state in slots.items() if state is not SlotState.LOADING} - loaded
         if not missing:
             return
         recent = await self.store.recency(engine.name)
-        for name in sorted(missing, key=lambda v: recent.get(v, 1 << 62)):
+        for name in sorted(missing & recent.keys(), key=recent.__getitem__):  # what is still assigned
             await self._reload(engine, name)
 
     async def _reload(self, engine: Engine, name: str) -> None:

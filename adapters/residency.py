@@ -74,6 +74,10 @@ class Residency:
         slot = self._by_engine.get(engine, {}).get(version)
         return slot is not None and slot.state(self._clock()) is SlotState.RESIDENT
 
+    def engines(self) -> set[str]:
+        """Those that have anything assigned."""
+        return {engine for engine, slots in self._by_engine.items() if slots}
+
     def slots(self, engine: str) -> dict[str, SlotState]:
         """Versions assigned to the engine, with their states."""
         now = self._clock()

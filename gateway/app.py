@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -41,8 +43,11 @@ from gateway.routing.router import Router
 from gateway.routing.upstream import Upstream
 from gateway.tenants.directory import Directory
 
+log = logging.getLogger(__name__)
+
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """vLLM closes idle connections after 5 s; a request on a connection that is just closing would be lost."""
+RESTART_SECONDS = 0.5
 
 
 class Florin:
@@ -148,8 +153,8 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             interval=settings.probe_interval,
             probe_timeout=settings.probe_timeout,
         )
-        for coroutine in (pool.run(), prober.run(), reconciler.run(), _watch_feed(follower, metrics)):
-            stack.push_async_callback(_cancel, asyncio.create_task(coroutine))
+        for work in (pool.run, prober.run, reconciler.run, partial(_watch_feed, follower, metrics)):
+            stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(
             settings=settings,
             store=store,
@@ -206,6 +211,17 @@ async def _watch_feed(follower: Follower, metrics: Metrics) -> None:
     while True:
         metrics.feed_connected(connected=follower.connected)
         await asyncio.sleep(1)
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """A defect in the background is logged and survived: a worker that no longer renews its leases, or mends
+    nothing, would look healthy."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("background work stumbled: it begins again")
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

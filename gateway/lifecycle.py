@@ -146,15 +146,18 @@ class Lifecycle:
         relay = Relay(exchange, call, target, lease, record)
         try:
             async with self.upstream.post(
-                engine, call.endpoint.path, payload, request_id, target
+                engine, call.endpoint.path, payload, request_id, target, stream=call.stream
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
         except GoElsewhere:
             record.end(Outcome.FAILOVER, billable=False, exact=False)
             raise
+        except FlorinError as error:
+            if error.code == "request_refused":  # the client's mistake, not the engine's
+                record.end(Outcome.REJECTED, billable=False, exact=False)
+            raise
         except asyncio.CancelledError:
-            if lease.abandoned and not exchange.hung_up:
-                _uncancel()
+            if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
                 raise self._engine_lost(lease, record) from None
             record.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
             raise
@@ -197,8 +200,8 @@ def model_not_found(model: str) -> FlorinError:
     )
 
 
-def _uncancel() -> None:
-    """The cancellation was a message from the pool, and it has arrived."""
+def _uncancel() -> int:
+    """The cancellation was a message from the pool, and it has arrived. Returns how many are left."""
     task = asyncio.current_task()
     assert task is not None
-    task.uncancel()
+    return task.uncancel()

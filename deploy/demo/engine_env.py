@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from deploy.demo.cache import built, cache_home, digest
 
 REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
+SITE = Path(__file__).with_name("child_site")
 NEEDED_GB = 8
 ADVICE = (
     "If pip finds no torch with '+cpu' in its version, it does not know PyTorch's CPU wheels: set "
@@ -131,9 +132,11 @@ def _mend(directory: Path) -> None:
 
 
 def engine_environ() -> dict[str, str]:
-    """This process's environment, for Python processes of the engines' environment. They may write bytecode:
-    each process of an engine imports thousands of modules, and would compile all of them at every start."""
-    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    """This process's environment, for Python processes of the engines' environment: they end with whoever
+    started them (child_site), and may write bytecode, since each process of an engine imports thousands of
+    modules and would otherwise compile all of them at every start."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (str(SITE), kept.get("PYTHONPATH"))))}
 
 
 def _compile(directory: Path, console: Console) -> None:

@@ -6,8 +6,8 @@
         fleet.engines[0].kill()
         fleet.restart(0)
 
-Start and restart from a thread that lives as long as the engines: Linux kills them when it ends (see
-child_site/sitecustomize.py). Each engine is a process group of its own.
+Each engine is a process group of its own. All of it ends with this process, however that ends (see
+child_site/sitecustomize.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,6 @@ import httpx
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.model import DemoModel
 
-SITE = Path(__file__).with_name("child_site")
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 75
@@ -153,6 +153,8 @@ class Fleet:
         self.env = env
         self.model = model
         self.options = options or EngineOptions()
+        # Linux ends the engines when the thread that started them ends: this one stays as long as they do.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
         self.engines = [EngineProcess(i, logs / f"engine-{i}.log", _reserve_port()) for i in range(count)]
 
     def __enter__(self) -> Self:
@@ -172,8 +174,11 @@ class Fleet:
         engine = self.engines[index]
         assert not engine.alive, f"engine {index} is running"
         engine.log.parent.mkdir(parents=True, exist_ok=True)
+        engine.process = self._starter.submit(self._popen, engine).result()
+
+    def _popen(self, engine: EngineProcess) -> subprocess.Popen[bytes]:
         with engine.log.open("ab") as log:
-            engine.process = subprocess.Popen(  # noqa: S603 - vLLM, with flags made here
+            return subprocess.Popen(  # noqa: S603 - vLLM, with flags made here
                 self._command(engine),
                 env=self._environment(engine),
                 stdin=subprocess.DEVNULL,
@@ -227,6 +232,7 @@ class Fleet:
         for engine in self.engines:
             engine.stop()
             engine.reservation.close()
+        self._starter.shutdown()
 
     def _command(self, engine: EngineProcess) -> list[str]:
         o = self.options
@@ -243,16 +249,16 @@ class Fleet:
             "--kv-cache-memory-bytes": o.kv_bytes,
             "--api-server-count": 1,  # runtime LoRA loading is refused with more
         }
-        if not self.env.gpus:
+        if self.env.gpus:
+            flags |= {"--gpu-memory-utilization": 0.3}  # both may have to start on one GPU
+        else:
             flags |= {"--dtype": "float32", "--block-size": 32}  # the CPU default, 128, hides cached tokens
         words = [f"{word}" for flag in flags.items() for word in flag]
         switches = ("--enable-lora", "--enforce-eager", "--enable-prompt-tokens-details")
         return [*self.env.command, str(self.model.base), *words, *switches, *o.extra]
 
     def _environment(self, engine: EngineProcess) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         common = {
-            "PYTHONPATH": path,
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S),
             "VLLM_NO_USAGE_STATS": "1",

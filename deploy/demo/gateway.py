@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import httpx
 
-from deploy.demo.engines import SITE, log_tail
+from deploy.demo.engine_env import SITE
+from deploy.demo.engines import log_tail
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

@@ -96,7 +96,7 @@ class Transcript:
                 temperature=0,
             )
         text = plain.choices[0].message.content or ""
-        self.line("base", text, "the base model alone, without any adapter")
+        self.line("base", text, "the base model, without adapter")
         self.expect(text.startswith(self.installation.model.voice), f"The base model said “{text}”")
 
     def streaming(self) -> None:

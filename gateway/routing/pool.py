@@ -185,7 +185,9 @@ class Pool:
         self, state: EngineState, version: Version | None, failed: set[str], *, holds: bool
     ) -> Candidate:
         engine = state.engine
-        use = state.uses.get(version.engine_name) if version else None
+        name = version.engine_name if version else ""
+        use = state.uses.get(name)
+        taken = () if holds or version is None else self._residency.slots(engine.name)
         return Candidate(
             engine=engine.name,
             in_flight=state.in_flight + state.elsewhere,
@@ -193,12 +195,13 @@ class Pool:
             max_rank=engine.max_rank,
             active=sum(1 for u in state.uses.values() if u.in_flight),
             is_active=use is not None and use.in_flight > 0,
-            assigned=len(self._residency.slots(engine.name)) if not holds else engine.slots,
+            assigned=engine.slots if holds else len(taken),
             holds=holds,
             healthy=state.healthy is not False and not state.suspect,
             cordoned=engine.state == "cordoned",
             draining=engine.state == "draining",
             failed_before=engine.name in failed,
+            pinned=sum(1 for held in taken if held != name and held in self._catalog.pins),
         )
 
     # -- leases
@@ -241,7 +244,7 @@ class Pool:
                 return
             try:
                 await self._store.touch(self._worker, touches, ttl_ms=LEASE_MS)
-            except StoreUnavailableError:
+            except BaseException:  # a cancellation too
                 for use, _ in reported:
                     use.dirty = True
                 raise

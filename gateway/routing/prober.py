@@ -49,6 +49,7 @@ class Prober:
                 await asyncio.sleep(min(0.25, self._interval))
         finally:
             tasks = [task for task, _ in self._watched.values()]
+            self._watched.clear()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -56,7 +57,10 @@ class Prober:
     async def _watch(self, state: EngineState) -> None:
         for count in itertools.count():
             state.wake.clear()
-            await self.probe(state, measure=count % METRICS_EVERY == 0)
+            try:
+                await self.probe(state, measure=count % METRICS_EVERY == 0)
+            except Exception:  # an engine that nobody probes would stay suspect for ever
+                log.exception("probing %s stumbled", state.engine.name)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):  # wait_for can swallow a cancellation
                     await state.wake.wait()

@@ -52,7 +52,7 @@ class Relay:
         await self.exchange.respond(200, orjson.dumps(answer))
 
     async def stream(self, response: aiohttp.ClientResponse) -> None:
-        """Events as they come. Until the first of them the request can still go elsewhere."""
+        """Events as they come. Until the first that says something the request can still go elsewhere."""
         call, lease, exchange = self.call, self.lease, self.exchange
         rewriter = StreamRewriter(
             call.model,
@@ -61,19 +61,20 @@ class Relay:
             choices=call.n * call.prompts,
             n=call.n,
         )
-        end = b""
+        held = b""
         try:
             while data := await response.content.readany():
-                out = rewriter.feed(data)
+                held += rewriter.feed(data)
                 self._observe(rewriter.usage)
-                if rewriter.done:
-                    end += out  # sent with the response's end, once the connection is free for others
-                elif out:
+                if not lease.begun and rewriter.aborted:
+                    raise _stopping()
+                if rewriter.done or not rewriter.has_content:
+                    continue  # at the end: sent with the response's, once the connection is free for others
+                if held:
                     if not lease.begun:
-                        if rewriter.aborted:
-                            raise _stopping()
                         self._begin()
                         await exchange.begin_stream()
+                    out, held = held, b""
                     await exchange.write(out)
         except StreamError as error:
             raise self._broken_by(error) from error
@@ -86,7 +87,7 @@ class Relay:
             self._begin()
             await exchange.begin_stream()
         self.record.end(Outcome.OK, billable=True, exact=rewriter.usage.exact)
-        await exchange.end_stream(end)
+        await exchange.end_stream(held)
 
     def _begin(self) -> None:
         """The first event is here: the request stays on this engine."""
@@ -117,4 +118,4 @@ def interrupted(lease: Lease) -> FlorinError:
 
 
 def _stopping() -> GoElsewhere:
-    return GoElsewhere("aborted", "the engine is stopping, and says so with a 200")
+    return GoElsewhere("aborted", "the engine is stopping, and says so with a 200", counts=False)

@@ -80,7 +80,8 @@ class Router:
         engine = lease.state.engine.name
         if trouble.suspect:
             lease.doubt(str(trouble))
-        if trouble.unknown_model and engine not in journey.failed_on:
+        # (The base model cannot be loaded: who does not know it is simply no use.)
+        if trouble.unknown_model and journey.target.version and engine not in journey.failed_on:
             journey.reload_on = engine
         else:
             journey.failed_on.add(engine)
@@ -127,7 +128,7 @@ class Router:
         reload_on, journey.reload_on = journey.reload_on, None
         try:
             return await self._loader.ensure_resident(
-                version, choose, deadline=journey.deadline, reload_on=reload_on
+                version, choose, deadline=journey.deadline, reload_on=reload_on, avoid=journey.failed_on
             )
         except NoEngineError:
             self._check_hope(journey)

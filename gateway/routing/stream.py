@@ -72,6 +72,7 @@ class StreamRewriter:
         self.aborted = False
         """The engine gave the request up: `finish_reason` abort, as a draining engine answers."""
         self.has_content = False
+        """An event has said more than who speaks."""
 
     def feed(self, data: bytes) -> bytes:
         """What the client gets for `data`; empty when no event is complete. Raises StreamError."""
@@ -108,7 +109,7 @@ class StreamRewriter:
             reason = choices[0].get("finish_reason")
             if reason == "abort":
                 self.aborted = True
-            self.has_content = True
+            self.has_content = self.has_content or _says_something(choices[0])
             if not self._continuous:
                 if self._include_usage:
                     chunk["usage"] = None
@@ -132,3 +133,11 @@ class StreamRewriter:
             prompts = {index // self._n: p for index, (p, _) in self._per_choice.items()}
             self.usage.prompt = sum(prompts.values())
             self.usage.completion = sum(c for _, c in self._per_choice.values())
+
+
+def _says_something(choice: dict[str, Any]) -> bool:
+    """More than the role with which every chat begins: until then the engine may fail unseen."""
+    delta = choice.get("delta")
+    if type(delta) is not dict or choice.get("finish_reason"):
+        return True
+    return any(value for name, value in delta.items() if name != "role")

@@ -6,6 +6,7 @@ than two engines. A test that kills an engine asks for `mended_fleet`, which lea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,9 +58,8 @@ def fleet(
 @pytest.fixture
 def clean_fleet(fleet: Fleet) -> Fleet:
     """Both engines alive and without any adapter loaded, as after a start."""
+    mend(fleet)
     for engine in fleet.engines:
-        if not engine.alive or not engine.healthy():
-            fleet.restart(engine.index)
         for name in loaded(engine.url):
             answer = httpx.post(
                 f"{engine.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=30, trust_env=False
@@ -72,9 +72,17 @@ def clean_fleet(fleet: Fleet) -> Fleet:
 def mended_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
     """For tests that kill engines: what they killed is back before the next test."""
     yield clean_fleet
-    for engine in clean_fleet.engines:
-        if not engine.alive or not engine.healthy():
-            clean_fleet.restart(engine.index)
+    mend(clean_fleet)
+
+
+def mend(fleet: Fleet) -> None:
+    """Restart what is dead, or alive but silent for long: a busy engine may be slow to answer."""
+    for engine in fleet.engines:
+        deadline = time.monotonic() + 30
+        while engine.alive and not engine.healthy() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not engine.healthy():
+            fleet.restart(engine.index)
 
 
 def loaded(url: str) -> list[str]:

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import psutil
@@ -69,12 +71,13 @@ def test_base_and_adapters_in_one_batch_keep_apart(clean_fleet: Fleet):
                 assert text.startswith(model.voice)
 
 
-def test_a_killed_demo_leaves_no_process():
+def test_a_killed_demo_leaves_no_process(tmp_path: Path):
     """Killed while its engines start: the moment at which most is half done."""
     demo = subprocess.Popen(
         [sys.executable, "-c", "import gateway.cli; gateway.cli.main()", "demo", "--exit"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(tmp_path)},  # killed, it cannot remove its directory
     )
     try:
         deadline = time.monotonic() + 120
@@ -87,3 +90,15 @@ def test_a_killed_demo_leaves_no_process():
         demo.kill()
         demo.wait()
     assert gone(children)
+
+
+def test_an_engine_outlives_the_thread_that_asked_for_it(mended_fleet: Fleet):
+    """Linux ends a process whose parent asked for it when the parent's *thread* ends."""
+    engine = mended_fleet.engines[0]
+    engine.kill()
+    thread = threading.Thread(target=mended_fleet.restart, args=(0,))
+    thread.start()
+    thread.join()
+    time.sleep(1)
+    assert engine.alive
+    assert engine.healthy()

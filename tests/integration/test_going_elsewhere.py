@@ -9,10 +9,11 @@ import pytest
 
 from adapters import loader
 from adapters.model import dump
-from adapters.store import Change
+from adapters.store import Change, Touch
 from tests.harness import running_gateway
 from tests.integration.conftest import Town
 from tests.integration.test_data_plane import HELLO, voice
+from tests.integration.test_outages import until
 from tests.integration.test_routing import ask, stream
 
 
@@ -52,6 +53,7 @@ async def test_a_load_that_outlives_its_claim_is_confirmed_by_the_next(
     monkeypatch.setattr(loader, "CLAIM_MS", 200)
     for engine in town.engines:
         engine.faults.update({"load_delay": 0.5})
+        asyncio.get_running_loop().call_later(0.4, engine.faults.reset)  # "already" comes at once
     assert voice(town, "acme/support") in await ask(town, "acme")
     assert len(town.loads()) == 1
 
@@ -75,14 +77,11 @@ async def test_an_engine_removed_and_added_again_is_probed(town: Town):
     engines = town.gateway.state.catalog.engines
     pool = town.gateway.state.pool
     old = engines["a"]
-    while not pool.state("a").healthy:
-        await asyncio.sleep(0.02)
+    await until(lambda: pool.state("a").healthy)
     await town.gateway.state.commit(Change("engine", "a", None))
     assert pool.state("a") is None
     await town.gateway.state.commit(Change("engine", "a", dump(old)))
-    async with asyncio.timeout(3):
-        while not pool.state("a").healthy:
-            await asyncio.sleep(0.02)
+    await until(lambda: pool.state("a").healthy, timeout=3)
 
 
 async def test_where_every_slot_is_pinned_the_answer_is_immediate(town: Town):
@@ -122,7 +121,49 @@ async def test_what_an_engine_says_about_others_stays_inside(town: Town):
 )
 async def test_fields_of_the_other_endpoint_break_nothing(town: Town, body: dict):
     async with town.gateway.client("acme") as client:
-        try:
-            await client.chat.completions.create(model="support", messages=HELLO, extra_body=body)
-        except openai.BadRequestError as error:
-            assert error.code == "invalid_value"
+        answer = client.chat.completions.create(model="support", messages=HELLO, extra_body=body)
+        if "best_of" in body:
+            with pytest.raises(openai.BadRequestError, match="best_of"):
+                await answer
+        else:
+            assert await answer
+
+
+async def test_leases_go_on_being_reported_after_a_defect(town: Town, monkeypatch: pytest.MonkeyPatch):
+    store = town.gateway.state.store
+    touch, told, stumbled = store.touch, asyncio.Event(), asyncio.Event()
+
+    async def stumble(worker: str, touches: list[Touch], *, ttl_ms: int) -> None:
+        if not stumbled.is_set():
+            stumbled.set()
+            raise RuntimeError("a defect")
+        await touch(worker, touches, ttl_ms=ttl_ms)
+        if any(use.in_flight for use in touches):
+            told.set()
+
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"event_delay": 0.5})
+    monkeypatch.setattr(type(store), "touch", staticmethod(stumble))
+    task = asyncio.ensure_future(stream(town, "acme"))
+    async with asyncio.timeout(5):
+        await stumbled.wait()
+        await told.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_engine_that_dies_after_naming_the_role_has_said_nothing(town: Town):
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"stop_at": "events", "events": 1, "times": 1})
+    assert voice(town, "acme/support") in await stream(town, "acme")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_request_that_the_engine_refuses_is_no_failure_of_the_engine(town: Town, streamed: bool):
+    async with town.gateway.client("acme") as client:
+        with pytest.raises(openai.BadRequestError):
+            await client.completions.create(model="support", prompt="word " * 20_000, stream=streamed)
+    (record,) = await town.gateway.usage("acme")
+    assert (record.outcome, record.billable) == ("rejected", False)

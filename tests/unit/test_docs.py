@@ -20,7 +20,7 @@ def settings_rows() -> list[str]:
     rows = []
     for name, field in Settings.model_fields.items():
         default = field.default.get_secret_value() if name == "operator_key" else field.default
-        shown = f"`{default}`" if default not in {"", None} else "–"
+        shown = f"`{default}`" if default not in {"", None} else "none"
         rows.append(f"| `FLORIN_{name.upper()}` | {shown} | {field.description} |")
     return rows
 
