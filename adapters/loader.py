@@ -122,7 +122,7 @@ class Loader:
         if failure and self.clock() < failure.until:
             raise LoadFailedError(failure.reason)
         flight = self._flights.get(name)
-        if flight is None:
+        if flight is None or flight.task.done():
             flying = self._fly(version, choose, reload_on, frozenset(avoid))
             task = asyncio.create_task(flying, name=f"load {version.id}")
             flight = self._flights[name] = Flight(task, deadline)
@@ -145,7 +145,9 @@ class Loader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _landed(self, name: str, task: asyncio.Task[str]) -> None:
-        del self._flights[name]
+        flight = self._flights.get(name)
+        if flight is not None and flight.task is task:
+            del self._flights[name]
         if task.cancelled():
             return
         error = task.exception()  # also marks it as seen, should every waiter have left

@@ -105,7 +105,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         stack.push_async_callback(follower.close)
 
         changed = _changed(follower)
-        pool = Pool(catalog, residency, store, worker=worker)
+        pool = Pool(catalog, residency, store, worker=worker, idle_timeout=settings.engine_idle_timeout)
         control = EngineControl(control_session, timeout=settings.load_timeout)
         loader = Loader(
             store=store,
@@ -120,9 +120,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         )
         stack.push_async_callback(loader.close)
         router = Router(catalog, pool, loader, changed, timeout=settings.placement_timeout)
-        upstream = Upstream(
-            session, connect_timeout=settings.connect_timeout, idle_timeout=settings.engine_idle_timeout
-        )
+        upstream = Upstream(session, connect_timeout=settings.connect_timeout)
         artifacts = ArtifactStore(settings.artifacts)
         await asyncio.to_thread(artifacts.open)
         lifecycle = Lifecycle(
@@ -192,6 +190,7 @@ def _engine_session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
+        skip_auto_headers=("accept", "accept-encoding", "user-agent"),
         trust_env=False,
     )
 

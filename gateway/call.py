@@ -24,6 +24,8 @@ CONTROLLED = (
 )  # fmt: skip
 """Fields that the engine obeys and a client must not set: scheduling, other tenants' caches, transfers."""
 
+MAX_CHOICES = 1024
+"""Answers to one request: a list of prompts costs few bytes, and the engine has no limit of its own."""
 _LARGEST_INT = 2**31 - 1
 
 
@@ -96,6 +98,9 @@ def parse(endpoint: Endpoint, raw: bytes, *, max_n: int) -> Call:
     n = body.get("n") or 1
     if max(n, body.get("best_of") or 1) > max_n:
         raise _wrong("n" if n > max_n else "best_of", f"be at most {max_n}")
+    prompts = _prompts(body["prompt"]) if endpoint.required == "prompt" else 1
+    if n * prompts > MAX_CHOICES:
+        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in all, `n` for each prompt")
     stream = body.get("stream") or False
     options = body.get("stream_options")
     if options is not None and not stream:
@@ -107,7 +112,7 @@ def parse(endpoint: Endpoint, raw: bytes, *, max_n: int) -> Call:
         model=body["model"],
         stream=stream,
         n=n,
-        prompts=_prompts(body["prompt"]) if endpoint.required == "prompt" else 1,
+        prompts=prompts,
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
     )

@@ -76,8 +76,8 @@ class Settings(BaseSettings):
     connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
     engine_idle_timeout: PositiveFloat = Field(
         600.0,
-        description="Seconds of silence after which an engine is given up. An answer that is not streamed is "
-        "silent until it is whole. (Dead engines are noticed much sooner.)",
+        description="Seconds of silence after which a stream is given up. (Dead engines are noticed much "
+        "sooner, by probes.)",
     )
     probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
     probe_timeout: PositiveFloat = Field(

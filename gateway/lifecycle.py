@@ -29,7 +29,7 @@ from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.router import Journey, Router
 from gateway.routing.upstream import GoElsewhere, Upstream
-from gateway.tenants.directory import Directory, Key
+from gateway.tenants.directory import Directory, Key, Role
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Lifecycle:
             exchange.close()
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
-        key = authenticate(exchange, self.directory, self.follower)
+        key = authenticate_caller(exchange, self.directory, self.follower)
         call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), max_n=self.settings.max_n)
         exchange.watch()
         target = self.resolve(key, call.model)
@@ -146,7 +146,7 @@ class Lifecycle:
         relay = Relay(exchange, call, target, lease, record)
         try:
             async with self.upstream.post(
-                engine, call.endpoint.path, payload, request_id, target, stream=call.stream
+                engine, call.endpoint.path, payload, request_id, target
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
         except GoElsewhere:
@@ -188,6 +188,16 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
         raise FlorinError("invalid_api_key", "This API key does not exist.")
     if key.revoked is not None:
         raise FlorinError("revoked_api_key", "This API key has been revoked.")
+    return key
+
+
+def authenticate_caller(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
+    """The key of a tenant's application: the other roles do not call models."""
+    key = authenticate(exchange, directory, follower)
+    if key.role is not Role.TENANT:
+        raise FlorinError(
+            "role_too_small", f"Models are called with a tenant's key; this one's role is {key.role}."
+        )
     return key
 
 

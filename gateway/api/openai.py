@@ -8,7 +8,7 @@ from adapters.model import Adapter
 from gateway.call import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange, Receive, Scope, Send
-from gateway.lifecycle import Lifecycle, authenticate, model_not_found
+from gateway.lifecycle import Lifecycle, authenticate_caller, model_not_found
 from gateway.tenants.directory import Key
 
 PREFIX = "/v1/"
@@ -43,7 +43,7 @@ class DataPlane:
         if exchange.method != allowed:
             exchange.extra_headers = [(b"allow", allowed.encode())]
             raise FlorinError("method_not_allowed", f"{path[:200]} takes {allowed}.")
-        key = authenticate(exchange, self._lifecycle.directory, self._lifecycle.follower)
+        key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
         wanted = path[len(_MODELS) + 1 :]
         return orjson.dumps(self._one(key, wanted) if wanted else self._all(key))
 

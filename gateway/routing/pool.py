@@ -26,6 +26,7 @@ FLUSH_SECONDS = 0.1
 LEASE_MS = 5_000
 """A worker's lease outlives it by at most this."""
 RENEW_SECONDS = 1.5
+LOOK_SECONDS = 1.0
 STRIKES = 3
 HOPELESS_SECONDS = 30.0
 """A stream that hangs on a dead engine is ended after this."""
@@ -55,6 +56,14 @@ class Lease:
     """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
+    heard: float | None = None
+    """When its stream last said something; None while that would mean nothing."""
+
+    def abandon(self) -> None:
+        """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
+        if not self.abandoned and self.task is not None:
+            self.abandoned = True
+            self.task.cancel()
 
     def doubt(self, reason: str) -> None:
         """The engine refused or broke a connection: nobody uses it until a probe has passed."""
@@ -119,12 +128,15 @@ class Pool:
         store: Store,
         *,
         worker: str,
+        idle_timeout: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalog = catalog
         self._residency = residency
         self._store = store
         self._worker = worker
+        self._idle_timeout = idle_timeout
+        self._next_look = 0.0
         self._clock = clock
         self._states: dict[str, EngineState] = {}
         self._flushing = asyncio.Lock()
@@ -252,11 +264,25 @@ class Pool:
                 use.reported = now
 
     async def run(self) -> None:
-        """Flush for ever; cancel to stop, then `close`."""
+        """Flush and watch for ever; cancel to stop, then `flush` once more."""
         while True:
             with contextlib.suppress(StoreUnavailableError):  # kept dirty, told on return
                 await self.flush()
+            self.give_up_silent()
             await asyncio.sleep(FLUSH_SECONDS)
+
+    def give_up_silent(self) -> None:
+        """Streams that have said nothing for too long. One look at all, now and then, costs less than a
+        timer for each of their packets."""
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        for state in self._states.values():
+            for lease in list(state.leases):
+                if lease.heard is not None and now - lease.heard > self._idle_timeout:
+                    log.warning("engine %s has let a stream hang", state.engine.name)
+                    lease.abandon()
 
     # -- health
 
@@ -282,6 +308,5 @@ class Pool:
         state.healthy, state.suspect, state.reason = False, False, reason
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         for lease in list(state.leases):
-            if (hopeless or not lease.begun) and not lease.abandoned and lease.task is not None:
-                lease.abandoned = True
-                lease.task.cancel()
+            if hopeless or not lease.begun:
+                lease.abandon()

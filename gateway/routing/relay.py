@@ -62,12 +62,14 @@ class Relay:
             n=call.n,
         )
         held = b""
+        lease.heard = lease.clock()
         try:
             while data := await response.content.readany():
+                lease.heard = lease.clock()
                 held += rewriter.feed(data)
                 self._observe(rewriter.usage)
-                if not lease.begun and rewriter.aborted:
-                    raise _stopping()
+                if rewriter.aborted:
+                    raise interrupted(lease) if lease.begun else _stopping()
                 if rewriter.done or not rewriter.has_content:
                     continue  # at the end: sent with the response's, once the connection is free for others
                 if held:

@@ -35,10 +35,6 @@ class Journey:
     failed_on: set[str] = field(default_factory=set)
     reload_on: str | None = None
 
-    @property
-    def rank(self) -> int | None:
-        return self.target.version.rank if self.target.version else None
-
 
 class Router:
     def __init__(

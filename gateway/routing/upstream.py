@@ -46,20 +46,16 @@ class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
 class Upstream:
     """The connections to all engines, pooled."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, *, connect_timeout: float, idle_timeout: float
-    ) -> None:
+    def __init__(self, session: aiohttp.ClientSession, *, connect_timeout: float) -> None:
         self._session = session
-        self._streamed = aiohttp.ClientTimeout(
-            total=None, sock_connect=connect_timeout, sock_read=idle_timeout
-        )
-        # Nothing of a whole answer comes before all of it: only the probes tell long work from death.
-        self._whole = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        # No read timeout: it would arm a timer for every packet. The pool watches over silent streams, and
+        # the probes tell an engine's long work from its death.
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
         self._urls: dict[tuple[str, str], URL] = {}
 
     @asynccontextmanager
     async def post(
-        self, engine: Engine, path: str, payload: bytes, request_id: str, target: Target, *, stream: bool
+        self, engine: Engine, path: str, payload: bytes, request_id: str, target: Target
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The engine's 200. Raises GoElsewhere, or FlorinError when the engine refuses the request.
 
@@ -72,11 +68,7 @@ class Upstream:
         headers = {"content-type": "application/json", "x-request-id": request_id}
         try:
             response = await self._session.post(
-                url,
-                data=payload,
-                headers=headers,
-                timeout=self._streamed if stream else self._whole,
-                allow_redirects=False,
+                url, data=payload, headers=headers, timeout=self._timeout, allow_redirects=False
             )
         except aiohttp.ClientConnectorError as error:
             raise GoElsewhere("unreachable", str(error), suspect=True, counts=False) from error

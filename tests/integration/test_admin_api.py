@@ -65,7 +65,7 @@ def error(response: httpx.Response) -> dict:
 
 async def until(seconds: float, holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110  # what is waited for happens in other processes
+        while not await holds():  # what is waited for happens in other processes
             await asyncio.sleep(0.02)
 
 

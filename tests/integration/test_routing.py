@@ -141,6 +141,16 @@ async def test_a_hung_engine_is_noticed_and_its_requests_go_elsewhere(town: Town
     assert voice(town, "acme/support") in await stream(town, "acme")
 
 
+async def test_a_stream_that_hangs_is_given_up(town: Town):
+    await ask(town, "acme")
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    holder.faults.update({"stop_at": "events", "events": 2, "stop_how": "hang", "times": 1})
+    pool = town.gateway.state.pool
+    pool._idle_timeout = 0.5
+    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+        await stream(town, "acme")
+
+
 async def test_a_request_that_kills_engines_does_not_kill_the_whole_fleet(town: Town):
     await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt")))
     for engine in town.engines:

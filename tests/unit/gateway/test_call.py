@@ -47,6 +47,13 @@ def test_prompts_that_are_none(prompt):
     assert caught.value.param == "prompt"
 
 
+def test_many_prompts_times_many_answers_are_refused():
+    body = TEXT_BODY | {"prompt": ["a"] * 100}
+    assert parsed(COMPLETIONS, body | {"n": 10}).n == 10
+    with pytest.raises(FlorinError, match="at most 1024"):
+        parsed(COMPLETIONS, body | {"n": 11})
+
+
 @pytest.mark.parametrize(
     ("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)]
 )
