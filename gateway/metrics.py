@@ -10,12 +10,15 @@ looks at when it is imported; then any worker renders the sum over all.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,12 +30,16 @@ BASE: Final = "__base__"
 """`adapter` label of requests to the base model itself."""
 LABEL_CAP: Final = 1000
 
+AdapterInfo = tuple[str, str, str]
+"""Full name, tenant, base model."""
+
 METRICS: Final[dict[str, str]] = {
     "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
     "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes those that came from the cache.",
     "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes those that came from the cache.",
     "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token.",
     "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt.",
+    "florin_adapter_info": "1 for each registered adapter with a live version, called or not.",
     "florin_adapter_loads_total": "Adapter loads on engines, by result.",
     "florin_adapter_load_seconds": "Time that engines took to load an adapter.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
@@ -173,14 +180,32 @@ class Metrics:
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()
 
-    def render(self) -> bytes:
-        """The text exposition: of all workers when there are several."""
+    def render(self, adapters: Iterable[AdapterInfo] = ()) -> bytes:
+        """The text exposition: of all workers when there are several. `adapters`: all that the registry
+        knows, so that one that nobody calls is still seen."""
+        return self._own() + generate_latest(_Registered(islice(adapters, LABEL_CAP)))
+
+    def _own(self) -> bytes:
         if not self._multiprocess_dir:
             return generate_latest(self.registry)
         clean_dead(Path(self._multiprocess_dir))
         registry = CollectorRegistry()
         MultiProcessCollector(registry, self._multiprocess_dir)  # type: ignore[no-untyped-call]  # theirs
         return generate_latest(registry)
+
+
+class _Registered(CollectorRegistry):
+    """What is true at the moment of the scrape, the same on every worker, and kept nowhere."""
+
+    def __init__(self, adapters: Iterable[AdapterInfo]) -> None:
+        super().__init__()
+        name = "florin_adapter_info"
+        self._info = GaugeMetricFamily(name, METRICS[name], labels=("adapter", "tenant", "base_model"))
+        for labels in adapters:
+            self._info.add_metric(labels, 1)
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._info
 
 
 def clean_dead(directory: Path) -> None:

@@ -33,9 +33,12 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
     slots = max([most, *(e["slots"] for e in engines)])
     table = Table("engine", "GPU type", "health", *(f"slot {i + 1}" for i in range(slots)))
     for engine in engines:
-        held = [f"{p['version']} ({p['state']})" for p in engine["placements"]]
+        lost = engine["health"] == "down"
+        held = [
+            f"{p['version']} ({'loaded again on return' if lost else p['state']})" for p in engine["placements"]
+        ]
         held += ["—"] * (slots - len(held))
-        style = "red" if engine["health"] == "down" else None
+        style = "red" if lost else None
         table.add_row(engine["engine"], engine["gpu_type"], engine["health"], *held, style=style)
     return table
 
@@ -46,7 +49,7 @@ def cost_table(report: dict[str, Any]) -> Table:
     for heading in ("requests", "prompt", "cached", "completion", "GPU seconds", f"cost {currency}"):
         table.add_column(heading, justify="right")
     for row in report["rows"]:
-        table.add_row(row["tenant"], row["adapter"], row["gpu_type"], *_figures(row))
+        table.add_row(row["tenant"], row["adapter"] or "(base model)", row["gpu_type"], *_figures(row))
     totals = report["totals"]
     if isinstance(totals, dict):
         table.add_section()

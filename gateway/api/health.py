@@ -26,4 +26,6 @@ async def readyz(state: StateDep) -> dict[str, object]:
 
 @router.get("/metrics", summary="Prometheus metrics; role operator, for they name every customer")
 def metrics(state: StateDep, _: OperatorKey) -> Response:
-    return Response(state.metrics.render(), media_type=CONTENT_TYPE)
+    live = (state.catalog.versions.get(f"{a.name}@v{a.live}") for a in state.catalog.adapters.values())
+    infos = [(v.adapter, v.tenant, v.base_model) for v in live if v]
+    return Response(state.metrics.render(infos), media_type=CONTENT_TYPE)

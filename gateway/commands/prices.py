@@ -121,9 +121,12 @@ def _decimal(text: str) -> str:
     return text
 
 
+_EMPTY = {"adapter": "(base model)"}
+
+
 def _report(body: Json) -> None:
     groups = body["by"]
-    rows = [[*(row[g] for g in groups), *_figures(row)] for row in body["rows"]]
+    rows = [[*(row[g] or _EMPTY.get(g, "") for g in groups), *_figures(row)] for row in body["rows"]]
     blank = [Text("")] * (len(groups) - 1)
     if rows:
         rows.append([Text("total", "bold"), *blank, *_figures(body["totals"])])

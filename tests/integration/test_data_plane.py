@@ -151,6 +151,13 @@ async def test_usage_records_are_the_engines_counts(town: Town):
     assert streamed.dispatched <= streamed.first_token <= streamed.ended
 
 
+async def test_an_adapter_that_nobody_calls_is_seen_in_the_metrics(town: Town):
+    async with town.gateway.http() as http:
+        text = (await http.get("/metrics")).text
+    assert 'florin_adapter_info{adapter="corgi/support",base_model="base",tenant="corgi"} 1.0' in text
+    assert "florin_feed_connected 1.0" in text
+
+
 async def test_five_hundred_open_streams_on_one_worker(town: Town):
     for engine in town.engines:
         engine.faults.update({"event_delay": 0.1})
