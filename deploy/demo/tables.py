@@ -35,7 +35,8 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
     for engine in engines:
         lost = engine["health"] == "down"
         held = [
-            f"{p['version']} ({'loaded again on return' if lost else p['state']})" for p in engine["placements"]
+            f"{p['version']} ({'loaded again on return' if lost else p['state']})"
+            for p in engine["placements"]
         ]
         held += ["—"] * (slots - len(held))
         style = "red" if lost else None
