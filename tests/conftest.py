@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,12 @@ from adapters.embedded import EmbeddedValkey
 from adapters.redis_store import RedisStore
 
 _numbers = itertools.count(1)
+
+# A shell that runs the tests in the background ignores these two, and children inherit that: what is tested
+# here must hear them as it would in front of a person.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
