@@ -1,6 +1,6 @@
 """Load, unload and list on one engine: vLLM's runtime LoRA routes.
 
-Beware: a 200 from a load proves little (ENGINE notes in the README), so adapters are validated before and
+Beware: a 200 from a load proves little (the README says why), so adapters are validated before and
 the engine's own list is read after. An unload only forgets the name: the weights keep their GPU slot until
 the engine's own LRU evicts them, and requests that run go on.
 """

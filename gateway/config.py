@@ -16,6 +16,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
 _SECRET = {"redis_url", "ledger_url", "operator_key"}
 
@@ -106,6 +108,22 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return url
 
+    @field_validator("ledger_url")
+    @classmethod
+    def _ledger_driver(cls, url: str) -> str:
+        """A URL that nothing here can open would be noticed by a background thread only, hours later."""
+        if url:
+            try:
+                make_url(url).get_dialect().import_dbapi()
+            except ImportError as error:
+                msg = f"needs a driver that is not installed ({error.name}); for PostgreSQL: "
+                msg += "pip install 'florin[postgres]' and postgresql+psycopg://…"
+                raise ValueError(msg) from error
+            except SQLAlchemyError as error:
+                msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"
+                raise ValueError(msg) from error
+        return url
+
     @property
     def artifacts(self) -> Path:
         return self.artifact_dir or self.state_dir / "artifacts"
@@ -143,4 +161,4 @@ def _sentence(error: Any) -> str:
     shown = "" if name in _SECRET else f" (it is {error['input']!r})"
     known = name in Settings.model_fields
     where = f"FLORIN_{name.upper()}" if known else f"florin.yaml: {name}"
-    return f"{where}: {error['msg']}{shown}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}"

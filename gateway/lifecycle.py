@@ -159,7 +159,9 @@ class Lifecycle:
         except asyncio.CancelledError:
             if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
                 raise self._engine_lost(lease, record) from None
-            record.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
+            # Hung up on, or cut off by our own shutdown: then nobody can say that it was delivered.
+            outcome = Outcome.CLIENT_ABORT if exchange.hung_up else Outcome.ORPHANED
+            record.end(outcome, billable=exchange.hung_up, exact=False)
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # unless it has ended

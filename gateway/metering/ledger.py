@@ -162,15 +162,16 @@ class Ledger:
         rows = [_row(record) for record in records]
         with self.write() as connection:
             put = _insert(connection, usage_records).on_conflict_do_nothing(index_elements=["id"])
-            count = connection.execute(put, rows).rowcount
+            # Counted by what comes back: PostgreSQL's driver has no rowcount for many rows.
+            count = len(connection.execute(put.returning(usage_records.c.id), rows).all())
             if count == len(rows):
                 return Inserted(new=count)
             differing = _differing(connection, rows)
             if differing:
                 put = _insert(connection, quarantine).on_conflict_do_nothing()
                 connection.execute(put, [_quarantined(row) for row in differing])
-        known = len(rows) - max(count, 0)
-        return Inserted(max(count, 0), known - len(differing), len(differing))
+        known = len(rows) - count
+        return Inserted(count, known - len(differing), len(differing))
 
     def usage(
         self,

@@ -31,7 +31,8 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
     FAILOVER = "failover"
     ORPHANED = "orphaned"
-    """The worker died; its successor closed the attempt from what the log held."""
+    """The worker died, and its successor closed the attempt from what the log held; or the worker was
+    stopped, and cut the attempt off."""
 
 
 class UsageSource(StrEnum):

@@ -258,6 +258,13 @@ async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: 
         assert await asyncio.to_thread(served.process.wait, 20) == 0
     finally:
         assert "Traceback" not in served.stop()
+    again = Served(tmp_path / "state")
+    try:
+        (record,) = await asyncio.to_thread(usage, again)
+        assert (record["outcome"], record["billable"]) == ("orphaned", False)
+        assert record["completion_tokens"] > 0
+    finally:
+        again.stop()
 
 
 async def test_kill_9_loses_no_usage_record_and_leaves_no_process(tmp_path: Path, mock: MockEngine):

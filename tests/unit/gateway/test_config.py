@@ -50,3 +50,13 @@ def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SettingsError, match="FLORIN_REDIS_URL") as caught:
         load_settings()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "oracle+nothing://x", "postgresql+asyncpg://u:hunter2@h/d"])
+def test_a_ledger_that_nothing_here_can_open_is_refused_at_the_start(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FLORIN_LEDGER_URL", url)
+    with pytest.raises(SettingsError, match="FLORIN_LEDGER_URL") as caught:
+        load_settings()
+    assert "hunter2" not in str(caught.value)
