@@ -102,7 +102,9 @@ class EngineControl:
             ) as response:
                 answer = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            reason = str(error) or type(error).__name__
+            # aiohttp's own words for a refused connection speak of TLS even where there is none.
+            words = error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
+            reason = words or type(error).__name__
             raise EngineUnreachableError(
                 f"{engine.name} at {engine.url} does not answer: {reason}"
             ) from error

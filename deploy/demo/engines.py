@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -155,6 +157,7 @@ class Fleet:
         self.options = options or EngineOptions()
         # Linux ends the engines when the thread that started them ends: this one stays as long as they do.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
+        self._scratch = Path(tempfile.mkdtemp(prefix="florin-"))  # a short path: sockets lie in it
         self.engines = [EngineProcess(i, logs / f"engine-{i}.log", _reserve_port()) for i in range(count)]
 
     def __enter__(self) -> Self:
@@ -233,6 +236,7 @@ class Fleet:
             engine.stop()
             engine.reservation.close()
         self._starter.shutdown()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _command(self, engine: EngineProcess) -> list[str]:
         o = self.options
@@ -264,6 +268,7 @@ class Fleet:
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "NO_COLOR": "1",
+            "TMPDIR": str(self._scratch),  # vLLM leaves its sockets behind
         }
         if self.env.gpus:
             return {**engine_environ(), **common, "CUDA_VISIBLE_DEVICES": str(engine.index % self.env.gpus)}

@@ -140,7 +140,8 @@ def _stay(console: Console, installation: Installation, env_file: Path | None) -
         "  .venv/bin/florin cost report",
         f"  curl {gateway.url}/v1/chat/completions -H 'authorization: Bearer {customer.key}' \\",
         "    -H 'content-type: application/json' \\",
-        """    -d '{"model": "support", "messages": [{"role": "user", "content": "Who are you?"}]}'""",
+        """    -d '{"model": "support", "temperature": 0,""",
+        """         "messages": [{"role": "user", "content": "Who are you?"}]}'""",
         *((f"  source {env_file}     # all keys and addresses",) if env_file else ()),
     )
     for line in lines:

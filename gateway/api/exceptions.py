@@ -51,10 +51,13 @@ async def _validation(_: Request, error: Exception) -> Response:
     return _render(FlorinError("invalid_value", f"{where or 'The body'}: {first['msg']}.", param=where))
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_value")
-    return _render(FlorinError(code, str(error.detail), status=error.status_code))
+    message = str(error.detail)
+    if error.status_code == 404:
+        message = f"There is no {request.url.path[:200]} here. (An OpenAI client's base_url ends in /v1.)"
+    return _render(FlorinError(code, message, status=error.status_code))
 
 
 async def _defect(request: Request, error: Exception) -> Response:

@@ -92,13 +92,14 @@ def promote(
 
     Example: florin adapter promote acme/support v2
     """
+    version = f"v{version}" if version.isdecimal() else version
     body = session.api.put(f"/admin/v1/adapters/{full_name(adapter)}/live", {"version": version})
     session.result(body, _live)
 
 
 @command(app, "rollback")
 def rollback(session: Session, adapter: Adapter) -> None:
-    """Make live again what was live before the last promotion.
+    """Make live again what was live before. A second rollback undoes the first.
 
     Example: florin adapter rollback acme/support
     """
@@ -181,7 +182,9 @@ def _live(body: Json) -> None:
 
 
 def _placed(placed: list[dict[str, Any]]) -> list[str]:
-    return [p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed]
+    """Each place once: several versions may share an engine."""
+    places = (p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed)
+    return list(dict.fromkeys(places))
 
 
 def _details(body: Json) -> None:

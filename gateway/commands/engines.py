@@ -32,7 +32,7 @@ def add(
     ],
     base: Annotated[str, typer.Option(help="The base model, as the engine serves it.")],
     gpu_type: Annotated[str, typer.Option(help="The label that prices are given for, for example H200.")],
-    slots: Annotated[int, typer.Option(min=1, help="The engine's --max-loras.")],
+    slots: Annotated[int, typer.Option(min=1, help="The engine's --max-loras, taken at your word.")],
     max_rank: Annotated[int, typer.Option(min=1, help="The engine's --max-lora-rank.")],
     gpu_count: Annotated[int, typer.Option(min=1, help="GPUs of this engine.")] = 1,
     cpu_slots: Annotated[

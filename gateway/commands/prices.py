@@ -35,7 +35,12 @@ def add(
         str, typer.Option(help="Where it stands, if rates differ by it.", show_default=False)
     ] = "",
     valid_from: Annotated[
-        str | None, typer.Option("--from", help="ISO time from which it holds; now if left out.")
+        str | None,
+        typer.Option(
+            "--from",
+            help="ISO time from which it holds. Left out: a GPU type's first price holds for all time "
+            "before, too, and a later one from now on.",
+        ),
     ] = None,
 ) -> None:
     """Add an hourly rate. Rates are never edited: a later one takes over from its own time on.
@@ -135,6 +140,9 @@ def _report(body: Json) -> None:
     currency = f"cost {body['currency']}" if body["currency"] else "cost"
     heads = ("requests", "prompt", "cached", "completion", "GPU-seconds", currency)
     note(f"{clean(body['from'])} to {clean(body['to'])}")
+    if not rows:
+        note("No usage in that time.")
+        return
     show(table([*(g.replace("_", " ") for g in groups), *heads], rows, right=heads))
     for gpu_type in body["missing_prices"]:
         note(f"No price for {clean(gpu_type)}: florin price add --gpu-type {clean(gpu_type)} --rate …")

@@ -60,7 +60,10 @@ def command(
     def register(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(*args: Any, gateway: str, operator_key: str, as_json: bool, **kwargs: Any) -> None:
-            with_failures(lambda: function(Session(Api.to(gateway, operator_key), as_json), *args, **kwargs))
+            with_failures(
+                lambda: function(Session(Api.to(gateway, operator_key), as_json), *args, **kwargs),
+                as_json=as_json,
+            )
 
         signature = inspect.signature(function, eval_str=True)
         own = list(signature.parameters.values())[1:]
@@ -77,8 +80,9 @@ def command(
     return register
 
 
-def with_failures(action: Callable[[], None]) -> None:
-    """Run `action`; what may be expected to go wrong ends in a sentence and an exit code."""
+def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
+    """Run `action`; what may be expected to go wrong ends in a sentence and an exit code. `as_json` prints a
+    refusal as an object, too, so that a script reads its code and findings."""
     try:
         action()
     except UsageError as error:
@@ -88,7 +92,10 @@ def with_failures(action: Callable[[], None]) -> None:
         output.fail(str(error))
         raise typer.Exit(UNREACHABLE) from error
     except ApiError as error:
-        output.fail(str(error), error.findings)
+        if as_json:
+            refusal = {"message": str(error), "code": error.code, "findings": list(error.findings)}
+            output.print_json({"error": refusal})
+        output.fail(str(error), () if as_json else error.findings)
         raise typer.Exit(REFUSED) from error
 
 
