@@ -128,7 +128,7 @@ class Follower:
             for view in self._views:
                 try:
                     view.apply(event)
-                except Exception:
+                except Exception:  # one bad document must not stop the feed of all the others
                     log.exception("%r could not apply %s %s", view, event.kind, event.id)
             self._seq = event.seq
         if batch:

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 from adapters.artifacts import ArtifactStore
 from adapters.catalog import Catalog
 from adapters.engine_control import EngineControl
+from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
 from adapters.loader import Loader
 from adapters.reconciler import Reconciler
@@ -175,7 +176,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             metrics=metrics,
             lifecycle=lifecycle,
         )
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
 
 
