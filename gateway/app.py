@@ -33,6 +33,7 @@ from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.config import Settings, load_settings
+from gateway.costs.books import Books
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.metering.ledger import Ledger
@@ -97,6 +98,8 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         follower = Follower(store, [directory, catalog, residency])
         ledger = Ledger(settings.ledger)
         stack.callback(ledger.close)
+        books = Books(settings.ledger)
+        stack.push_async_callback(books.close)
         meter = Meter(
             settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
         )
@@ -173,6 +176,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             router=router,
             meter=meter,
             ledger=ledger,
+            books=books,
             metrics=metrics,
             lifecycle=lifecycle,
         )

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from gateway.commands import adapters, engines, keys, placement, prices, tenants
+from gateway.commands.cost import app as cost
+from gateway.commands.cost import report as _report  # noqa: F401  # joins the group
 from gateway.commands.output import print_json, say
 
 app = typer.Typer(
@@ -28,7 +30,7 @@ app.add_typer(adapters.app, name="adapter")
 app.add_typer(engines.app, name="engine")
 placement.register(app)
 app.add_typer(prices.prices, name="price")
-app.add_typer(prices.costs, name="cost")
+app.add_typer(cost.app, name="cost")
 
 
 @app.command()

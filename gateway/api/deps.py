@@ -15,6 +15,7 @@ from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.store import Change, Store
 from gateway.config import Settings
+from gateway.costs.books import Books
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange
 from gateway.lifecycle import Lifecycle, authenticate
@@ -44,6 +45,7 @@ class State:
     router: Router
     meter: Meter
     ledger: Ledger
+    books: Books
     metrics: Metrics
     lifecycle: Lifecycle
 

@@ -16,7 +16,7 @@ from sqlalchemy import insert, select
 
 from gateway.costs.periods import iso
 from gateway.metering.ledger import Ledger
-from gateway.metering.ledger import prices as table
+from gateway.metering.schema import prices as table
 
 PURCHASES = ("on_demand", "spot", "reserved")
 _LARGEST = Decimal(1_000_000)

@@ -17,8 +17,8 @@ from gateway.costs.attribution import WEIGHTS, Work, attribute, weight
 from gateway.costs.periods import HOUR, Period, iso
 from gateway.costs.prices import PriceBook, decimal_text, list_prices
 from gateway.metering.ledger import Ledger
-from gateway.metering.ledger import usage_records as table
 from gateway.metering.records import Outcome
+from gateway.metering.schema import usage_records as table
 
 DIMENSIONS = ("tenant", "adapter", "version", "gpu_type", "engine", "hour")
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")

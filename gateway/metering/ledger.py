@@ -18,18 +18,9 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
     Connection,
     Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
     Table,
-    Text,
-    UniqueConstraint,
     and_,
     create_engine,
     event,
@@ -44,71 +35,15 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from gateway.metering.records import UsageRecord
-
-schema = MetaData()
-
-usage_records = Table(
-    "usage_records",
-    schema,
-    Column("id", String(36), primary_key=True),
-    Column("request_id", Text, nullable=False),
-    Column("attempt", BigInteger, nullable=False),
-    Column("tenant", Text, nullable=False),
-    Column("key_id", Text, nullable=False),
-    Column("adapter", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("base_model", Text, nullable=False),
-    Column("engine", Text, nullable=False),
-    Column("gpu_type", Text, nullable=False),
-    Column("gpu_count", BigInteger, nullable=False),
-    Column("dispatched", BigInteger, nullable=False),
-    Column("first_token", BigInteger),
-    Column("ended", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger),
-    Column("completion_tokens", BigInteger, nullable=False),
-    Column("reasoning_tokens", BigInteger, nullable=False),
-    Column("n", BigInteger, nullable=False),
-    Column("usage_source", String(16), nullable=False),
-    Column("outcome", String(16), nullable=False),
-    Column("billable", Boolean, nullable=False),
-    Index("usage_records_by_time", "ended", "id"),
-    Index("usage_records_by_tenant", "tenant", "ended", "id"),
-)
-
-quarantine = Table(
-    "quarantine",
-    schema,
-    Column("id", String(36), primary_key=True),
-    Column("digest", String(64), primary_key=True),
-    Column("content", Text, nullable=False),
-    Column("recorded_at", BigInteger, nullable=False),
-    comment="records whose id the ledger holds with other content: for a person to look at",
-)
-
-prices = Table(
-    "prices",
-    schema,
-    Column("id", Integer, primary_key=True),
-    Column("gpu_type", Text, nullable=False),
-    Column("region", Text, nullable=False),
-    Column("purchase", String(16), nullable=False),
-    Column("rate_micros", BigInteger, nullable=False, comment="millionths of the currency per GPU-hour"),
-    Column("currency", String(3), nullable=False),
-    Column("valid_from", BigInteger, nullable=False),
-    Column(
-        "valid_to", BigInteger, comment="null: until the next price of the same GPU type, region, purchase"
-    ),
-    Column("recorded_at", BigInteger, nullable=False),
-    UniqueConstraint("gpu_type", "region", "purchase", "valid_from"),
-)
+from gateway.metering.schema import quarantine, schema, usage_records
 
 _LOG_ONLY = {"seq", "seen"}
 _COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)
+_RECORD = tuple(usage_records.c[name] for name in _COLUMNS)
 _BUSY_MS = 3_000
 _CONNECT_SECONDS = 3
 _SCHEMA_LOCK = 0x666C6F72  # "flor": PostgreSQL's advisory lock while the tables are made
-assert set(_COLUMNS) == set(usage_records.columns.keys())
+assert {*_COLUMNS, "batch"} == set(usage_records.columns.keys())
 
 
 class LedgerUnavailableError(Exception):
@@ -189,7 +124,7 @@ class Ledger:
             where.append(table.tenant == tenant)
         if after is not None:
             where.append(tuple_(table.ended, table.id) > after)
-        query = select(usage_records).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
+        query = select(*_RECORD).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
         with self.read() as connection:
             return [UsageRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -282,7 +217,7 @@ def _row(record: UsageRecord) -> dict[str, Any]:
 
 def _differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that are not what the ledger now holds under their id."""
-    query = select(usage_records).where(usage_records.c.id.in_([row["id"] for row in rows]))
+    query = select(*_RECORD).where(usage_records.c.id.in_([row["id"] for row in rows]))
     held: dict[str, Mapping[str, Any]] = {r["id"]: dict(r) for r in connection.execute(query).mappings()}
     return [row for row in rows if held[row["id"]] != row]
 

@@ -76,6 +76,11 @@ class UsageRecord:
     """Empty in intents and checkpoints."""
     billable: bool
     """The delivered attempt; the rest is retry waste."""
+    adapter_loads: int = 0
+    """Adapter loads that this attempt caused; those that waited for the same load caused none."""
+    hour_marks: str | None = None
+    """JSON [[time, prompt, cached or null, completion], …]: the counts at each hour's turn that the attempt
+    ran across; None: it crossed none."""
     seq: int = FINAL
     seen: int = 0
     """When this line was true: what an orphan's `ended` is taken from."""
@@ -108,7 +113,7 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
-_MAYBE = {"first_token", "ended", "cached_tokens"}
+_MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks"}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
 }

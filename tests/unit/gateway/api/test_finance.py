@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from gateway.api import finance, prices
 from gateway.api.deps import get_state, require_finance, require_operator
 from gateway.api.exceptions import install
+from gateway.costs.books import Books
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metrics import Metrics
@@ -21,10 +22,13 @@ RANGE = {"from": "1970-01-01", "to": "2100-01-01"}
 
 @pytest.fixture
 async def installed(tmp_path):
-    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = Ledger(url)
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()
-    yield SimpleNamespace(ledger=ledger, meter=meter)
+    books = Books(url)
+    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
+    await books.close()
     await meter.close()
     ledger.close()
 

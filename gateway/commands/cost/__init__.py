@@ -1,0 +1,1 @@
+"""florin cost …: one module a command or two, each registered on `app`."""
