@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.api.admin import adapters, engines, keys, placement, tenants
+from gateway.api.admin import adapters, calibrations, engines, keys, placement, tenants
 
 router = APIRouter(prefix="/admin/v1")
-for noun in (tenants, keys, adapters, engines, placement):
+for noun in (tenants, keys, adapters, engines, placement, calibrations):
     router.include_router(noun.router)

@@ -158,6 +158,7 @@ def version_json(state: State, version: Version) -> Json:
         "size_bytes": version.size_bytes,
         "base_model": version.base_model,
         "source": version.source,
+        "path": version.path,
         "created": version.created,
         "engine_name": version.engine_name,
         "placed": _placed(state, version),

@@ -1,0 +1,73 @@
+"""/admin/v1/calibrations: what a token costs on each GPU type, as measured by `florin calibrate`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from gateway.api.admin.common import Body, Json
+from gateway.api.admin.engines import Label
+from gateway.api.deps import FinanceKey, OperatorKey, StateDep
+from gateway.api.finance.common import only_staff
+from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
+from gateway.costs.periods import PeriodError, instant
+from gateway.errors import FlorinError
+
+router = APIRouter(prefix="/calibrations", tags=["calibrations"])
+
+Picoseconds = Annotated[int, Field(ge=0, le=10**18)]
+
+
+class NewWeights(Body):
+    prefill: Picoseconds
+    cached: Picoseconds
+    decode: Picoseconds
+    kv: Picoseconds
+    load: Picoseconds
+
+
+class NewCalibration(Body):
+    gpu_type: Label
+    base_model: Label
+    engine_version: str = Field("", max_length=200)
+    valid_from: str | None = Field(
+        None, description="ISO 8601, UTC; taken back to its whole hour. Left out: from the present hour on."
+    )
+    weights_ps: NewWeights = Field(description="GPU-picoseconds per unit.")
+    document: dict[str, Any] = Field(
+        default_factory=dict, description="How it was measured: intervals, samples, quality of the fit."
+    )
+
+
+@router.post("", status_code=201)
+async def add(body: NewCalibration, _: OperatorKey, state: StateDep) -> Json:
+    """Keep a calibration. Hours from `valid_from` on are divided by it; those before stay as they are."""
+    weights = body.weights_ps.model_dump()
+    if not any(weights.values()):
+        raise FlorinError("invalid_value", "weights_ps: all are zero.", param="weights_ps")
+    try:
+        made = await state.books.run(
+            add_calibration,
+            gpu_type=body.gpu_type,
+            base_model=body.base_model,
+            engine_version=body.engine_version,
+            valid_from=None if body.valid_from is None else instant("valid_from", body.valid_from),
+            weights_ps=weights,
+            document=body.document,
+            now=time.time_ns() // 1000,
+        )
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except CalibrationConflictError as error:
+        raise FlorinError("conflict", str(error)) from error
+    return made.json()
+
+
+@router.get("")
+async def show(key: FinanceKey, state: StateDep) -> Json:
+    """All calibrations, newest first."""
+    only_staff(key)
+    return {"data": [c.json() for c in await state.books.run(list_calibrations)]}

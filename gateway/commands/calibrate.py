@@ -1,0 +1,149 @@
+"""florin calibrate"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, console, fail, note, say, show, table
+from gateway.commands.session import REFUSED, Session, command
+from gateway.costs.calibration.design import loads
+from gateway.costs.calibration.fit import UNITS, CalibrationError, Fit, Sample, fit
+from gateway.costs.calibration.load import EngineUnderLoad
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "calibrate")(calibrate)
+
+
+def calibrate(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="A registered engine that does nothing now.")],
+    *,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="TENANT/NAME to load, again and again; left out: loads count nothing."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="How long each measurement is to take.")] = 3.0,
+    repeats: Annotated[int, typer.Option(min=1, max=50, help="How often each of nine loads is run.")] = 4,
+    valid_from: Annotated[
+        str | None, typer.Option("--from", help="ISO time from which it holds; left out: this hour.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Measure though the engine is active or busy: the figures suffer.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and show, keep nothing.")] = False,
+) -> None:
+    """Measure what a token costs an engine's GPU: computed, cached, made, kept; and an adapter's load.
+
+    Runs a designed load straight on the engine (its URL must be reachable from here), fits the weights, and
+    keeps them for the engine's GPU type and base model. From then on Florin divides busy time by measured
+    work instead of by one to two, and can say how much of it was headroom. Drain the engine first. The tokens
+    spent show in the reconciliation as not Florin's.
+
+    Example: florin engine drain a1 && florin calibrate a1 --adapter acme/support
+    """
+    engine = _engine(session, name, force=force)
+    path = _path(session, adapter) if adapter else None
+    try:
+        under, samples = asyncio.run(_measure(engine, path, seconds, repeats))
+        found = fit(samples)
+    except* CalibrationError as group:
+        fail(str(_first(group)))
+        raise typer.Exit(REFUSED) from None
+    body = {
+        "gpu_type": engine["gpu_type"],
+        "base_model": engine["base"],
+        "engine_version": under.version,
+        "valid_from": valid_from,
+        "weights_ps": {w.term: w.picoseconds for w in found.weights},
+        "document": {
+            "engine": name,
+            "gpu_count": engine["gpu_count"],
+            "at_once": under.at_once,
+            "fit": found.document(),
+            "samples": [asdict(s) for s in samples],
+        },
+    }
+    kept = body if dry_run else session.api.post("/admin/v1/calibrations", body)
+    session.result(kept, lambda b: _show(b, found, kept=not dry_run))
+
+
+def _engine(session: Session, name: str, *, force: bool) -> Json:
+    listing: list[Json] = session.api.get("/admin/v1/engines")["data"]
+    for engine in listing:
+        if engine["name"] == name:
+            busy = engine["running"] + engine["waiting"]
+            if not force and (engine["state"] != "draining" or busy):
+                raise UsageError(
+                    f"{name} is {engine['state']} with {busy} requests: drain it "
+                    f"first (florin engine drain {name}), or measure nevertheless with --force."
+                )
+            return engine
+    raise UsageError(f"There is no engine {name!r}: florin engine list shows them.")
+
+
+def _path(session: Session, adapter: str) -> str:
+    versions: list[Json] = session.api.get(f"/admin/v1/adapters/{adapter}/versions")["data"]
+    path: str = versions[-1]["path"]
+    return path
+
+
+async def _measure(
+    engine: Json, path: str | None, seconds: float, repeats: int
+) -> tuple[EngineUnderLoad, list[Sample]]:
+    async with EngineUnderLoad(engine["url"], engine["base"], engine["gpu_count"]) as under:
+        plan = list(loads(under.max_model_len, repeats))
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+            task = progress.add_task("finding saturation", total=len(plan))
+            await under.find_saturation()
+            samples = []
+            for load in plan:
+                progress.update(task, description=f"measuring {load.phase}")
+                samples.append(await under.measure(load, seconds))
+                progress.advance(task)
+            if path is not None:
+                progress.update(task, description="measuring loads of an adapter")
+                samples += await under.measure_loads(path)
+        return under, samples
+
+
+def _show(body: Json, found: Fit, *, kept: bool) -> None:
+    rows = [
+        (
+            w.term,
+            unit,
+            _micros(w.picoseconds) if w.measured else "not measured",
+            f"{_micros(w.low)} to {_micros(w.high)}" if w.measured else "",
+        )
+        for w, unit in zip(found.weights, UNITS, strict=True)
+    ]
+    heads = ("weight", "GPU-time of one", "microseconds", "95 % interval")
+    show(table(heads, rows, right=heads[2:]))
+    note(
+        f"{found.samples} measurements explain {found.r_squared:.1%} of the durations; the worst is off by "
+        f"{found.worst:.0%}."
+    )
+    where = f"{clean(body['gpu_type'])} with {clean(body['base_model'])}"
+    say(f"Kept for {where} from {clean(body['valid_from'])}." if kept else f"Not kept: {where}, a dry run.")
+
+
+def _micros(picoseconds: int) -> str:
+    return f"{picoseconds / 1e6:,.3f}"
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    """A task group wraps what went wrong, perhaps twice."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

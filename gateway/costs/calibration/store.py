@@ -1,0 +1,108 @@
+"""Calibrations in the ledger: append-only, each from a whole hour on for its GPU type and base model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import insert, select
+
+from gateway.costs.calibration.fit import TERMS
+from gateway.costs.periods import HOUR, iso
+from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.metering.schema import calibrations as table
+from gateway.metering.schema import periods, pool_hours
+
+
+class CalibrationConflictError(Exception):
+    """It would change what stands: a closed month, or another calibration of the same hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    id: int
+    gpu_type: str
+    base_model: str
+    engine_version: str
+    valid_from: int
+    recorded_at: int
+    prefill_ps: int
+    cached_ps: int
+    decode_ps: int
+    kv_ps: int
+    load_ps: int
+    document: dict[str, Any]
+    """Confidence intervals, quality of the fit, the samples."""
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "gpu_type": self.gpu_type,
+            "base_model": self.base_model,
+            "engine_version": self.engine_version,
+            "valid_from": iso(self.valid_from),
+            "recorded_at": iso(self.recorded_at),
+            **{f"{term}_ps": getattr(self, f"{term}_ps") for term in TERMS},
+            **self.document,
+        }
+
+
+def list_calibrations(ledger: Ledger) -> list[Calibration]:
+    """All, newest first. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        query = select(table).order_by(table.c.valid_from.desc(), table.c.id.desc())
+        return [_calibration(row) for row in connection.execute(query).mappings()]
+
+
+def add_calibration(
+    ledger: Ledger,
+    *,
+    gpu_type: str,
+    base_model: str,
+    engine_version: str,
+    valid_from: int | None,
+    weights_ps: dict[str, int],
+    document: dict[str, Any],
+    now: int,
+) -> Calibration:
+    """Keep it, and have the hours from `valid_from` on (the present one if None) rolled up anew.
+
+    Raises CalibrationConflictError, LedgerUnavailableError."""
+    since = now if valid_from is None else valid_from
+    since -= since % HOUR
+    with ledger.write() as connection:
+        closed = connection.execute(select(periods.c.month).order_by(periods.c.month.desc())).scalar()
+        if closed is not None and iso(since)[:7] <= closed:
+            raise CalibrationConflictError(f"{closed} is closed: a calibration cannot reach into it.")
+        standing = select(table.c.id).where(
+            table.c.gpu_type == gpu_type, table.c.base_model == base_model, table.c.valid_from == since
+        )
+        if connection.execute(standing).scalar() is not None:
+            raise CalibrationConflictError(
+                f"{gpu_type} with {base_model} has a calibration from {iso(since)} on, "
+                "and they are never edited: give a later hour."
+            )
+        row: dict[str, Any] = {
+            "gpu_type": gpu_type,
+            "base_model": base_model,
+            "engine_version": engine_version,
+            "valid_from": since,
+            "recorded_at": now,
+            **{f"{term}_ps": weights_ps[term] for term in TERMS},
+        }
+        text = orjson.dumps(document).decode()
+        made = connection.execute(insert(table).values(**row, document=text).returning(table))
+        kept = _calibration(made.mappings().one())
+        pools = select(pool_hours.c.hour, pool_hours.c.engine, pool_hours.c.gpu_type, pool_hours.c.gpu_count)
+        touched = pools.where(
+            pool_hours.c.hour >= since,
+            pool_hours.c.gpu_type == gpu_type,
+            pool_hours.c.base_model == base_model,
+        )
+        mark_dirty(connection, [tuple(row) for row in connection.execute(touched)])
+        return kept
+
+
+def _calibration(row: Any) -> Calibration:
+    return Calibration(**{**row, "document": orjson.loads(row["document"])})
