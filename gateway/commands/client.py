@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 300.0  # a registration reads, checks and copies gigabytes before it answers
@@ -69,23 +72,44 @@ class Api:
     def delete(self, path: str) -> Json:
         return self._call("DELETE", path)
 
-    def _call(self, method: str, path: str, *, params: Json | None = None, body: Json | None = None) -> Json:
-        with httpx.Client(
-            headers={"authorization": f"Bearer {self.key}"},
-            timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
-            # A proxy named in the environment is for other hosts than this one.
-            trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
-        ) as client:
-            try:
-                answer = client.request(method, self.url + path, params=_given(params), json=body)
-            except httpx.TimeoutException as error:
-                raise UnreachableError(f"The gateway at {self.url} did not answer in time.") from error
-            except (httpx.TransportError, httpx.InvalidURL) as error:
-                raise UnreachableError(
-                    f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
-                    "or set FLORIN_URL to where it listens."
-                ) from error
+    def upload(self, path: str, file: BinaryIO, params: Json) -> Json:
+        """POST a file as it is, read as it is sent."""
+        with self._client() as client:
+            answer = client.post(self.url + path, params=_given(params), content=file)
         return _read(answer, self.url)
+
+    def stream(self, path: str, params: Json, use: Callable[[httpx.Response], T]) -> T:
+        """GET what is no JSON: `use` reads the body as it comes."""
+        with self._client() as client, client.stream("GET", self.url + path, params=_given(params)) as answer:
+            if answer.is_success:
+                return use(answer)
+            answer.read()
+        _read(answer, self.url)
+        raise AssertionError(answer)  # a refusal has raised
+
+    def _call(self, method: str, path: str, *, params: Json | None = None, body: Json | None = None) -> Json:
+        with self._client() as client:
+            answer = client.request(method, self.url + path, params=_given(params), json=body)
+        return _read(answer, self.url)
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        """Raises UnreachableError when nobody answers to what is asked within."""
+        try:
+            with httpx.Client(
+                headers={"authorization": f"Bearer {self.key}"},
+                timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+                # A proxy named in the environment is for other hosts than this one.
+                trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
+            ) as client:
+                yield client
+        except httpx.TimeoutException as error:
+            raise UnreachableError(f"The gateway at {self.url} did not answer in time.") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise UnreachableError(
+                f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
+                "or set FLORIN_URL to where it listens."
+            ) from error
 
 
 def segment(text: str) -> str:

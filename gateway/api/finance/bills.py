@@ -1,0 +1,132 @@
+"""The GPU provider's bills: import, list, remove."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from adapters.errors import Finding
+from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.finance.common import Tagged, only_staff
+from gateway.costs.bill_files import MAX_BYTES, Reading
+from gateway.costs.bills import (
+    BillConflictError,
+    BillNotFoundError,
+    BillRefusedError,
+    import_bill,
+    list_bills,
+    remove_bill,
+)
+from gateway.errors import FlorinError
+
+router = APIRouter(route_class=Tagged)
+
+_PIECE = 1024 * 1024
+
+Pairs = Annotated[list[str], Query(max_length=100)]
+
+
+@router.post("/bills", status_code=201)
+async def add(
+    *,
+    request: Request,
+    response: Response,
+    key: FinanceKey,
+    state: StateDep,
+    file_name: Annotated[str, Query(max_length=200, description="For people.")] = "",
+    format_: Annotated[
+        Literal["csv", "focus"] | None, Query(alias="format", description="Left out: by its heading.")
+    ] = None,
+    map_: Annotated[
+        Pairs, Query(alias="map", description="`field=Column`, or `field=Column.key` of a JSON column.")
+    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+    rename: Annotated[
+        Pairs, Query(description="`field:theirs=ours`, for example `gpu_type:p5.48xlarge=H100`.")
+    ] = [],  # noqa: B006  # as above
+    cost: Annotated[
+        Literal["billed", "effective"], Query(description="FOCUS: BilledCost or EffectiveCost.")
+    ] = "billed",
+    skip_bad: Annotated[bool, Query(description="Import the good lines and report the others.")] = False,
+) -> dict[str, Any]:
+    """Import a bill: the body is the file. 201, or 200 when all its lines were there already. Bad lines are
+    reported, each with its number and reason, and nothing is imported unless all are good."""
+    only_staff(key)
+    reading = Reading(
+        format=format_ or "",
+        columns=dict(_pair("map", text) for text in map_),
+        renames={_field(left): right for left, right in (_pair("rename", text) for text in rename)},
+        effective=cost == "effective",
+    )
+    with tempfile.NamedTemporaryFile(prefix="florin-bill-") as file:
+        await _receive(request, file)
+        try:
+            imported = await state.books.run(
+                import_bill,
+                file.name,
+                file_name=file_name,
+                reading=reading,
+                skip_bad=skip_bad,
+                now=time.time_ns() // 1000,
+            )
+        except BillRefusedError as error:
+            findings = tuple(Finding("bill_line", bad.reason, f"line {bad.line}", "") for bad in error.bad)
+            raise FlorinError("bill_rejected", error.message, findings=findings) from error
+        except BillConflictError as error:
+            raise FlorinError("conflict", str(error)) from error
+    if not imported["new"]:
+        response.status_code = 200
+    return imported
+
+
+@router.get("/bills")
+async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
+    """The imports, the latest first."""
+    only_staff(key)
+    return {"data": await state.books.run(list_bills)}
+
+
+@router.delete("/bills/{source}")
+async def remove(
+    key: FinanceKey,
+    state: StateDep,
+    source: Annotated[str, Path(pattern="^[0-9a-f]{1,64}$", description="Its SHA-256, or the beginning.")],
+) -> dict[str, Any]:
+    """Forget an import and its lines."""
+    only_staff(key)
+    try:
+        return await state.books.run(remove_bill, source)
+    except BillNotFoundError as error:
+        raise FlorinError("not_found", str(error)) from error
+
+
+async def _receive(request: Request, file: Any) -> None:
+    """The body to disk, piece by piece. Raises FlorinError beyond MAX_BYTES, without reading the rest."""
+    size, piece = 0, bytearray()
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise FlorinError("body_too_large", f"A bill may have {MAX_BYTES:,} bytes: split the file.")
+        piece += chunk
+        if len(piece) >= _PIECE:
+            await asyncio.to_thread(file.write, bytes(piece))
+            piece.clear()
+    await asyncio.to_thread(file.write, bytes(piece))
+    await asyncio.to_thread(file.flush)
+
+
+def _pair(param: str, text: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not equals or not left or not right:
+        raise FlorinError("invalid_value", f"{param}: {text[:80]!r} is not NAME=VALUE.", param=param)
+    return left, right
+
+
+def _field(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise FlorinError("invalid_value", f"rename: {text[:80]!r} is not FIELD:THEIRS.", param="rename")
+    return name, value

@@ -1,0 +1,54 @@
+"""A month's traffic on other GPU types and purchase models."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.finance.common import Tagged, only_staff
+from gateway.costs.compare_report import CompareError, compare_month
+from gateway.costs.periods import PeriodError, iso
+from gateway.costs.periods import month as whole_month
+from gateway.costs.rolling import roll
+from gateway.errors import FlorinError
+
+router = APIRouter(route_class=Tagged)
+
+_ROLL_SECONDS = 10.0
+
+
+@router.get("/compare")
+async def compare(
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`; left out: the last whole month.")] = None,
+    gpu_type: Annotated[
+        list[str], Query(max_length=50, description="Repeatable; left out: all of the price book.")
+    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+    reference: Annotated[
+        str | None, Query(max_length=63, description="GPU type; left out: the one with the most hours.")
+    ] = None,
+) -> dict[str, Any]:
+    """Total and effective cost of the month's work on each GPU of the price book, the cheapest first: if
+    nothing stood idle (`busy_cost`), and with as much idleness as there was (`loaded_cost`). `speedup_is`
+    says whether a speed was measured, stated by somebody, or is unknown. Role finance or operator."""
+    only_staff(key)
+    now = time.time_ns() // 1000
+    of = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
+    try:
+        whole_month(of)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    complete = await state.meter.flush()
+    await state.books.run(roll, now, patience=_ROLL_SECONDS)
+    try:
+        found = await state.books.run(
+            compare_month, of, gpu_types=tuple(gpu_type), reference=reference, now=now
+        )
+    except CompareError as error:
+        raise FlorinError("invalid_value", error.message, param=error.param) from error
+    return {**found, "complete": complete}

@@ -1,0 +1,47 @@
+"""Records against the engines' counters, GPU-hours against the bill, the books against themselves."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.finance.common import Tagged, only_staff
+from gateway.costs.periods import PeriodError, iso
+from gateway.costs.periods import month as whole_month
+from gateway.costs.reconcile import TOLERANCE, reconcile
+from gateway.costs.rolling import roll
+from gateway.errors import FlorinError
+
+router = APIRouter(route_class=Tagged)
+
+_ROLL_SECONDS = 10.0
+
+
+@router.get("/reconciliation")
+async def reconciliation(
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`; left out: this month so far.")] = None,
+    tolerance: Annotated[
+        Decimal, Query(ge=0, le=100, description="Percent of a whole that may be unexplained.")
+    ] = Decimal(TOLERANCE.numerator) / TOLERANCE.denominator,
+) -> dict[str, Any]:
+    """Every difference as a line with its cause; `unexplained` has a sentence for each that exceeds the
+    tolerance, and `ok` is true when there is none. Role finance or operator. Reads the month's records."""
+    only_staff(key)
+    now = time.time_ns() // 1000
+    of = month or iso(now)[:7]
+    try:
+        whole_month(of)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    complete = await state.meter.flush()
+    await state.books.run(roll, now, patience=_ROLL_SECONDS)
+    found = await state.books.aside().run(reconcile, of, tolerance=Fraction(tolerance), now=now)
+    return {**found, "complete": complete}

@@ -1,0 +1,140 @@
+"""florin cost import-bill | bills | remove-bill"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.cost.app import app
+from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.session import Session, command, confirm
+from gateway.costs.bill_files import MAX_BYTES
+
+_SHOWN = 12
+"""Digits of a SHA-256: enough to name an import."""
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    FOCUS = "focus"
+
+
+class Cost(StrEnum):
+    BILLED = "billed"
+    EFFECTIVE = "effective"
+
+
+@command(app, "import-bill")
+def import_bill(
+    session: Session,
+    file: Annotated[Path, typer.Argument(help="The bill, CSV in UTF-8.")],
+    *,
+    kind: Annotated[
+        Format | None, typer.Option("--format", help="Left out: told by the heading.", show_default=False)
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="FIELD=COLUMN, or FIELD=COLUMN.KEY in JSON, where a field is elsewhere. Repeatable.",
+        ),
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(help="FIELD:THEIRS=OURS, for example gpu_type:p5.48xlarge=H100. Repeatable."),
+    ] = None,
+    cost: Annotated[Cost, typer.Option(help="FOCUS: which cost column.")] = Cost.BILLED,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Import the good lines all the same.")] = False,
+) -> None:
+    """Import a GPU provider's bill, to reconcile with: plain CSV or FOCUS 1.0 to 1.4.
+
+    CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description. The
+    same file again changes nothing. Nothing is imported unless every line is good.
+
+    Example: florin cost import-bill july.csv --map resource=Tags.engine
+    """
+    params: Json = {
+        "file_name": file.name,
+        "format": kind.value if kind else None,
+        "map": columns or None,
+        "rename": rename or None,
+        "cost": cost.value,
+        "skip_bad": "true" if skip_bad else None,
+    }
+    try:
+        if file.stat().st_size > MAX_BYTES:  # said before it is sent: a refusal may not get through meanwhile
+            raise UsageError(f"{file} is larger than {MAX_BYTES:,} bytes: split it.")
+        with file.open("rb") as content, busy(f"Importing {file.name}"):
+            body = session.api.upload("/finance/v1/bills", content, params)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}.") from error
+    session.result(body, _imported)
+
+
+def _imported(body: Json) -> None:
+    known = body["lines"] - body["new"]
+    say(
+        f"Imported {_lines(body['new'])} of {clean(body['file_name'])}: {body['gpu_hours']} GPU-hours, "
+        f"{_money(body['cost'])}{f' (there already: {_lines(known)})' if known else ''}."
+    )
+    if body["repeated"]:
+        note(f"In another import, too, word for word: {_lines(body['repeated'])}. See florin cost bills.")
+    if body["ignored"]:
+        note(f"Left out, not about GPUs: {_lines(body['ignored'])}, {_money(body['ignored_cost'])}.")
+    if body["bad_lines"]:
+        note(f"Left out, bad: {_lines(body['bad_lines'])}:")
+        for bad in body["bad"]:
+            note(f"  line {bad['line']}: {clean(bad['reason'])}")
+    note(f"florin cost remove-bill {body['source'][:_SHOWN]} takes it back.")
+
+
+@command(app, "bills")
+def bills(session: Session) -> None:
+    """List the bills that were imported, the latest first.
+
+    Example: florin cost bills
+    """
+
+    def people(body: Json) -> None:
+        if not body["data"]:
+            note("No bill yet: florin cost import-bill FILE")
+            return
+        rows = [
+            (
+                b["source"][:_SHOWN], b["file_name"], b["lines"], b["from"], b["to"], b["gpu_hours"],
+                _money(b["cost"]), b["imported_at"],
+            )
+            for b in body["data"]
+        ]  # fmt: skip  # as the columns
+        columns = ("source", "file", "lines", "from", "to", "GPU-hours", "cost", "imported")
+        show(table(columns, rows, right=("lines", "GPU-hours", "cost")))
+
+    session.result(session.api.get("/finance/v1/bills"), people)
+
+
+@command(app, "remove-bill")
+def remove_bill(
+    session: Session,
+    source: Annotated[str, typer.Argument(help="As `florin cost bills` shows it.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget an imported bill.
+
+    Example: florin cost remove-bill 3f2a90c1d4e7
+    """
+    confirm(f"Remove the bill {source}?", yes=yes)
+    body = session.api.delete(f"/finance/v1/bills/{segment(source)}")
+    session.result(body, lambda b: say(f"Removed {_lines(b['lines'])}."))
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
+
+def _money(cost: Json) -> str:
+    return ", ".join(f"{amount} {currency}" for currency, amount in cost.items()) or "nothing"

@@ -1,0 +1,99 @@
+"""florin cost compare"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Json
+from gateway.commands.cost.app import app
+from gateway.commands.output import clean, note, show, table
+from gateway.commands.session import Session, command
+
+
+@command(app, "compare")
+def compare(
+    session: Session,
+    *,
+    month: Annotated[
+        str | None, typer.Option(help="For example 2026-07, UTC. Left out: the last whole month.")
+    ] = None,
+    gpu_type: Annotated[
+        list[str] | None, typer.Option(help="Repeatable. Left out: all of the price book.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="GPU type to measure by. Left out: the one with the most hours.")
+    ] = None,
+) -> None:
+    """Price a month's traffic on other GPU types and purchase models, the cheapest first.
+
+    Example: florin cost compare --month 2026-07 --gpu-type H100 --gpu-type L40
+    """
+    params = {"month": month, "gpu_type": gpu_type or None, "reference": reference}
+    session.result(session.api.get("/finance/v1/compare", params), _people)
+
+
+def _people(body: Json) -> None:
+    actual, work = body["actual"], body["work"]
+    reference, currency = clean(body["reference"]), clean(body["currency"])
+    cost = "unknown, a price is missing" if actual["cost"] is None else f"{_money(actual['cost'])} {currency}"
+    note(
+        f"{clean(body['month'])}: {_hours(work['busy_reference_hours'])} busy of "
+        f"{_hours(work['provisioned_reference_hours'])} provisioned hours of {reference} "
+        f"({_percent(work['utilisation'])} used); it cost {cost}."
+    )
+    columns = (
+        "GPU type", "region", "purchase", "per GPU-hour", "discount", "speed", "speed is",
+        f"per {reference}-hour", "busy hours", "cost if busy", "hours", f"cost {currency}", "",
+    )  # fmt: skip  # one name a line says no more
+    rows = [
+        [
+            row["gpu_type"], row["region"], row["purchase"], _money(row["rate_per_gpu_hour"]),
+            _percent(row["discount"]), _maybe(row["speedup"], 3), _how(row), _maybe(row["effective_rate"], 4),
+            _maybe(row["busy_gpu_hours"], 2), _maybe(row["busy_cost"], 2), _maybe(row["loaded_gpu_hours"], 2),
+            _maybe(row["loaded_cost"], 2), Text("cheapest", "bold") if row["cheapest"] else Text(""),
+        ]
+        for row in body["rows"]
+    ]  # fmt: skip  # as the columns
+    show(table(columns, rows, right=(*columns[3:6], *columns[7:12])))
+    note(
+        f"The same work, if nothing stood idle (cost if busy), or with {_percent(work['utilisation'])} of "
+        f"the hours used, as in {clean(body['month'])} (cost {currency})."
+    )
+    for name in actual["left_out"]:
+        note(f"What ran on {clean(name)} is left out: {_advice(name, reference)}")
+    for name in dict.fromkeys(row["gpu_type"] for row in body["rows"] if row["speedup"] is None):
+        note(f"The speed of {clean(name)} is unknown: {_advice(name, reference)}")
+    if not body["complete"]:
+        note("Records are still on their way into the ledger: ask again.")
+
+
+def _advice(gpu_type: str, reference: str) -> str:
+    return (
+        f"calibrate {clean(gpu_type)} and {reference} (florin calibrate), or state its speed with its price "
+        f"(florin price add --gpu-type {clean(gpu_type)} --speedup … --reference {reference})."
+    )
+
+
+def _how(row: Json) -> str:
+    how, source = row["speedup_is"], row["speedup_source"]
+    return f"{how}: {clean(source)}" if source else how
+
+
+def _maybe(text: str | None, places: int) -> str:
+    return "-" if text is None else f"{Decimal(text):,.{places}f}"
+
+
+def _money(text: str) -> str:
+    return f"{Decimal(text):,.2f}" if Decimal(text) == round(Decimal(text), 2) else f"{Decimal(text):,f}"
+
+
+def _hours(text: str) -> str:
+    return f"{Decimal(text):,.2f}"
+
+
+def _percent(ratio: str | None) -> str:
+    return "-" if ratio is None else f"{Decimal(ratio) * 100:.1f} %"

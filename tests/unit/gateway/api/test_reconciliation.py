@@ -1,0 +1,161 @@
+"""Bills, reconciliation and comparison over HTTP; who asks is given, not looked up."""
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from gateway.api.deps import get_state, require_finance, require_operator
+from gateway.api.exceptions import install
+from gateway.api.finance import bills, router
+from gateway.costs.books import Books
+from gateway.costs.periods import HOUR, month
+from gateway.metering.ledger import Ledger
+from gateway.metering.meter import Meter
+from gateway.metrics import Metrics
+from gateway.tenants.directory import Key, Role
+from tests.unit.gateway.costs.rolled import row, write
+
+HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
+GOOD = "2026-10-01T00:00Z,2026-10-01T01:00Z,gpu-a,H100,1,2.50,USD\n"
+BAD = "2026-10-01T00:00Z,2026-10-01T01:00Z,gpu-a,H100,lots,2.50,USD\n"
+
+
+@pytest.fixture
+async def installed(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = Ledger(url)
+    meter = Meter(tmp_path / "usage", ledger, Metrics())
+    await meter.start()
+    books = Books(url)
+    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
+    await books.close()
+    await meter.close()
+    ledger.close()
+
+
+@pytest.fixture
+def client_for(installed):
+    def client(role=Role.FINANCE, tenant=""):
+        app = FastAPI()
+        install(app)
+        app.include_router(router)
+        app.dependency_overrides[get_state] = lambda: installed
+        for who in (require_finance, require_operator):
+            app.dependency_overrides[who] = lambda: Key("id", tenant, role, "digest", 0)
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin/finance/v1")
+
+    return client
+
+
+async def test_a_bill_is_imported_listed_and_removed(client_for):
+    async with client_for() as client:
+        first = await client.post("/bills", params={"file_name": "o.csv"}, content=HEAD + GOOD)
+        again = await client.post("/bills", content=HEAD + GOOD)
+        listed = (await client.get("/bills")).json()["data"]
+        removed = await client.delete(f"/bills/{first.json()['source'][:12]}")
+        after = (await client.get("/bills")).json()["data"]
+        gone = await client.delete(f"/bills/{first.json()['source'][:12]}")
+    assert (first.status_code, again.status_code, first.json()["new"], again.json()["new"]) == (
+        201,
+        200,
+        1,
+        0,
+    )
+    assert [(bill["file_name"], bill["lines"]) for bill in listed] == [("o.csv", 1)]
+    assert (removed.json()["lines"], after) == (1, [])
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_bad_lines_are_findings_and_nothing_is_imported(client_for):
+    async with client_for() as client:
+        refused = await client.post("/bills", content=HEAD + GOOD + BAD)
+        listed = (await client.get("/bills")).json()["data"]
+        skipped = await client.post("/bills", params={"skip_bad": True}, content=HEAD + GOOD + BAD)
+        otherwise = await client.post(
+            "/bills", params={"skip_bad": True, "rename": "gpu_type:H100=B200"}, content=HEAD + GOOD + BAD
+        )
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], listed) == (422, "bill_rejected", [])
+    assert [finding["found"] for finding in error["findings"]] == ["line 3"]
+    assert (skipped.status_code, skipped.json()["bad"][0]["line"]) == (201, 3)
+    assert (otherwise.status_code, otherwise.json()["error"]["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"map": "resource"}, "NAME=VALUE"),
+        ({"rename": "H100=B200"}, "FIELD:THEIRS"),
+        ({"format": "xlsx"}, "format"),
+    ],
+)
+async def test_a_wrong_reading_is_refused(client_for, params, says):
+    async with client_for() as client:
+        answer = await client.post("/bills", params=params, content=HEAD + GOOD)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
+
+
+async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monkeypatch):
+    monkeypatch.setattr(bills, "MAX_BYTES", 1000)
+    sent = 0
+
+    async def pieces():
+        nonlocal sent
+        for _ in range(1000):
+            sent += 100
+            yield b"x" * 100
+
+    async with client_for() as client:
+        answer = await client.post("/bills", content=pieces())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    assert sent <= 1200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/bills"),
+        ("GET", "/bills"),
+        ("DELETE", "/bills/0123456789"),
+        ("GET", "/reconciliation"),
+        ("GET", "/compare"),
+    ],
+)
+async def test_tenants_are_kept_out(client_for, method, path):
+    async with client_for(Role.TENANT, "acme") as client:
+        answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+
+
+async def test_a_reconciliation(client_for):
+    async with client_for() as client:
+        await client.post("/bills", content=HEAD + GOOD)
+        found = (await client.get("/reconciliation", params={"month": "2026-10"})).json()
+        wide = (await client.get("/reconciliation", params={"month": "2026-10", "tolerance": "100"})).json()
+        wrong = await client.get("/reconciliation", params={"month": "2026-13"})
+        odd = [await client.get("/reconciliation", params={"tolerance": t}) for t in ("-1", "101", "NaN")]
+    assert (found["month"], found["tolerance_percent"], found["complete"], found["ok"]) == (
+        "2026-10", "0.10", True, False,
+    )  # fmt: skip
+    assert [line["kind"] for line in found["bill"]["lines"]] == ["down", "no_price"]
+    assert (wide["tolerance_percent"], wide["ok"]) == ("100.00", True)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "month")
+    assert [answer.status_code for answer in odd] == [400, 400, 400]
+
+
+async def test_a_comparison(client_for, installed):
+    write(installed.ledger, row(month("2026-10").start // HOUR))
+    async with client_for(Role.OPERATOR) as client:
+        found = (await client.get("/compare", params={"month": "2026-10"})).json()
+        none = await client.get("/compare", params={"month": "2026-09"})
+        unknown = await client.get("/compare", params=[("month", "2026-10"), ("gpu_type", "TPU")])
+        wrong = await client.get("/compare", params={"month": "october"})
+    assert (found["reference"], found["actual"]["cost"], found["rows"]) == ("H100", None, [])
+    assert [(e.status_code, e.json()["error"]["param"]) for e in (none, unknown, wrong)] == [
+        (400, "month"),
+        (400, "gpu_type"),
+        (400, "month"),
+    ]

@@ -1,0 +1,215 @@
+"""florin cost import-bill, bills, remove-bill, reconcile, compare."""
+
+import json
+
+import pytest
+
+IMPORTED = {
+    "source": "3f2a90c1d4e7" + "0" * 52, "file_name": "nov.csv", "format": "csv", "lines": 3, "new": 2,
+    "repeated": 2, "gpu_hours": "16.00", "cost": {"USD": "40.00"}, "ignored": 1, "ignored_cost": {"USD": "7.00"},
+    "bad": [{"line": 7, "reason": "It ends before it begins."}], "bad_lines": 1,
+}  # fmt: skip  # one name a line says no more
+LINE = {
+    "kind": "down", "reason": "billed for hours in which the engine was not up, or not registered",
+    "explained": True, "gpu_hours": "2.00", "cost": "5.00", "hours": 2, "first": "2026-11-03T04:00:00Z",
+    "last": "2026-11-03T05:00:00Z",
+}  # fmt: skip
+ACCOUNT = {
+    "engine": "gpu-a", "gpu_type": "H100", "region": "", "purchase": "on_demand", "billed_gpu_hours": "4.00",
+    "provisioned_gpu_hours": "2.00", "attributed_gpu_hours": "1.00", "billed_cost": "10.00",
+    "own_cost": "5.00", "billed_rate": "2.50", "own_rate": "2.75", "other_currencies": {}, "lines": [LINE],
+}  # fmt: skip
+RECONCILED = {
+    "month": "2026-11", "from": "2026-11-01T00:00:00Z", "to": "2026-12-01T00:00:00Z",
+    "tolerance_percent": "0.10", "ok": True, "unexplained": [], "complete": True,
+    "tokens": {
+        "note": None,
+        "checks": [
+            {
+                "engine": "gpu-a", "epoch": "e", "from": "2026-11-01T00:00:00Z", "to": "t",
+                "token_type": "input", "engine_tokens": 1234567, "record_tokens": 1234000, "difference": 567,
+                "unexplained": 7,
+                "lines": [
+                    {"kind": "k", "reason": "n > 1", "tokens": 560, "at_least": 560, "at_most": 560, "records": 3}
+                ],
+            }
+        ],
+        "unsampled": [{"engine": "gpu-b", "from": "f", "to": "t", "records": 5, "input": 1, "output": 1}],
+    },
+    "bill": {
+        "currency": "USD", "billed_gpu_hours": "4.00", "provisioned_gpu_hours": "2.00",
+        "attributed_gpu_hours": "1.00", "difference_gpu_hours": "2.00", "billed_cost": "10.00",
+        "own_cost": "5.00", "difference_cost": "5.00", "lines": [LINE], "unexplained_gpu_hours": "0.00",
+        "unexplained_cost": "0.00", "accounts": [ACCOUNT],
+    },
+    "books": {
+        "imbalances": [], "hours_pending": 0, "quarantined": {"differs": 2}, "delivered_twice": 0,
+        "records": [
+            {"usage_source": "engine_final", "outcome": "ok", "records": 40, "prompt_tokens": 1, "completion_tokens": 1},
+            {"usage_source": "engine_final", "outcome": "failover", "records": 2, "prompt_tokens": 1, "completion_tokens": 1},
+        ],
+    },
+}  # fmt: skip
+ROW = {
+    "gpu_type": "L40", "region": "", "purchase": "spot", "rate_per_gpu_hour": "0.10", "discount": "0.90",
+    "speedup": "0.50", "speedup_is": "stated", "speedup_source": "a blog", "effective_rate": "0.20",
+    "busy_gpu_hours": "10.00", "busy_cost": "1.00", "loaded_gpu_hours": "20.00", "loaded_cost": "2.00",
+    "cheapest": True,
+}  # fmt: skip
+UNKNOWN = {
+    **ROW, "gpu_type": "B200", "discount": None, "speedup": None, "speedup_is": "unknown", "speedup_source": "",
+    "effective_rate": None, "busy_gpu_hours": None, "busy_cost": None, "loaded_gpu_hours": None,
+    "loaded_cost": None, "cheapest": False,
+}  # fmt: skip
+COMPARED = {
+    "month": "2026-10", "currency": "USD", "reference": "A100", "complete": True,
+    "actual": {"cost": "40.00", "missing_prices": [], "used": [], "left_out": ["TPU"]},
+    "work": {
+        "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilisation": "0.50",
+        "uncached_tokens": 1, "cached_tokens": 1, "output_tokens": 1,
+    },
+    "rows": [ROW, UNKNOWN],
+}  # fmt: skip
+
+
+@pytest.fixture
+def bill(tmp_path):
+    path = tmp_path / "nov.csv"
+    path.write_text("start,end\n")
+    return path
+
+
+def test_a_bill_is_sent_as_it_is(fake, bill):
+    query = (
+        "file_name=nov.csv&format=focus&map=resource%3DTags.engine&map=gpu_type%3DSku"
+        "&rename=gpu_type%3Ap5%3DH100&cost=effective&skip_bad=true"
+    )
+    fake.answer("POST", f"/finance/v1/bills?{query}", IMPORTED, 201)
+    done = fake.florin(
+        "cost", "import-bill", str(bill), "--format", "focus", "--map", "resource=Tags.engine",
+        "--map", "gpu_type=Sku", "--rename", "gpu_type:p5=H100", "--cost", "effective", "--skip-bad",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert fake.asked[0][2] == b"start,end\n"
+    assert done.stdout == (
+        "Imported 2 lines of nov.csv: 16.00 GPU-hours, 40.00 USD (there already: 1 line).\n"
+    )
+    assert "In another import, too, word for word: 2 lines." in done.stderr
+    assert "Left out, not about GPUs: 1 line, 7.00 USD." in done.stderr
+    assert "  line 7: It ends before it begins." in done.stderr
+    assert "florin cost remove-bill 3f2a90c1d4e7 takes it back." in done.stderr
+
+
+def test_bad_lines_are_a_table_on_stderr(fake, bill):
+    finding = {"code": "bill_line", "message": "It ends before it begins.", "found": "line 7", "expected": ""}
+    error = {"message": "1 line is bad.", "type": "", "code": "bill_rejected", "findings": [finding]}
+    fake.answer("POST", "/finance/v1/bills?file_name=nov.csv&cost=billed", {"error": error}, 422)
+    done = fake.florin("cost", "import-bill", str(bill))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "line 7" in done.stderr
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(fake, tmp_path):
+    done = fake.florin("cost", "import-bill", str(tmp_path / "none.csv"))
+    assert (done.exit_code, fake.asked) == (2, [])
+    assert "No such file" in done.stderr
+
+
+def test_a_file_that_is_too_large_is_not_sent(fake, bill):
+    with bill.open("wb") as file:
+        file.truncate(64 * 1024 * 1024 + 1)
+    done = fake.florin("cost", "import-bill", str(bill))
+    assert (done.exit_code, fake.asked) == (2, [])
+    assert "split it" in done.stderr
+
+
+def test_bills_are_listed_and_removed(fake):
+    listed = {
+        "source": "3f2a90c1d4e7" + "0" * 52, "file_name": "nov.csv", "imported_at": "i", "lines": 3,
+        "from": "f", "to": "t", "gpu_hours": "16.00", "cost": {"EUR": "1.00", "USD": "40.00"},
+    }  # fmt: skip
+    fake.answer("GET", "/finance/v1/bills", {"data": [listed]})
+    fake.answer("DELETE", "/finance/v1/bills/3f2a90c1d4e7", {"source": listed["source"], "lines": 3})
+    shown = fake.florin("cost", "bills").stdout.splitlines()
+    assert shown[1].split() == [
+        "3f2a90c1d4e7", "nov.csv", "3", "f", "t", "16.00", "1.00", "EUR,", "40.00", "USD", "i",
+    ]  # fmt: skip
+    assert fake.florin("cost", "remove-bill", "3f2a90c1d4e7").stdout == "Removed 3 lines.\n"
+    fake.answer("GET", "/finance/v1/bills", {"data": []})
+    assert "import-bill" in fake.florin("cost", "bills").stderr
+
+
+PATH = "/finance/v1/reconciliation?month=2026-11&tolerance=0.1"
+
+
+def test_a_reconciliation_is_tables_of_causes(fake):
+    fake.answer("GET", PATH, RECONCILED)
+    done = fake.florin("cost", "reconcile", "--month", "2026-11")
+    assert done.exit_code == 0, done.output
+    rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
+    assert "gpu-a 2026-11-01T00:00:00Z input 1,234,567 1,234,000 +567 +7" in rows
+    assert "n > 1 (3 records) +560" in rows
+    assert "Florin: provisioned 2.000000 5.000000" in rows
+    assert (
+        "billed for hours in which the engine was not up, or not registered (2 hours, 2026-11-03T04:00:00Z to "
+        "2026-11-03T05:00:00Z) +2.000000 +5.000000 yes"
+    ) in rows
+    assert "billed 4.000000 10.000000" in rows
+    assert "records with the engine's closing counts 42" in rows
+    assert "records in quarantine 2 differs" in rows
+    assert rows[-1] == "All is explained, to 0.10 percent."
+    assert "gpu-b: 5 records from f to t have no counters beside them." in done.stderr
+    assert "H100" not in done.stdout
+    by_engine = fake.florin("cost", "reconcile", "--month", "2026-11", "--accounts").stdout
+    assert "gpu-a H100 on_demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_is_unexplained_ends_in_exit_code_1(fake, options):
+    body = {**RECONCILED, "ok": False, "unexplained": ["gpu-a counted 7 input tokens too many."]}
+    fake.answer("GET", PATH, body)
+    done = fake.florin("cost", "reconcile", "--month", "2026-11", *options)
+    assert done.exit_code == 1
+    if options:
+        assert json.loads(done.stdout) == body
+    else:
+        assert "Unexplained: gpu-a counted 7 input tokens too many." in done.stderr
+        assert "All is explained" not in done.stdout
+
+
+def test_a_month_without_bill_and_counters_says_so(fake):
+    tokens = {"checks": [], "unsampled": [], "note": None}
+    fake.answer("GET", PATH, {**RECONCILED, "bill": None, "tokens": tokens, "complete": False})
+    done = fake.florin("cost", "reconcile", "--month", "2026-11")
+    for part in ("No bill was imported", "No engine's counters", "on their way"):
+        assert part in done.stderr
+
+
+@pytest.mark.parametrize("tolerance", ["-1", "101", "some", "NaN"])
+def test_a_tolerance_is_a_percentage(fake, tolerance):
+    done = fake.florin("cost", "reconcile", f"--tolerance={tolerance}")
+    assert (done.exit_code, fake.asked) == (2, [])
+
+
+def test_a_comparison_marks_the_cheapest_and_tells_what_is_measured(fake):
+    path = "/finance/v1/compare?month=2026-10&gpu_type=L40&gpu_type=B200&reference=A100"
+    fake.answer("GET", path, COMPARED)
+    done = fake.florin(
+        "cost",
+        "compare",
+        "--month",
+        "2026-10",
+        "--gpu-type",
+        "L40",
+        "--gpu-type",
+        "B200",
+        "--reference",
+        "A100",
+    )
+    assert done.exit_code == 0, done.output
+    rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
+    assert rows[1] == "L40 - spot 0.10 90.0 % 0.500 stated: a blog 0.2000 10.00 1.00 20.00 2.00 cheapest"
+    assert rows[2] == "B200 - spot 0.10 - - unknown - - - - -"
+    assert "50.0 % used); it cost 40.00 USD" in done.stderr
+    assert "What ran on TPU is left out: calibrate TPU and A100" in done.stderr
+    assert "The speed of B200 is unknown: calibrate B200 and A100" in done.stderr
