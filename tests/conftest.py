@@ -1,4 +1,5 @@
-"""What every kind of test may ask for: a real Valkey server, and a corner of it that is empty."""
+"""What every kind of test may ask for: a real Valkey server, and a corner of it that is empty; a ledger of its
+own on SQLite and on a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from adapters.embedded import EmbeddedValkey
 from adapters.redis_store import RedisStore
+from gateway.metering.ledger import Ledger
+from tests.postgres import Postgres
 
 _numbers = itertools.count(1)
 
@@ -50,3 +54,54 @@ async def redis_store(valkey_url: str, prefix: str):
     store = RedisStore(valkey_url, prefix=prefix)
     yield store
     await store.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real server, one per run (per xdist worker), started for the first test that asks."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: Postgres) -> Iterator[str]:
+    """Name of a database that is an empty ledger: copying it is faster than migrating each test's."""
+    with postgres.database() as url:
+        made = Ledger(url)
+        with made.read():
+            pass
+        made.close()
+        yield url.rpartition("/")[2]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of an empty ledger of this test's own; the test runs once on each kind of database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.database(request.getfixturevalue("postgres_template")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def blank_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database without any table, on each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'blank.db'}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    with server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    made = Ledger(ledger_url)
+    yield made
+    made.close()

@@ -7,47 +7,58 @@ Every method raises LedgerUnavailableError when the database cannot be reached i
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
+from random import getrandbits
 from typing import Any
 
 import orjson
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Table,
-    and_,
-    create_engine,
-    event,
-    make_url,
-    select,
-    text,
-    tuple_,
+from sqlalchemy import ColumnElement, Connection, Engine, and_, make_url, select, text, tuple_, union_all
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from gateway.metering.database import (
+    LedgerUnavailableError,
+    insert,
+    open_engine,
+    reading,
+    translated,
+    writing,
 )
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-
+from gateway.metering.migrations import migrate
 from gateway.metering.records import UsageRecord
-from gateway.metering.schema import quarantine, schema, usage_records
+from gateway.metering.schema import ACROSS_HOURS, dirty_hours, ledger_state, quarantine, usage_records
 
+__all__ = [
+    "HOUR",
+    "Inserted",
+    "Ledger",
+    "LedgerUnavailableError",
+    "PoolHour",
+    "mark_dirty",
+    "next_batch",
+    "pool_hour_records",
+    "pruned_before",
+]
+
+PoolHour = tuple[int, str, str, int]
+"""(hour, engine, gpu_type, gpu_count): what is rolled up at one time."""
+
+HOUR = 3_600_000_000
 _LOG_ONLY = {"seq", "seen"}
 _COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)
 _RECORD = tuple(usage_records.c[name] for name in _COLUMNS)
-_BUSY_MS = 3_000
-_CONNECT_SECONDS = 3
-_SCHEMA_LOCK = 0x666C6F72  # "flor": PostgreSQL's advisory lock while the tables are made
 assert {*_COLUMNS, "batch"} == set(usage_records.columns.keys())
 
-
-class LedgerUnavailableError(Exception):
-    """The database is away, locked or full. What was to be written is still in the log."""
+# By hand, each as its database likes it: half to a tenth of what SQLAlchemy's many VALUES cost.
+_INTO = f"INSERT INTO usage_records (batch, {', '.join(_COLUMNS)})"
+_PUT_SQLITE = f"{_INTO} VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT (id) DO NOTHING"
+_PUT_POSTGRESQL = text(
+    f"{_INTO} SELECT :batch, r.* FROM json_to_recordset(CAST(:rows AS json)) AS r "  # noqa: S608  # our names
+    f"({', '.join(f'{c.name} {c.type}' for c in _RECORD)}) ON CONFLICT (id) DO NOTHING RETURNING id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +88,32 @@ class Ledger:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger from beginning to end."""
-        with _translated(), self._ready().connect() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
-                yield connection
+        with reading(self._ready()) as connection:
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that commits at the end. On SQLite the only writer from the start, so that two
-        workers cannot deadlock on the upgrade of a read lock."""
-        with _translated(), self._ready().execution_options(florin_write=True).begin() as connection:
+        """A transaction that commits at the end; on SQLite the only writer from its start."""
+        with writing(self._ready()) as connection:
             yield connection
 
     def insert(self, records: Sequence[UsageRecord]) -> Inserted:
-        """Take each id once, in one transaction. The same id with other content goes to quarantine."""
+        """Take each id once, in one transaction, and mark the pool-hours that new records touch. The same id
+        with other content goes to quarantine, as does what comes after its time was pruned."""
         if not records:
             return Inserted()
         rows = [_row(record) for record in records]
         with self.write() as connection:
-            put = _insert(connection, usage_records).on_conflict_do_nothing(index_elements=["id"])
-            # Counted by what comes back: PostgreSQL's driver has no rowcount for many rows.
-            count = len(connection.execute(put.returning(usage_records.c.id), rows).all())
-            if count == len(rows):
-                return Inserted(new=count)
-            differing = _differing(connection, rows)
-            if differing:
-                put = _insert(connection, quarantine).on_conflict_do_nothing()
-                connection.execute(put, [_quarantined(row) for row in differing])
-        known = len(rows) - count
-        return Inserted(count, known - len(differing), len(differing))
+            batch = next_batch(connection)
+            pruned = _pruned(connection, rows)
+            if pruned:
+                rows = [row for row in rows if row not in pruned]
+            new = _put(connection, rows, batch)
+            mark_dirty(connection, _touched(row for row in rows if row["id"] in new))
+            differing = _differing(connection, rows) if len(new) < len(rows) else []
+            _quarantine(connection, pruned, "pruned")
+            _quarantine(connection, differing, "differs")
+        return Inserted(len(new), len(rows) - len(new) - len(differing), len(differing) + len(pruned))
 
     def usage(
         self,
@@ -119,7 +126,8 @@ class Ledger:
     ) -> list[UsageRecord]:
         """Records that ended in [start, end), in order of (ended, id), those after `after`."""
         table = usage_records.c
-        where = [table.ended >= start, table.ended < end]
+        # One lower bound only: SQLite enters its index at the first that it is told.
+        where = [table.ended >= (start if after is None else max(start, after[0])), table.ended < end]
         if tenant is not None:
             where.append(table.tenant == tenant)
         if after is not None:
@@ -129,11 +137,11 @@ class Ledger:
             return [UsageRecord(**row) for row in connection.execute(query).mappings()]
 
     def _ready(self) -> Engine:
-        with self._lock:
+        with self._lock, translated():
             if self._engine is None:
-                engine = _engine(self._url.render_as_string(hide_password=False))
+                engine = open_engine(self._url)
                 try:
-                    _create(engine)
+                    migrate(engine)
                 except BaseException:
                     engine.dispose()
                     raise
@@ -141,72 +149,62 @@ class Ledger:
             return self._engine
 
 
-def _engine(url: str) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
-    if parsed.database and parsed.database != ":memory:":
-        with suppress(OSError):  # the connection will say what is wrong
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, connect_args={"timeout": _BUSY_MS / 1000})
-    event.listen(engine, "connect", _sqlite_connected)
-    event.listen(engine, "begin", _sqlite_begin)
-    return engine
+def next_batch(connection: Connection) -> int:
+    """The number of this write transaction. Who asks first commits first: the others wait here until then,
+    so whoever sees a batch sees every earlier one."""
+    put = insert(connection, ledger_state).values(name="batch", value=1)
+    put = put.on_conflict_do_update(index_elements=["name"], set_={"value": ledger_state.c.value + 1})
+    number: int = connection.execute(put.returning(ledger_state.c.value)).scalar_one()
+    return number
 
 
-def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says, not where sqlite3 guesses
-    connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    # FULL: the log is deleted after a commit, so the commit must survive a power cut.
-    connection.execute("PRAGMA synchronous = FULL")
+def mark_dirty(connection: Connection, pool_hours: Iterable[PoolHour]) -> None:
+    """In a write transaction: these pool-hours must be rolled up anew, but for those whose records are
+    removed. In a fixed order, so that two writers cannot wait for each other.
+
+    A new mark's version begins anywhere: a roller that read an earlier mark of the same pool-hour, since
+    deleted, must not take this one for it."""
+    since = pruned_before(connection)
+    rows = [
+        {"hour": hour, "engine": engine, "gpu_type": gpu_type, "gpu_count": count, "version": getrandbits(48)}
+        for hour, engine, gpu_type, count in sorted(set(pool_hours))
+        if hour >= since
+    ]
+    if rows:
+        put = insert(connection, dirty_hours)
+        put = put.on_conflict_do_update(
+            index_elements=list(dirty_hours.primary_key.columns),
+            set_={"version": dirty_hours.c.version + 1},
+        )
+        connection.execute(put, rows)
 
 
-def _sqlite_begin(connection: Connection) -> None:
-    write = connection.get_execution_options().get("florin_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+def pruned_before(connection: Connection) -> int:
+    """Of records that ended before this time some are removed: their hours are never rolled up anew."""
+    query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
+    return connection.execute(query).scalar() or 0
 
 
-def _create(engine: Engine) -> None:
-    """Make the tables, one worker at a time. (Migrations come with issue 3.)"""
-    if engine.dialect.name == "sqlite":
-        _wal_mode(engine)
-    with engine.execution_options(florin_write=True).begin() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-        schema.create_all(connection)
+def pool_hour_records(pool_hour: PoolHour, *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    """SELECT of the records that were in flight at some time of a pool-hour, in no order. Each half has its
+    index, so the work is in proportion to the hour's records, not to the ledger's."""
+    hour, engine, gpu_type, gpu_count = pool_hour
+    table, end = usage_records.c, hour + HOUR
+    chosen = select(*(columns or _RECORD)).where(
+        table.engine == engine, table.gpu_type == gpu_type, table.gpu_count == gpu_count
+    )
+    return union_all(
+        chosen.where(table.ended >= hour, table.ended < end),
+        chosen.where(ACROSS_HOURS, table.ended >= end, table.dispatched < end),
+    )
 
 
-def _wal_mode(engine: Engine) -> None:
-    """Readers do not stop the writer. SQLite does not wait for its busy timeout here, so we do."""
-    deadline = time.monotonic() + _BUSY_MS / 1000
-    connection = engine.raw_connection()
-    try:
-        while True:
-            try:
-                connection.cursor().execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-            else:
-                return
-    finally:
-        connection.close()
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
-        cause = getattr(error, "orig", None) or error
-        raise LedgerUnavailableError(f"The ledger's database failed: {cause}") from error
-
-
-def _insert(connection: Connection, table: Table) -> Any:
-    """INSERT that knows ON CONFLICT; the two dialects spell it alike but in different classes."""
-    return (postgresql_insert if connection.dialect.name == "postgresql" else sqlite_insert)(table)
+def _touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[PoolHour]:
+    """The pool-hours of [dispatched, ended]; with a clock that was set back, that of its end."""
+    for row in rows:
+        last = row["ended"] // HOUR * HOUR
+        for hour in range(min(row["dispatched"] // HOUR * HOUR, last), last + 1, HOUR):
+            yield hour, row["engine"], row["gpu_type"], row["gpu_count"]
 
 
 def _row(record: UsageRecord) -> dict[str, Any]:
@@ -215,14 +213,46 @@ def _row(record: UsageRecord) -> dict[str, Any]:
     return {name: getattr(record, name) for name in _COLUMNS}
 
 
+def _pruned(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows too old to be told from those that were removed, and not there."""
+    since = pruned_before(connection)
+    old = [row for row in rows if row["ended"] < since]
+    held = _held(connection, old) if old else {}
+    return [row for row in old if row["id"] not in held]
+
+
+def _put(connection: Connection, rows: Sequence[dict[str, Any]], batch: int) -> set[str]:
+    """The ids that were not there yet."""
+    if connection.dialect.name == "postgresql":
+        whole = {"batch": batch, "rows": orjson.dumps(rows).decode()}
+        return set(connection.execute(_PUT_POSTGRESQL, whole).scalars())
+    if not rows:
+        return set()
+    done = connection.exec_driver_sql(_PUT_SQLITE, [(batch, *row.values()) for row in rows])
+    if done.rowcount == len(rows):
+        return {row["id"] for row in rows}
+    mine = usage_records.c.id.in_([row["id"] for row in rows]), usage_records.c.batch == batch
+    return set(connection.execute(select(usage_records.c.id).where(*mine)).scalars())
+
+
 def _differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows that are not what the ledger now holds under their id."""
-    query = select(*_RECORD).where(usage_records.c.id.in_([row["id"] for row in rows]))
-    held: dict[str, Mapping[str, Any]] = {r["id"]: dict(r) for r in connection.execute(query).mappings()}
+    held = _held(connection, rows)
     return [row for row in rows if held[row["id"]] != row]
 
 
-def _quarantined(row: dict[str, Any]) -> dict[str, Any]:
+def _held(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    query = select(*_RECORD).where(usage_records.c.id.in_([row["id"] for row in rows]))
+    return {r["id"]: dict(r) for r in connection.execute(query).mappings()}
+
+
+def _quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason: str) -> None:
+    if rows:
+        put = insert(connection, quarantine).on_conflict_do_nothing()
+        connection.execute(put, [{**_content(row), "reason": reason} for row in rows])
+
+
+def _content(row: dict[str, Any]) -> dict[str, Any]:
     content = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
     return {
         "id": row["id"],

@@ -3,6 +3,13 @@
 Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
 `2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
 are never stored, always multiplied anew.
+
+A month may bring 50 million records. Finance reads `rollups`; the records themselves are read in three ways,
+each along an index, in proportion to what is asked for and not to what is there: the hour of an engine (to
+roll it up), a month in the order of (ended, id) (to close it, or by pages), a tenant's own. They are indexed
+and not partitioned by time, because an id must be unique among all of them, whenever they ended: PostgreSQL
+keeps a unique index only within each partition, and without one the dedupe would rest on shippers' conduct.
+Few indexes, because each costs at every insert; all but the key's grow at their ends.
 """
 
 from __future__ import annotations
@@ -18,11 +25,16 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 schema = MetaData()
 
 _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only INTEGER keys
+
+ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
+"""Of records that an hour's turn fell into: the few that a pool-hour's query must look for beyond its end.
+A query uses the index of them only if it says so in these very words."""
 
 usage_records = Table(
     "usage_records",
@@ -62,7 +74,15 @@ usage_records = Table(
     ),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
-    Index("usage_records_by_pool", "engine", "gpu_type", "gpu_count", "dispatched", "id"),
+    Index("usage_records_by_pool", "engine", "ended"),
+    Index(
+        "usage_records_across_hours",
+        "engine",
+        "ended",
+        "dispatched",
+        sqlite_where=ACROSS_HOURS,
+        postgresql_where=ACROSS_HOURS,
+    ),
     comment="one row an attempt; never changed once there",
 )
 
@@ -73,6 +93,7 @@ quarantine = Table(
     Column("digest", String(64), primary_key=True),
     Column("content", Text, nullable=False),
     Column("recorded_at", BigInteger, nullable=False),
+    Column("reason", String(16), nullable=False, server_default="differs", comment="`differs`, or `pruned`"),
     comment="records whose id the ledger holds with other content, or that came after their hours' records "
     "had been removed: for a person to look at",
 )

@@ -1,0 +1,134 @@
+"""The month into a ledger, in bulk: the rows, batch numbers and marks are those that the shipper would have
+left; only the transactions are larger."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import psycopg
+from sqlalchemy import Connection, insert, make_url, text
+
+from gateway.metering.ledger import HOUR, Ledger, mark_dirty
+from gateway.metering.schema import engine_spans, ledger_state, prices
+from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
+
+Put = Callable[[list[Row]], None]
+Progress = Callable[[int], None]
+RATES = {"H200": 4_310_000, "H100": 2_990_000, "A100": 1_790_000, "L40S": 990_000}
+"""Millionths of a dollar per GPU-hour."""
+_STARTUP = 4 * 60_000_000
+_DAY = 24 * HOUR
+
+
+def load(url: str, records: int, progress: Progress = lambda _: None) -> None:
+    """An empty ledger becomes one with the month in it, not yet rolled up. `progress`: records so far."""
+    ledger = Ledger(url)
+    with ledger.write() as connection:  # the tables
+        connection.execute(insert(prices), _prices())
+        connection.execute(insert(engine_spans), list(_spans()))
+    month = Month(records)
+    with _bulk(url) as put:
+        for rows in month.hours():
+            put(rows)
+            progress(month.made)
+    with ledger.write() as connection:
+        connection.execute(insert(ledger_state), {"name": "batch", "value": month.batch})
+        mark_dirty(connection, month.touched)
+        mark_dirty(
+            connection,
+            (
+                (START + hour * HOUR, e.name, e.gpu_type, e.gpu_count)
+                for e in engines()
+                for hour in range(HOURS)
+            ),
+        )
+    _settle(ledger)
+    ledger.close()
+
+
+@contextmanager
+def _bulk(url: str) -> Iterator[Put]:
+    sqlite = url.startswith("sqlite")
+    with _into_sqlite(make_url(url).database or "") if sqlite else _into_postgresql(url) as put:
+        yield put
+
+
+@contextmanager
+def _into_sqlite(path: str) -> Iterator[Put]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")  # a month that is lost is made again
+    connection.execute("PRAGMA cache_size = -3000000")  # random ids: the whole index is written to at a time
+    statement = f"INSERT INTO usage_records ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
+
+    def put(rows: list[Row]) -> None:
+        connection.execute("BEGIN")
+        connection.executemany(statement, rows)
+        connection.execute("COMMIT")
+
+    try:
+        yield put
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _into_postgresql(url: str) -> Iterator[Put]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain) as connection:
+
+        def put(rows: list[Row]) -> None:
+            with connection.cursor().copy(f"COPY usage_records ({', '.join(COLUMNS)}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+            connection.commit()
+
+        yield put
+
+
+def _prices() -> list[dict[str, object]]:
+    same = {"region": "", "purchase": "on_demand", "currency": "USD", "valid_from": 0, "recorded_at": 0}
+    return [{"gpu_type": gpu, "rate_micros": rate, **same} for gpu, rate in RATES.items()]
+
+
+def _spans() -> Iterator[dict[str, object]]:
+    """Each engine is there all month, seen by two workers, and started anew each Sunday night."""
+    for engine in engines():
+        common = {
+            "engine": engine.name, "gpu_type": engine.gpu_type, "gpu_count": engine.gpu_count, "region": "",
+            "purchase": "on_demand", "base_model": BASE_MODEL,
+        }  # fmt: skip  # one line
+        for start in range(START, START + HOURS * HOUR, 7 * _DAY):
+            end = min(start + 7 * _DAY, START + HOURS * HOUR)
+            for worker in ("worker-1", "worker-2"):
+                here = {**common, "worker": worker, "started": start}
+                yield {**here, "phase": "startup", "seen": start + _STARTUP}
+                yield {**here, "phase": "up", "started": start + _STARTUP, "seen": end}
+
+
+def _settle(ledger: Ledger) -> None:
+    """What the database does by itself in the hours between: its own file, its statistics."""
+    with ledger.read() as connection:
+        if connection.dialect.name == "sqlite":
+            return
+    with ledger.write() as connection:
+        connection.execute(text("ANALYZE"))
+
+
+def size(url: str) -> int:
+    """Bytes of the database."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return sum(p.stat().st_size for p in Path(parsed.database or "").parent.glob("*.db*"))
+    ledger = Ledger(url)
+    with ledger.read() as connection:
+        found = _size(connection)
+    ledger.close()
+    return found
+
+
+def _size(connection: Connection) -> int:
+    return cast(int, connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())

@@ -1,0 +1,143 @@
+"""What is measured. Each step runs in a process of its own, so that its memory is its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from gateway.costs.allocation import Policy
+from gateway.costs.closing.closing import close
+from gateway.costs.periods import month
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rolling import imbalance, roll
+from gateway.metering.ledger import HOUR, Ledger
+from gateway.metering.records import FINAL, UsageRecord, record_id
+from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
+
+END = START + HOURS * HOUR
+"""Of the month."""
+LATE = 20_000
+"""Records that the step `insert` brings."""
+NAIVE = """
+    SELECT tenant, adapter, gpu_type, COUNT(*), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens)
+    FROM usage_records WHERE billable GROUP BY tenant, adapter, gpu_type
+"""
+"""What a table of spend logs is asked: tokens alone, as nothing in it says what the GPUs cost. At its best:
+there is no other month whose records would have to be passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    name: str
+    seconds: float
+    cpu_seconds: float
+    """Of the process: with SQLite all that it took, with PostgreSQL without the server's part."""
+    peak_mib: float
+    """Of the process's resident memory, the interpreter and its imports included."""
+    result: dict[str, Any]
+
+
+def measure(name: str, url: str) -> Measured:
+    """One step, in a new process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measured, name, url).result()
+
+
+def _measured(name: str, url: str) -> Measured:
+    ledger = Ledger(url)
+    with ledger.read():
+        pass
+    start, cpu = time.perf_counter(), time.process_time()
+    result = STEPS[name](ledger)
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    ledger.close()
+    return Measured(name, seconds, cpu_seconds, _peak_mib(), result)
+
+
+def _peak_mib() -> float:
+    """Of this process alone: getrusage's figure has in it what its parent had when it was started."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def _roll(ledger: Ledger) -> dict[str, Any]:
+    done = roll(ledger, END)
+    return {"pool_hours": done.rolled, "pending": done.pending}
+
+
+def _imbalance(ledger: Ledger) -> dict[str, Any]:
+    return {"nano_gpu_hours": imbalance(ledger)}
+
+
+def _report(*by: str, **more: Any) -> Callable[[Ledger], dict[str, Any]]:
+    def step(ledger: Ledger) -> dict[str, Any]:
+        found = cost_report(ledger, Question(month(MONTH), by, **more), now=END)
+        return {
+            "rows": len(found["rows"]),
+            "requests": sum(row["requests"] for row in found["rows"]),
+            "completion_tokens": sum(row["completion_tokens"] for row in found["rows"]),
+            "complete": found["complete"],
+        }
+
+    return step
+
+
+def _naive(ledger: Ledger) -> dict[str, Any]:
+    with ledger.read() as connection:
+        rows = connection.execute(text(NAIVE)).all()
+    return {
+        "rows": len(rows),
+        "requests": sum(row[3] for row in rows),
+        "completion_tokens": int(sum(row[6] for row in rows)),
+    }
+
+
+def _insert(ledger: Ledger) -> dict[str, Any]:
+    """The shipper's way, into a ledger that is full of records: of the hour after the month."""
+    engine = engines()[0]
+    for first in range(0, LATE, BATCH):
+        ledger.insert([_later(n, engine.name, engine.gpu_type) for n in range(first, first + BATCH)])
+    return {"records": LATE}
+
+
+def _later(n: int, engine: str, gpu_type: str) -> UsageRecord:
+    end = END + (n + 1) * (HOUR // (LATE + 1))
+    request = f"later-{n}"
+    return UsageRecord(
+        id=record_id(request, 1), request_id=request, attempt=1, tenant=f"tenant-{n % 97:03}", key_id="key",
+        adapter=f"tenant-{n % 97:03}/adapter-1", version="v1", base_model="base", engine=engine,
+        gpu_type=gpu_type, gpu_count=1, dispatched=max(end - 2_000_000, END), first_token=None, ended=end,
+        prompt_tokens=300, cached_tokens=20, completion_tokens=90, reasoning_tokens=0, n=1,
+        usage_source="engine_final", outcome="ok", billable=True, seq=FINAL, seen=end,
+    )  # fmt: skip  # one argument a line says no more
+
+
+def _roll_later(ledger: Ledger) -> dict[str, Any]:
+    done = roll(ledger, END + HOUR)
+    return {"pool_hours": done.rolled, "pending": done.pending}
+
+
+def _close(ledger: Ledger) -> dict[str, Any]:
+    closed = close(ledger, MONTH, now=END + 2 * HOUR, by="the load test", policy="proportional", force=True)
+    return {"records": closed["records"], "root": closed["root"]}
+
+
+STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
+    "roll up the month": _roll,
+    "check that it adds up": _imbalance,
+    "report by tenant, adapter, GPU type": _report("tenant", "adapter", "gpu_type"),
+    "the same, idle time allocated": _report("tenant", "adapter", "gpu_type", policy=Policy("proportional")),
+    "report of one tenant by hour": _report("adapter", "hour", tenants=("tenant-007",)),
+    "raw records by tenant, adapter, GPU type": _naive,
+    "insert 20,000 more, by 500": _insert,
+    "roll up their hour": _roll_later,
+    "close the month": _close,
+    "report of the closed month": _report("tenant", "adapter", "gpu_type"),
+}

