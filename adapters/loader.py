@@ -101,6 +101,7 @@ class Loader:
     _flights: dict[str, Flight] = field(default_factory=dict)
     _failures: dict[str, Failure] = field(default_factory=dict)
     _engine_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _loads: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def ensure_resident(
         self,
@@ -136,6 +137,13 @@ class Loader:
             raise PlacementError(f"no slot for {version.id} was free in time") from None
         finally:
             flight.waiters -= 1
+
+    def loads_since(self, version: Version | None, engine: str) -> int:
+        """How often `version` was loaded on `engine` since somebody last asked: of all who waited for a load,
+        the first to ask answers for it, and nobody twice."""
+        if version is None or not self._loads:
+            return 0
+        return self._loads.pop((version.engine_name, engine), 0)
 
     async def close(self) -> None:
         """End what still flies. Its claims lapse by themselves."""
@@ -235,6 +243,8 @@ class Loader:
                 version.engine_name, engine.name, owner=self.owner, grace_ms=GRACE_MS
             )
             result = Loaded.OK if confirmed else Loaded.LOST
+            loaded = version.engine_name, engine.name
+            self._loads[loaded] = self._loads.get(loaded, 0) + 1
         except EngineUnreachableError:
             result = Loaded.UNREACHABLE
             await self._abandon(engine, version)

@@ -83,6 +83,7 @@ class Reconciler:
             await self.loader.ensure_resident(
                 version, lambda failed: None if failed else engine, deadline=deadline, reload_on=engine.name
             )
+            self.loader.loads_since(version, engine.name)  # no request has caused it
             log.warning("%s had lost %s: loaded again", engine.name, version.id)
         except StoreUnavailableError:
             raise

@@ -22,6 +22,7 @@ from gateway.config import Settings
 from gateway.errors import FlorinError, translate
 from gateway.exchange import ClientGoneError, Exchange
 from gateway.metering.attempt import AttemptMeter
+from gateway.metering.estimate import prompt_tokens
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.metrics import Metrics
@@ -32,6 +33,9 @@ from gateway.routing.upstream import GoElsewhere, Upstream
 from gateway.tenants.directory import Directory, Key, Role
 
 log = logging.getLogger(__name__)
+
+_UNTOUCHED = {"request_refused", "metering_unavailable"}
+"""Errors of an attempt on which no engine has worked: the client's mistake, and the full log."""
 
 
 @dataclass(slots=True)
@@ -110,7 +114,7 @@ class Lifecycle:
                 adapter=target.version.adapter if target.version else "",
                 base_model=target.base_model,
             )
-            raise FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
+            raise unmetered()
 
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)
@@ -137,6 +141,8 @@ class Lifecycle:
             gpu_type=engine.gpu_type,
             gpu_count=engine.gpu_count,
             n=call.n,
+            adapter_loads=journey.loads,
+            estimate=prompt_tokens(call.body),
         )
         exchange.extra_headers = [
             (b"x-florin-adapter", target.label.encode()),
@@ -145,16 +151,19 @@ class Lifecycle:
         request_id = f"{exchange.request_id}-{journey.attempts}"
         relay = Relay(exchange, call, target, lease, record)
         try:
+            await record.logged()  # before the engine hears of it
+            if not self.meter.accepting:
+                raise unmetered()
             async with self.upstream.post(
                 engine, call.endpoint.path, payload, request_id, target
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
-        except GoElsewhere:
-            record.end(Outcome.FAILOVER, billable=False, exact=False)
+        except GoElsewhere as trouble:
+            record.end(Outcome.FAILOVER, billable=False, exact=False, worked=trouble.counts)
             raise
         except FlorinError as error:
-            if error.code == "request_refused":  # the client's mistake, not the engine's
-                record.end(Outcome.REJECTED, billable=False, exact=False)
+            if error.code in _UNTOUCHED:
+                record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
             raise
         except asyncio.CancelledError:
             if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
@@ -175,6 +184,7 @@ class Lifecycle:
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         self.metrics.error(error.code)
+        await self.meter.settled()
         await exchange.fail(error)
 
 
@@ -201,6 +211,10 @@ def authenticate_caller(exchange: Exchange, directory: Directory, follower: Foll
             "role_too_small", f"Models are called with a tenant's key; this one's role is {key.role}."
         )
     return key
+
+
+def unmetered() -> FlorinError:
+    return FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
 
 
 def model_not_found(model: str) -> FlorinError:

@@ -1,82 +1,145 @@
-"""One attempt while it runs: what the relay tells it, and the records that the flusher makes of it.
+"""One attempt while it runs: what the relay tells it, and the lines of the log that are made of it.
 
-`first_token`, `observe` and `end` run on the event loop and only store; ids, records, metrics and JSON are
-made in the flusher's thread.
+The lines are put together from text, in a fraction of the time that a UsageRecord and its serialization would
+take, because intent and final stand between the client and its answer; tests hold them to `UsageRecord.line`.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
-from gateway.metering.records import FINAL, Outcome, UsageRecord, UsageSource, record_id
+import orjson
+
+from gateway.metering.records import FINAL, Outcome, UsageSource, record_id
 
 if TYPE_CHECKING:
     from gateway.metering.meter import Meter
 
+HOUR = 3_600_000_000
+FIRST_CHECKPOINT = 1_000_000_000
+"""Nanoseconds of an attempt until its first checkpoint. From then on each comes when the attempt is twice as
+old as at the last, but at least every CHECKPOINT, and when an hour has turned."""
+CHECKPOINT = 5_000_000_000
+
+Names = tuple[str, str, str, str, str, str, str, int]
+"""Tenant, key id, adapter, version, base model, engine, GPU type, GPU count."""
+Mark = tuple[int, int, int | None, int]
+"""One of `UsageRecord.hour_marks`."""
+
 
 class AttemptMeter:
-    """Mutable; written by the event loop, read by the flusher's thread. Times are monotonic beside one look
+    """Mutable; written by the event loop, read by the log's thread. Times are monotonic beside one look
     at the wall clock, so that a clock that is set back makes no negative duration."""
 
     __slots__ = (
         "_billable",
         "_cached",
         "_completion",
-        "_ended",
-        "_estimated",
+        "_due",
+        "_estimate",
         "_exact",
-        "_first",
+        "_head",
+        "_loads",
+        "_marks",
         "_meter",
+        "_n",
         "_names",
+        "_next_hour",
         "_prompt",
         "_reasoning",
         "_start",
         "_wall",
-        "checkpoint_due",
+        "accounted",
+        "ended",
+        "first",
         "outcome",
         "seq",
+        "shown",
     )
 
     def __init__(
         self,
         meter: Meter,
-        names: tuple[str, int, str, str, str, str, str, str, str, int, int],
+        request_id: str,
+        attempt: int,
+        names: Names,
+        *,
+        n: int,
+        adapter_loads: int,
+        estimate: int,
     ) -> None:
-        """`names`: request id, attempt, tenant, key id, adapter, version, base model, engine, GPU type, GPU
-        count, n."""
+        """`estimate`: prompt tokens, should the engine never say."""
         self._meter = meter
         self._names = names
-        self._wall = time_ns()
+        self._n = n
+        self._loads = adapter_loads
+        wall = time_ns()
+        self._wall = wall
         self._start = monotonic_ns()
-        self._first = 0
-        self._ended = 0
+        at = wall // 1000
+        self._next_hour = at - at % HOUR + HOUR
+        self._head = (
+            f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
+            f'"attempt":{attempt},{_named(names)},"dispatched":{at},'
+        )
         self._prompt = 0
         self._completion = 0
         self._cached: int | None = None
         self._reasoning = 0
         self._billable = False
         self._exact = False
-        self._estimated = False
+        self._estimate = estimate
+        self._marks: tuple[Mark, ...] = ()
+        self.first = 0
+        """Monotonic nanoseconds, as `ended`; 0: not yet."""
+        self.ended = 0
         self.outcome: Outcome | None = None
-        # The flusher's own:
+        # The log's thread's own:
         self.seq = 0
-        self.checkpoint_due = 0
+        self._due = self._start + FIRST_CHECKPOINT
+        self.shown = False
+        """It stands in the gauge of what is in flight."""
+        self.accounted = False
+        """Its end stands in the metrics."""
 
     def __repr__(self) -> str:
         return (
-            f"<AttemptMeter {self._names[0]}/{self._names[1]} on {self._names[7]} "
+            f"<AttemptMeter {self._head[:60]} on {self.engine} "
             f"{self._prompt}+{self._completion} {self.outcome or 'running'}>"
         )
 
     @property
+    def tenant(self) -> str:
+        return self._names[0]
+
+    @property
+    def adapter(self) -> str:
+        return self._names[2]
+
+    @property
     def engine(self) -> str:
-        return self._names[7]
+        return self._names[5]
+
+    @property
+    def gpu_type(self) -> str:
+        return self._names[6]
+
+    @property
+    def tokens(self) -> tuple[int, int | None, int]:
+        """Prompt, cached, completion, as last heard; the prompt by its estimate if nothing was."""
+        silent = not (self._prompt or self._completion)  # every prompt has tokens
+        return self._estimate if silent else self._prompt, self._cached, self._completion
+
+    @property
+    def start(self) -> int:
+        return self._start
 
     def first_token(self) -> None:
         """The first token has come. Only the first call counts."""
-        if not self._first:
-            self._first = monotonic_ns()
+        if not self.first:
+            self.first = monotonic_ns()
 
     def observe(
         self, prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int
@@ -87,79 +150,112 @@ class AttemptMeter:
         self._cached = cached_tokens
         self._reasoning = reasoning_tokens
 
-    def end(self, outcome: Outcome, *, billable: bool, exact: bool, estimated: bool = False) -> None:
+    def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
         """The attempt is over. The first call wins; call it from `finally`.
 
-        `exact`: the counts seen last are the engine's closing ones. `estimated`: they are the gateway's
-        guess, not the engine's.
+        `exact`: the counts seen last are the engine's closing ones. `worked`: the engine may have worked on
+        it, so that without a word from the engine the prompt counts by its estimate.
         """
         if self.outcome is not None:
             return
-        self._ended = monotonic_ns()
+        self.ended = monotonic_ns()
         self._billable = billable
         self._exact = exact
-        self._estimated = estimated
+        if not worked:
+            self._estimate = 0
         self.outcome = outcome
-        meter = self._meter
-        if not meter.append(self.final):
-            meter.forget(self)
+        self._meter.finished(self, self._line(FINAL, self.ended))
 
-    # In the flusher's thread:
+    async def logged(self) -> None:
+        """Until the lines of this attempt have survived this process, or nothing can be written now: await
+        it before the engine hears of the request and before the client hears the end of the answer. It
+        nearly always returns at once."""
+        await self._meter.settled()
 
-    def intent(self) -> UsageRecord | None:
-        """None when the attempt is over already: its final is in the queue, and says it all."""
-        if self.outcome is not None:
-            return None
-        self._meter.follow(self)
-        return self._record(seq=0)
+    def intent(self) -> bytes:
+        return self._line(0, self._start)
 
-    def checkpoint(self) -> UsageRecord:
+    # In the log's thread, while the event loop cannot write the final: so a checkpoint stands before it.
+
+    @property
+    def checkpoint_due(self) -> bool:
+        now = monotonic_ns()
+        return now >= self._due or (self.first != 0 and self.at(now) >= self._due_mark())
+
+    def checkpoint(self) -> bytes:
+        now = monotonic_ns()
+        self._due = now + min(now - self._start, CHECKPOINT)
+        self._marks = self._marks_until(self.at(now))
         self.seq += 1
-        return self._record(seq=self.seq)
+        return self._line(self.seq, now)
 
-    def final(self) -> UsageRecord:
-        record = self._record(seq=FINAL)
-        self._meter.finished(self, record)
-        return record
-
-    def _source(self) -> UsageSource:
-        if not (self._prompt or self._completion):  # every prompt has tokens: nothing was seen
-            return UsageSource.NONE
-        if self._estimated:
-            return UsageSource.ESTIMATED
-        return UsageSource.ENGINE_FINAL if self._exact else UsageSource.ENGINE_PARTIAL
-
-    def _record(self, *, seq: int) -> UsageRecord:
-        request_id, attempt, tenant, key_id, adapter, version, base, engine, gpu, gpus, n = self._names
-        final = seq == FINAL
-        at = self._at(self._ended if final else monotonic_ns())
-        return UsageRecord(
-            id=record_id(request_id, attempt),
-            request_id=request_id,
-            attempt=attempt,
-            tenant=tenant,
-            key_id=key_id,
-            adapter=adapter,
-            version=version,
-            base_model=base,
-            engine=engine,
-            gpu_type=gpu,
-            gpu_count=gpus,
-            dispatched=self._wall // 1000,
-            first_token=self._at(self._first) if self._first else None,
-            ended=at if final else None,
-            prompt_tokens=self._prompt,
-            cached_tokens=self._cached,
-            completion_tokens=self._completion,
-            reasoning_tokens=self._reasoning,
-            n=n,
-            usage_source=self._source().value,
-            outcome=self.outcome.value if final and self.outcome else "",
-            billable=final and self._billable,
-            seq=seq,
-            seen=at,
-        )
-
-    def _at(self, monotonic: int) -> int:
+    def at(self, monotonic: int) -> int:
         """UTC microseconds of a monotonic time."""
         return (self._wall + monotonic - self._start) // 1000
+
+    def _due_mark(self) -> int:
+        return self._marks[-1][0] + HOUR if self._marks else self._next_hour
+
+    def _marks_until(self, now: int) -> tuple[Mark, ...]:
+        """The marks with those of the hours that have turned since: the counts of this moment, within a
+        second of the turn, under the hour's own time. An hour in which nothing had come yet gets zeros."""
+        marks = self._marks
+        if not self.first:
+            return marks
+        due = self._due_mark()
+        first = self.at(self.first)
+        while due <= now:
+            none = due < first
+            marks = (
+                *marks,
+                (due, 0, None, 0) if none else (due, self._prompt, self._cached, self._completion),
+            )
+            due += HOUR
+        return marks
+
+    def _source(self) -> UsageSource:
+        if not (self._prompt or self._completion):
+            return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
+        return UsageSource.ENGINE_FINAL if self._exact else UsageSource.ENGINE_PARTIAL
+
+    def _line(self, seq: int, when: int) -> bytes:
+        """As UsageRecord.line() would give it."""
+        at = self.at(when)
+        marks: tuple[Mark, ...] = self._marks
+        if at >= self._next_hour:
+            marks = self._marks_until(at)
+        final = seq == FINAL
+        prompt, cached, completion = self.tokens
+        return (
+            f'{self._head}"first_token":{self.at(self.first) if self.first else "null"},'
+            f'"ended":{at if final else "null"},"prompt_tokens":{prompt},'
+            f'"cached_tokens":{"null" if cached is None else cached},'
+            f'"completion_tokens":{completion},"reasoning_tokens":{self._reasoning},"n":{self._n},'
+            f'"usage_source":"{self._source().value}",'
+            f'"outcome":"{self.outcome.value if final and self.outcome else ""}",'
+            f'"billable":{"true" if final and self._billable else "false"},"adapter_loads":{self._loads},'
+            f'"hour_marks":{_marked(marks, prompt, completion) if marks else "null"},'
+            f'"seq":{seq},"seen":{at}}}\n'
+        ).encode()
+
+
+def _text(value: str) -> str:
+    return orjson.dumps(value).decode()
+
+
+@lru_cache(maxsize=4096)
+def _named(names: Names) -> str:
+    tenant, key_id, adapter, version, base, engine, gpu, gpus = names
+    return (
+        f'"tenant":{_text(tenant)},"key_id":{_text(key_id)},"adapter":{_text(adapter)},'
+        f'"version":{_text(version)},"base_model":{_text(base)},"engine":{_text(engine)},'
+        f'"gpu_type":{_text(gpu)},"gpu_count":{gpus}'
+    )
+
+
+def _marked(marks: tuple[Mark, ...], prompt: int, completion: int) -> str:
+    """JSON in a JSON string; digits, brackets and `null` need no escape. No mark is above the whole."""
+    rows = [
+        [t, min(p, prompt), c if c is None else min(c, prompt), min(o, completion)] for t, p, c, o in marks
+    ]
+    return f'"{orjson.dumps(rows).decode()}"'

@@ -1,30 +1,29 @@
 """What the lifecycle speaks to: begin an attempt, tell it what the engine says, end it.
 
 One `Meter` per worker. It owns the worker's log and the shipper to the ledger, each with a thread of its
-own; nothing here waits on the event loop but `start` and `close`, which are awaited.
+own. An attempt's intent is written before the engine hears of it, and its final before the client hears the
+end; metrics follow in the log's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic_ns, time_ns
+from time import time_ns
 
-from gateway.metering.attempt import AttemptMeter
+from gateway.metering.attempt import AttemptMeter, Names
 from gateway.metering.ledger import Ledger
 from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
 from gateway.metering.segments import WorkerDirectory
 from gateway.metering.shipper import Shipper
-from gateway.metering.wal import Entry, WriteAheadLog
+from gateway.metering.wal import WriteAheadLog
 from gateway.metrics import Metrics
 
 log = logging.getLogger("florin.metering")
 
-CHECKPOINT = 5_000_000_000
-"""Nanoseconds between checkpoints of an attempt that runs on."""
 _REJECTIONS = 200
 """Rejections recorded per tick (a second): a flood of them must not fill the ledger."""
 
@@ -47,12 +46,15 @@ class Meter:
         self._segment_bytes = segment_bytes
         self._wal: WriteAheadLog | None = None
         self._shipper: Shipper | None = None
-        # Mutable state of the flusher's thread (`forget` takes from it on the event loop): attempts whose
-        # intent is in the log and whose final is not.
+        # Mutable state of the event loop, looked at by the log's thread:
         self._open: dict[AttemptMeter, None] = {}
+        """Attempts whose intent is in the log and whose final is not."""
+        self._news: deque[AttemptMeter] = deque()
+        """Those that have begun or ended since the thread last looked."""
         self._rejections = 0
-        self.append: Callable[[Entry], bool] = _nowhere
-        """The log's, once started: called directly, which saves a call on the hot path."""
+        self._lost = self._logged = 0
+        # Mutable state of the thread:
+        self._counted = (0, 0)
 
     def __repr__(self) -> str:
         return f"<Meter open={len(self._open)} {self._wal!r}>"
@@ -65,10 +67,10 @@ class Meter:
         directory = WorkerDirectory.create(self._root)
         self._wal = WriteAheadLog(
             directory,
-            self._metrics,
             segment_bytes=self._segment_bytes,
             tick=self._tick,
             carry=self._carry,
+            after=self._account,
         )
         try:
             self._wal.open()
@@ -76,8 +78,7 @@ class Meter:
             directory.remove()
             directory.release()
             raise
-        self.append = self._wal.append
-        self._shipper = Shipper(self._root, directory, self._wal.flush, self._ledger, self._metrics)
+        self._shipper = Shipper(self._root, directory, self._wal, self._ledger, self._metrics)
         self._shipper.start()
 
     async def close(self) -> None:
@@ -116,18 +117,21 @@ class Meter:
         gpu_type: str,
         gpu_count: int,
         n: int,
+        adapter_loads: int = 0,
+        estimate: int = 0,
     ) -> AttemptMeter:
-        """An attempt is being sent to an engine. `adapter` is the full name and `version` `v3`; both empty
-        for the base model. `request_id` must be the gateway's own: (request_id, attempt) is the dedupe key.
+        """An attempt is about to be sent to an engine, once `await attempt.logged()` has returned. `adapter`
+        is the full name and `version` `v3`; both empty for the base model. `request_id` must be the gateway's
+        own: (request_id, attempt) is the dedupe key. `estimate`: prompt tokens, should the engine never say.
         """
+        names: Names = (tenant, key_id, adapter, version, base_model, engine, gpu_type, gpu_count)
         made = AttemptMeter(
-            self,
-            (
-                request_id, attempt, tenant, key_id, adapter, version, base_model, engine, gpu_type,
-                gpu_count, n,
-            ),
-        )  # fmt: skip  # one name a line says no more
-        self.append(made.intent)
+            self, request_id, attempt, names, n=n, adapter_loads=adapter_loads, estimate=estimate
+        )
+        self._open[made] = None
+        self._news.append(made)
+        if self._wal is not None:
+            self._wal.append(made.intent(), final=False)
         return made
 
     def reject(
@@ -142,63 +146,90 @@ class Meter:
             self._metrics.usage_records("unrecorded")
             return
         self._rejections += 1
-        self.append(
-            partial(
-                _rejected,
-                request_id=request_id,
-                tenant=tenant,
-                key_id=key_id,
-                adapter=adapter or "",
-                base_model=base_model,
-                now=time_ns() // 1000,
-            )
+        record = _rejected(
+            request_id=request_id,
+            tenant=tenant,
+            key_id=key_id,
+            adapter=adapter or "",
+            base_model=base_model,
+            now=time_ns() // 1000,
         )
+        self._final(record.line())
 
     # For AttemptMeter:
 
-    def follow(self, attempt: AttemptMeter) -> None:
-        self._open[attempt] = None
-        attempt.checkpoint_due = monotonic_ns() + CHECKPOINT
-        self._metrics.in_flight(attempt.engine, 1)
+    def finished(self, attempt: AttemptMeter, line: bytes) -> None:
+        self._open.pop(attempt, None)
+        self._news.append(attempt)
+        self._final(line)
 
-    def forget(self, attempt: AttemptMeter) -> None:
-        if self._open.pop(attempt, 0) is None:
-            self._metrics.in_flight(attempt.engine, -1)
+    async def settled(self) -> None:
+        if self._wal is not None:
+            await self._wal.settled()
 
-    def finished(self, attempt: AttemptMeter, record: UsageRecord) -> None:
-        self.forget(attempt)
-        metrics = self._metrics
-        metrics.request(record.adapter, record.outcome)
-        if record.first_token is not None:
-            metrics.first_token((record.first_token - record.dispatched) / 1e6)
-        if record.ended is not None:
-            metrics.duration((record.ended - record.dispatched) / 1e6)
-        metrics.tokens(
-            tenant=record.tenant,
-            adapter=record.adapter,
-            gpu_type=record.gpu_type,
-            prompt=record.prompt_tokens,
-            cached=record.cached_tokens or 0,
-            completion=record.completion_tokens,
-        )
+    def _final(self, line: bytes) -> None:
+        if self._wal is not None and self._wal.append(line):
+            self._logged += 1
+        else:
+            self._lost += 1
 
-    # For the log, in the flusher's thread:
+    # For the log, in its thread:
 
-    def _tick(self) -> Iterator[UsageRecord]:
+    def _tick(self) -> Iterator[bytes]:
         self._rejections = 0
-        now = monotonic_ns()
-        for attempt in list(self._open):
-            if attempt.checkpoint_due <= now and attempt.outcome is None:
-                attempt.checkpoint_due = now + CHECKPOINT
-                yield attempt.checkpoint()
+        return (a.checkpoint() for a in self._running() if a.outcome is None and a.checkpoint_due)
 
-    def _carry(self) -> list[UsageRecord]:
-        return [attempt.checkpoint() for attempt in list(self._open)]
+    def _carry(self) -> Iterator[bytes]:
+        return (a.checkpoint() for a in self._running() if a.outcome is None)
 
+    def _running(self) -> list[AttemptMeter]:
+        while True:
+            try:
+                return list(self._open)
+            except RuntimeError:  # it changed meanwhile
+                continue
 
-def _nowhere(entry: Entry) -> bool:
-    del entry
-    return False
+    def _account(self) -> None:
+        """Metrics of what has begun or ended. Attempts that ended before this first saw them never stood in
+        the gauge. Tokens are summed first: six counters for each attempt would cost more than its lines."""
+        metrics, tokens = self._metrics, dict[tuple[str, str, str], list[int]]()
+        for _ in range(len(self._news)):
+            attempt = self._news.popleft()
+            if attempt.outcome is None:
+                attempt.shown = True
+                metrics.in_flight(attempt.engine, 1)
+            elif not attempt.accounted:
+                attempt.accounted = True
+                if attempt.shown:
+                    metrics.in_flight(attempt.engine, -1)
+                metrics.request(attempt.adapter, attempt.outcome.value)
+                if attempt.first:
+                    metrics.first_token((attempt.first - attempt.start) / 1e9)
+                metrics.duration((attempt.ended - attempt.start) / 1e9)
+                prompt, cached, completion = attempt.tokens
+                sums = tokens.setdefault((attempt.tenant, attempt.adapter, attempt.gpu_type), [0, 0, 0])
+                sums[0] += prompt
+                sums[1] += cached or 0
+                sums[2] += completion
+        for (tenant, adapter, gpu_type), (prompt, hit, completion) in tokens.items():
+            metrics.tokens(
+                tenant=tenant,
+                adapter=adapter,
+                gpu_type=gpu_type,
+                prompt=prompt,
+                cached=hit,
+                completion=completion,
+            )
+        self._account_for_lines()
+
+    def _account_for_lines(self) -> None:
+        done = (self._logged, self._lost)
+        for result, now, before in zip(("logged", "lost"), done, self._counted, strict=True):
+            if now > before:
+                self._metrics.usage_records(result, now - before)
+        if done[1] > self._counted[1]:
+            log.error("Usage log: %d records are lost.", done[1] - self._counted[1])
+        self._counted = done
 
 
 def _rejected(

@@ -19,7 +19,7 @@ from uuid import UUID
 import orjson
 
 NAMESPACE = UUID("6f0a9c1e-3d0b-5b52-9a53-0f5c6b1d7a10")
-_NAMESPACE_BYTES = NAMESPACE.bytes
+_NAMED = sha1(NAMESPACE.bytes, usedforsecurity=False)
 FINAL = 2**31 - 1
 """`seq` of a final: after every checkpoint."""
 
@@ -79,8 +79,9 @@ class UsageRecord:
     adapter_loads: int = 0
     """Adapter loads that this attempt caused; those that waited for the same load caused none."""
     hour_marks: str | None = None
-    """JSON [[time, prompt, cached or null, completion], …]: the counts at each hour's turn that the attempt
-    ran across; None: it crossed none."""
+    """JSON [[time, prompt, cached or null, completion], …]: the counts at each full UTC hour that the attempt
+    ran across; ascending, cumulative. None: it crossed none, or the engine gave no running counts (answers
+    that are not streamed), and only time can divide it."""
     seq: int = FINAL
     seen: int = 0
     """When this line was true: what an orphan's `ended` is taken from."""
@@ -98,8 +99,9 @@ class UsageRecord:
 
 def record_id(request_id: str, attempt: int) -> str:
     """uuid5(NAMESPACE, "request_id/attempt"), spelled out: three times as fast as the standard library's."""
-    name = f"{request_id}/{attempt}".encode()
-    h = sha1(_NAMESPACE_BYTES + name, usedforsecurity=False).hexdigest()
+    digest = _NAMED.copy()
+    digest.update(f"{request_id}/{attempt}".encode())
+    h = digest.hexdigest()
     variant = "89ab"[int(h[16], 16) & 3]
     return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{variant}{h[17:20]}-{h[20:32]}"
 
@@ -113,10 +115,17 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
+_LATER = {"adapter_loads": 0, "hour_marks": None}
+"""What lines of earlier versions lack: an upgrade must lose nothing that waits in the log."""
+_EARLIER = tuple(name for name in _FIELDS if name not in _LATER)
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks"}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
 }
+_OUTCOMES = {"", *(o.value for o in Outcome)}
+_SOURCES = {s.value for s in UsageSource}
+_LONGEST = 366 * 24 * 3_600_000_000
+"""Microseconds of an attempt; more is a damaged time, which would touch a million hours' roll-ups."""
 _ODD = re.compile(rb"u0000|:-?\d{19}")
 """What no database of ours can hold, or looks like it: NUL in a text, integers beyond 64 bits. One record
 that cannot be stored would hold up all behind it."""
@@ -125,6 +134,8 @@ that cannot be stored would hold up all behind it."""
 def parse_line(line: bytes) -> UsageRecord:
     """Raises ValueError for anything but a whole record: torn, foreign or damaged lines."""
     data = orjson.loads(line)
+    if isinstance(data, dict) and tuple(data) == _EARLIER:
+        data = {name: data.get(name, _LATER.get(name)) for name in _FIELDS}
     if not isinstance(data, dict) or tuple(data) != _FIELDS:
         raise ValueError("not a usage record")
     values = tuple(data.values())
@@ -132,7 +143,14 @@ def parse_line(line: bytes) -> UsageRecord:
         raise ValueError("not a usage record: a field has a wrong type")
     if _ODD.search(line) and not all(map(_storable, values)):
         raise ValueError("not a usage record: a value that no database can hold")
-    return UsageRecord(*values)
+    record = UsageRecord(*values)
+    if record.usage_source not in _SOURCES or record.outcome not in _OUTCOMES:
+        raise ValueError("not a usage record: an unknown outcome or source")
+    if record.seq == FINAL and not (
+        record.ended is not None and 0 <= record.dispatched <= record.ended <= record.dispatched + _LONGEST
+    ):
+        raise ValueError("not a usage record: it has no end, or one that cannot be")
+    return record
 
 
 @cache  # a handful of patterns: which of the optional fields are there

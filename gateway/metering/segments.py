@@ -3,6 +3,7 @@
 usage/<worker>/lock             flock'd by the living worker, or by whoever adopts a dead one's directory
 usage/<worker>/00000001.jsonl   segments; only the highest one grows
 usage/<worker>/shipped          how far the ledger has them: `<segment> <offset>`
+usage/refused.jsonl             whole lines that no ledger takes, for a person to look at
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Self
 CHUNK = 256 * 1024
 """Bytes read at once: what bounds the shipper's memory, whatever the backlog."""
 
+REFUSED = "refused.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
@@ -33,6 +36,36 @@ class Cursor:
 class Batch:
     lines: list[bytes]
     end: Cursor
+
+
+class NewSegment:
+    """A segment that nobody sees until `publish`: it must not be read before it holds what it must."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._hidden = path.with_name(f".{path.name}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self.file = os.open(self._hidden, flags, 0o600)
+
+    def publish(self, data: bytes) -> None:
+        """With its first lines, under its name. Not synced."""
+        done = 0
+        while done < len(data):
+            done += os.write(self.file, data[done:] if done else data)
+        self._hidden.rename(self._path)
+
+    def discard(self) -> None:
+        os.close(self.file)
+        self._hidden.unlink(missing_ok=True)
+
+    def sync(self) -> None:
+        """Its lines and its name."""
+        os.fdatasync(self.file)
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 class WorkerDirectory:
@@ -89,6 +122,10 @@ class WorkerDirectory:
     def segment(self, number: int) -> Path:
         return self.path / f"{number:08}.jsonl"
 
+    def new_segment(self, number: int) -> NewSegment:
+        """Raises OSError."""
+        return NewSegment(self.segment(number))
+
     def cursor(self) -> Cursor:
         """Where shipping goes on. Lost or damaged: from the start, which costs time and nothing else."""
         try:
@@ -138,6 +175,17 @@ def others(root: Path, mine: Path) -> list[Path]:
     with suppress(FileNotFoundError):
         return sorted(p for p in root.iterdir() if p != mine and p.is_dir() and not p.name.startswith("."))
     return []
+
+
+def set_aside(root: Path, line: bytes) -> None:
+    """Keep a line that cannot be shipped, past the end of its segment. May come to stand there twice."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = os.open(root / REFUSED, flags, 0o600)
+    try:
+        os.write(file, line.rstrip(b"\n") + b"\n")
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _lock(directory: Path) -> int | None:

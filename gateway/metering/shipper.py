@@ -11,10 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from sqlalchemy.exc import DataError, IntegrityError
+
+from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
-from gateway.metering.segments import Cursor, WorkerDirectory, others
+from gateway.metering.segments import Cursor, WorkerDirectory, others, set_aside
 from gateway.metrics import Metrics
 
 log = logging.getLogger("florin.metering")
@@ -34,12 +37,22 @@ Late = Callable[[], bool]
 """Asked before each transaction: is it time to leave off?"""
 
 
+class Log(Protocol):
+    """The living log of this worker, as far as the shipper needs it."""
+
+    @property
+    def synced_segment(self) -> int:
+        """Only segments before this one may be deleted."""
+
+    def flush(self) -> bool: ...
+
+
 class Shipper:
     def __init__(
         self,
         root: Path,
         mine: WorkerDirectory,
-        flush_log: Callable[[], bool],
+        wal: Log,
         ledger: Ledger,
         metrics: Metrics,
         *,
@@ -47,7 +60,7 @@ class Shipper:
     ) -> None:
         self._root = root
         self._mine = mine
-        self._flush_log = flush_log
+        self._wal = wal
         self._ledger = ledger
         self._metrics = metrics
         self._interval = interval
@@ -66,7 +79,7 @@ class Shipper:
         returns True; False: the backlog takes longer than `patience` seconds. Raises LedgerUnavailableError.
         Waits for the disk and the database."""
         late = _after(patience)
-        if not (self._flush_log() and self._lock.acquire(timeout=patience)):
+        if not (self._wal.flush() and self._lock.acquire(timeout=patience)):
             return False
         try:
             self._ship_all(late)
@@ -126,39 +139,73 @@ class Shipper:
         directory.remove()
 
     def _ship(self, directory: WorkerDirectory, late: Late, *, dead: bool) -> None:
-        cursor = directory.cursor()
+        cursor, unnoted = directory.cursor(), None
         for batch in directory.batches(cursor, dead=dead):
             records = [r for r in map(self._parse, filter(is_final, batch.lines)) if r is not None]
             for start in range(0, len(records), _ROWS):
                 self._insert(records[start : start + _ROWS], late)
-            directory.save_cursor(batch.end)
+            try:
+                directory.save_cursor(batch.end)
+            except OSError as error:  # the disk is full: what comes now makes room
+                unnoted = error
             if not dead:  # a dead one's segments are needed once more, for what it left open
-                directory.delete_before(batch.end.segment)
+                directory.delete_before(min(batch.end.segment, self._wal.synced_segment))
+        if unnoted:
+            raise unnoted
 
     def _insert(self, records: list[UsageRecord], late: Late) -> None:
         if records and late():
             raise _OutOfTimeError("There is no time to ship the rest.")
         try:
-            result = self._ledger.insert(records)
+            result = self._insert_each(records)
         except LedgerUnavailableError:
-            self._oldest = self._oldest or records[0].ended
+            self._oldest = self._oldest or min(r.ended or r.seen for r in records)
             raise
         self._metrics.usage_records("shipped", result.new)
         self._metrics.usage_records("duplicate", result.duplicate)
         if result.quarantined:
             self._metrics.usage_records("quarantined", result.quarantined)
-            log.error("Ledger: %d records went to quarantine: same id, other content.", result.quarantined)
+            log.error("Ledger: %d records went to quarantine.", result.quarantined)
+
+    def _insert_each(self, records: list[UsageRecord]) -> Inserted:
+        """In one transaction if the ledger takes them all; else in halves, until the one that it does not
+        take stands alone and is set aside."""
+        try:
+            return self._ledger.insert(records)
+        except (LedgerUnavailableError, ValueError, OverflowError) as error:
+            if not _is_the_records_fault(error):
+                raise
+            if len(records) == 1:
+                self._refuse(records[0].line(), str(error))
+                return Inserted()
+        middle = len(records) // 2
+        one, two = self._insert_each(records[:middle]), self._insert_each(records[middle:])
+        return Inserted(one.new + two.new, one.duplicate + two.duplicate, one.quarantined + two.quarantined)
 
     def _parse(self, line: bytes) -> UsageRecord | None:
         try:
             return parse_line(line)
-        except ValueError:
-            self._metrics.usage_records("damaged")
-            log.warning("Usage log: a torn or damaged line of %d bytes was passed over.", len(line))
+        except ValueError as error:
+            if line.endswith(b"}"):
+                self._refuse(line, str(error))
+            else:
+                self._metrics.usage_records("damaged")
+                log.warning("Usage log: a torn line of %d bytes was passed over.", len(line))
             return None
+
+    def _refuse(self, line: bytes, why: str) -> None:
+        self._metrics.usage_records("damaged")
+        log.error("Usage log: a line is set aside, because no ledger takes it: %s", why)
+        set_aside(self._root, line)
 
     def _age(self) -> float:
         return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
+
+
+def _is_the_records_fault(error: Exception) -> bool:
+    """Or the database's, which another time will answer otherwise."""
+    cause = error.__cause__ if isinstance(error, LedgerUnavailableError) else error
+    return isinstance(cause, ValueError | OverflowError | DataError | IntegrityError)
 
 
 def _after(seconds: float) -> Late:

@@ -1,5 +1,8 @@
 """The engine's answer on its way to the client, counted as it passes.
 
+Whatever a client may take for the end of its answer (the last choice's finish reason, the closing counts,
+[DONE], a whole body, an error) goes out only when the attempt's final is in the usage log.
+
 Everything here happens within one attempt. While the client has seen nothing, trouble is GoElsewhere; after
 that it is an error event, the last of the stream.
 """
@@ -49,6 +52,7 @@ class Relay:
         answer["model"] = self.call.model
         self.lease.begun = True
         self.record.end(Outcome.OK, billable=True, exact=True)
+        await self.record.logged()
         await self.exchange.respond(200, orjson.dumps(answer))
 
     async def stream(self, response: aiohttp.ClientResponse) -> None:
@@ -70,8 +74,8 @@ class Relay:
                 self._observe(rewriter.usage)
                 if rewriter.aborted:
                     raise interrupted(lease) if lease.begun else _stopping()
-                if rewriter.done or not rewriter.has_content:
-                    continue  # at the end: sent with the response's, once the connection is free for others
+                if rewriter.closing or not rewriter.has_content:
+                    continue  # nobody sees an end before it is in the log
                 if held:
                     if not lease.begun:
                         self._begin()
@@ -79,6 +83,7 @@ class Relay:
                     out, held = held, b""
                     await exchange.write(out)
         except StreamError as error:
+            self._observe(rewriter.usage)  # of events that came in one piece with the bad one
             raise self._broken_by(error) from error
         except BROKEN as error:
             if not rewriter.done:
@@ -89,6 +94,7 @@ class Relay:
             self._begin()
             await exchange.begin_stream()
         self.record.end(Outcome.OK, billable=True, exact=rewriter.usage.exact)
+        await self.record.logged()
         await exchange.end_stream(held)
 
     def _begin(self) -> None:

@@ -34,6 +34,8 @@ class Journey:
     failures: int = 0
     failed_on: set[str] = field(default_factory=set)
     reload_on: str | None = None
+    loads: int = 0
+    """Adapter loads that the attempt to come has caused."""
 
 
 class Router:
@@ -66,6 +68,7 @@ class Router:
             lease = self._pool.acquire(engine, journey.target.version) if engine else None
             if lease is not None:
                 journey.attempts += 1
+                journey.loads = self._loader.loads_since(journey.target.version, lease.state.engine.name)
                 return lease
             if self._clock() > journey.deadline:
                 raise self._too_late(journey)

@@ -64,11 +64,14 @@ class StreamRewriter:
         self._include_usage = include_usage
         self._continuous = continuous_usage
         self._n = n
+        self._running = choices
         self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
         self._rest = b""
         self.usage = Usage()
         self.done = False
         """The engine said [DONE]: the answer is whole."""
+        self.closing = False
+        """Every choice has ended: what is left are closing counts and [DONE], which come at once."""
         self.aborted = False
         """The engine gave the request up: `finish_reason` abort, as a draining engine answers."""
         self.has_content = False
@@ -90,7 +93,7 @@ class StreamRewriter:
             return b""  # comments and keep-alives
         payload = event[6:]
         if payload == _DONE:
-            self.done = True
+            self.done = self.closing = True
             return b"data: [DONE]\n\n"
         try:
             chunk = orjson.loads(payload)
@@ -107,16 +110,20 @@ class StreamRewriter:
             self._count(usage, choices)
         if choices:
             reason = choices[0].get("finish_reason")
-            if reason == "abort":
-                self.aborted = True
+            if reason:
+                self._running -= 1
+                self.closing = self._running <= 0
+                self.aborted = self.aborted or reason == "abort"
             self.has_content = self.has_content or _says_something(choices[0])
             if not self._continuous:
                 if self._include_usage:
                     chunk["usage"] = None
                 elif usage is not None:
                     del chunk["usage"]
-        elif not self._include_usage:
-            return b""
+        else:
+            self.closing = True
+            if not self._include_usage:
+                return b""
         chunk["model"] = self._model
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 

@@ -151,6 +151,42 @@ async def test_usage_records_are_the_engines_counts(town: Town):
     assert streamed.dispatched <= streamed.first_token <= streamed.ended
 
 
+async def test_one_attempt_answers_for_each_load(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"load_delay": 0.2})
+
+    async def ask(tenant: str) -> None:
+        async with town.gateway.client(tenant) as client:
+            await client.chat.completions.create(model="support", messages=HELLO)
+
+    await asyncio.gather(*(ask(tenant) for tenant in ("acme", "bolt") for _ in range(5)))
+    await ask("acme")
+    for tenant, count in (("acme", 6), ("bolt", 5)):
+        loads = sorted(r.adapter_loads for r in await town.gateway.usage(tenant))
+        assert loads == [0] * (count - 1) + [1]
+    assert len(town.loads()) == 2
+
+
+async def test_what_a_whole_answer_cost_is_estimated_when_its_client_left(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"first_byte_delay": 5.0})
+    messages = [{"role": "user", "content": "x" * 4_000}]
+    async with town.gateway.client("acme") as client:
+        request = asyncio.ensure_future(client.chat.completions.create(model="support", messages=messages))
+        while not any(engine.state.calls for engine in town.engines):
+            await asyncio.sleep(0.01)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+    deadline = asyncio.get_running_loop().time() + 5
+    while not (records := await town.gateway.usage("acme")):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+    [record] = records
+    assert (record.outcome, record.usage_source, record.billable) == ("client_abort", "estimated", True)
+    assert 1_000 <= record.prompt_tokens < 1_100
+    assert record.completion_tokens == 0
+
+
 async def test_an_adapter_that_nobody_calls_is_seen_in_the_metrics(town: Town):
     async with town.gateway.http() as http:
         text = (await http.get("/metrics")).text

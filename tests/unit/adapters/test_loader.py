@@ -121,6 +121,18 @@ async def test_all_who_wait_share_one_load_and_leaving_stops_nothing(bench: Benc
     assert bench.control.loads == [("e1", "fl-a")]
 
 
+async def test_one_of_all_who_waited_answers_for_the_load(bench: Bench):
+    loader, other = bench.loader("w1"), bench.loader("w2")
+    for who in (loader, loader, other):
+        await who.ensure_resident(version("a"), only(E1), deadline=30)
+    await loader.ensure_resident(version("b"), only(E2), deadline=30)
+    assert [loader.loads_since(version("a"), "e1") for _ in range(3)] == [1, 0, 0]
+    assert loader.loads_since(version("a"), "e2") == 0
+    assert loader.loads_since(version("b"), "e2") == 1
+    assert other.loads_since(version("a"), "e1") == 0
+    assert loader.loads_since(None, "e1") == 0
+
+
 async def test_workers_wait_for_each_others_load(bench: Bench):
     first, second, bench.control.gate = bench.loader("w1"), bench.loader("w2"), asyncio.Event()
     one = asyncio.ensure_future(first.ensure_resident(version("a"), only(E1), deadline=30))

@@ -1,10 +1,14 @@
+import errno
+
+import orjson
 import pytest
 
 from gateway.metering import attempt as attempt_module
-from gateway.metering import meter as meter_module
+from gateway.metering import wal as wal_module
+from gateway.metering.attempt import HOUR
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
-from gateway.metering.records import Outcome
+from gateway.metering.records import Outcome, orphaned, parse_line
 from gateway.metrics import Metrics
 
 NAMES = {
@@ -30,6 +34,27 @@ async def meter(tmp_path, ledger):
 
 def records(ledger):
     return ledger.usage(start=0, end=2**62, limit=10_000)
+
+
+def lines(tmp_path):
+    """Everything that stands in the log at this moment."""
+    files = sorted((tmp_path / "usage").glob("*/*.jsonl"))
+    return [parse_line(line) for file in files for line in file.read_bytes().splitlines()]
+
+
+class Clock:
+    """The two clocks of an attempt, in step."""
+
+    def __init__(self, monkeypatch, at):
+        self.micros = at
+        monkeypatch.setattr(attempt_module, "time_ns", lambda: self.micros * 1000)
+        monkeypatch.setattr(attempt_module, "monotonic_ns", lambda: (self.micros - at + 1) * 1000)
+
+
+def tick(meter):
+    """As the log's thread does once a second."""
+    meter._wal._ticked_at = 0
+    meter._wal.flush()
 
 
 def sample(meter, name, **labels):
@@ -64,23 +89,63 @@ async def test_the_first_end_wins(meter, ledger):
     assert [(r.outcome, r.billable) for r in records(ledger)] == [("client_abort", True)]
 
 
+async def test_intent_and_final_are_written_when_the_call_returns(meter, tmp_path):
+    made = meter.begin(request_id="r", attempt=2, **NAMES)
+    await made.logged()
+    [intent] = lines(tmp_path)
+    assert (intent.kind, intent.request_id, intent.attempt) == ("intent", "r", 2)
+    made.observe(10, 7, None, 0)
+    made.end(Outcome.OK, billable=True, exact=True)
+    assert [r.kind for r in lines(tmp_path)] == ["intent", "final"]
+    assert lines(tmp_path)[1].completion_tokens == 7
+
+
 @pytest.mark.parametrize(
-    ("counts", "exact", "estimated", "source"),
+    "names",
     [
-        ((10, 3, None, 0), True, False, "engine_final"),
-        ((10, 3, None, 0), False, False, "engine_partial"),
-        ((10, 3, None, 0), False, True, "estimated"),
-        ((0, 0, None, 0), True, False, "none"),
-        (None, True, False, "none"),
+        {},
+        {"adapter": "", "version": ""},
+        {"tenant": 'a"b\\c', "base_model": "Ünï/\n", "engine": '","seq":2147483647,"'},
     ],
 )
-async def test_the_source_of_the_counts_is_honest(meter, ledger, counts, exact, estimated, source):
-    made = meter.begin(request_id="r", attempt=1, **NAMES)
+async def test_lines_are_what_the_record_itself_would_write(meter, tmp_path, names):
+    made = meter.begin(request_id='req-"1', attempt=1, **{**NAMES, **names}, adapter_loads=2, estimate=9)
+    made.first_token()
+    made.observe(10, 7, 4, 2)
+    made.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
+    meter.begin(request_id="whole", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
+    files = sorted((tmp_path / "usage").glob("*/*.jsonl"))
+    raw = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
+    assert len(raw) == 4
+    for line in raw:
+        assert parse_line(line).line() == line
+
+
+@pytest.mark.parametrize(
+    ("counts", "exact", "worked", "expected"),
+    [
+        ((10, 3, None, 0), True, True, ("engine_final", 10)),
+        ((10, 3, None, 0), False, True, ("engine_partial", 10)),
+        ((0, 0, None, 0), True, True, ("estimated", 6)),
+        (None, False, True, ("estimated", 6)),
+        (None, False, False, ("none", 0)),
+        ((10, 3, None, 0), False, False, ("engine_partial", 10)),
+    ],
+)
+async def test_the_source_of_the_counts_is_honest(meter, ledger, counts, exact, worked, expected):
+    made = meter.begin(request_id="r", attempt=1, **NAMES, estimate=6)
     if counts:
         made.observe(*counts)
-    made.end(Outcome.OK, billable=True, exact=exact, estimated=estimated)
+    made.end(Outcome.OK, billable=True, exact=exact, worked=worked)
     await meter.flush()
-    assert records(ledger)[0].usage_source == source
+    [row] = records(ledger)
+    assert (row.usage_source, row.prompt_tokens) == expected
+
+
+async def test_an_orphan_of_which_nothing_was_heard_counts_by_the_estimate(meter, tmp_path):
+    meter.begin(request_id="r", attempt=1, **NAMES, estimate=6)
+    orphan = orphaned(lines(tmp_path)[0])
+    assert (orphan.prompt_tokens, orphan.completion_tokens, orphan.usage_source) == (6, 0, "estimated")
 
 
 async def test_a_clock_that_is_set_back_makes_no_negative_duration(meter, ledger, monkeypatch):
@@ -98,21 +163,80 @@ async def test_a_clock_that_is_set_back_makes_no_negative_duration(meter, ledger
 async def test_an_attempt_that_runs_on_is_in_the_log_with_its_checkpoints(
     meter, ledger, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(meter_module, "CHECKPOINT", 0)
+    clock = Clock(monkeypatch, 100 * HOUR)
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     await meter.flush()
-    made.observe(10, 3, None, 0)
-    meter._wal._ticked_at = 0
+    made.first_token()
+    for seconds in range(1, 16):
+        clock.micros = 100 * HOUR + seconds * 1_000_000
+        made.observe(10, seconds, None, 0)
+        tick(meter)
+    found = [(r.seq, r.completion_tokens, (r.seen - r.dispatched) // 1_000_000) for r in lines(tmp_path)]
+    assert found == [(0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 4, 4), (4, 8, 8), (5, 13, 13)]
     await meter.flush()
-    [log] = (tmp_path / "usage").glob("*/*.jsonl")
-    assert [b'"seq":0,' in line for line in log.read_bytes().splitlines()] == [True, False]
-    assert b'"completion_tokens":3' in log.read_bytes()
     assert records(ledger) == []
     assert sample(meter, "florin_in_flight", engine="gpu-a") == 1
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()
     assert [r.outcome for r in records(ledger)] == ["ok"]
     assert sample(meter, "florin_in_flight", engine="gpu-a") == 0
+
+
+SECOND = 1_000_000
+
+
+def marks(record):
+    return record.hour_marks and orjson.loads(record.hour_marks)
+
+
+async def test_an_attempt_that_runs_across_hours_says_how_far_it_was_at_each_turn(
+    meter, ledger, tmp_path, monkeypatch
+):
+    clock = Clock(monkeypatch, 100 * HOUR - 10 * SECOND)
+    made = meter.begin(request_id="r", attempt=1, **NAMES)
+    made.first_token()
+    made.observe(10, 3, None, 0)
+    tick(meter)
+    clock.micros = 100 * HOUR + SECOND // 2
+    made.observe(10, 50, None, 0)
+    tick(meter)
+    assert marks(lines(tmp_path)[-1]) == [[100 * HOUR, 10, None, 50]]  # an orphan would keep it
+    clock.micros = 101 * HOUR + SECOND // 2
+    made.observe(10, 700, None, 0)
+    tick(meter)
+    clock.micros = 102 * HOUR + SECOND // 2  # it ends before the tick has seen the hour turn
+    made.observe(10, 900, 4, 0)
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert marks(row) == [[100 * HOUR, 10, None, 50], [101 * HOUR, 10, None, 700], [102 * HOUR, 10, 4, 900]]
+    assert row.dispatched < 100 * HOUR
+    assert row.ended > 102 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ((0, 1, HOUR - 1), None),
+        ((0, 1, HOUR), [[100 * HOUR, 10, None, 7]]),
+        ((HOUR - 1, HOUR + 5, HOUR + 9), [[100 * HOUR, 0, None, 0]]),  # nothing had come when it turned
+        ((0, None, HOUR + 5), None),  # a whole answer: no running counts
+        ((HOUR // 2, HOUR - 2, 3 * HOUR), [[(100 + n) * HOUR, 10, None, 7] for n in range(3)]),
+    ],
+)
+async def test_hours_are_marked_also_when_no_tick_came(meter, ledger, monkeypatch, times, expected):
+    begun, first, ended = times
+    clock = Clock(monkeypatch, 99 * HOUR + begun)
+    made = meter.begin(request_id="r", attempt=1, **NAMES)
+    if first is not None:
+        clock.micros = 99 * HOUR + first
+        made.first_token()
+    clock.micros = 99 * HOUR + ended
+    made.observe(10, 7, None, 0)
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert marks(row) == expected
 
 
 async def test_an_open_attempt_stays_in_the_log_when_its_segment_goes(tmp_path, ledger):
@@ -172,12 +296,23 @@ async def test_a_flood_of_rejections_does_not_fill_the_ledger(meter, ledger):
 
 
 @pytest.mark.parametrize("serve", [False, True])
-async def test_the_setting_decides_what_a_full_disk_means(tmp_path, ledger, serve):
+async def test_the_setting_decides_what_a_full_disk_means(tmp_path, ledger, monkeypatch, serve):
     meter = Meter(tmp_path / "usage", ledger, Metrics(), serve_when_full=serve)
     await meter.start()
     assert meter.accepting
-    meter._wal.healthy = False
-    assert meter.accepting is serve
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(wal_module.os, "write", full)
+        made = meter.begin(request_id="meanwhile", attempt=1, **NAMES)
+        assert meter.accepting is serve
+        made.end(Outcome.OK, billable=True, exact=True)
+    meter._wal._retry_at = 0
+    assert await meter.flush()
+    assert meter.accepting
+    assert [r.request_id for r in records(ledger)] == ["meanwhile"]
     await meter.close()
 
 

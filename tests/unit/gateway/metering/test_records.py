@@ -14,10 +14,26 @@ def test_id_is_the_uuid5_of_request_and_attempt(name, attempt):
     assert record_id(name, attempt) == str(uuid5(NAMESPACE, f"{name}/{attempt}"))
 
 
-@pytest.mark.parametrize("made", [record(), intent(), record(cached_tokens=3), record(first_token=None)])
+@pytest.mark.parametrize(
+    "made",
+    [
+        record(),
+        intent(),
+        record(cached_tokens=3),
+        record(first_token=None),
+        record(adapter_loads=2, hour_marks="[[360000000000,1,null,2]]"),
+    ],
+)
 def test_a_line_comes_back_as_the_record_that_it_was(made):
     assert made.line().endswith(b"\n")
     assert parse_line(made.line()) == made
+
+
+def test_lines_of_the_version_before_are_still_read():
+    made = record(adapter_loads=0, hour_marks=None)
+    data = orjson.loads(made.line())
+    del data["adapter_loads"], data["hour_marks"]
+    assert parse_line(orjson.dumps(data)) == made
 
 
 def test_only_finals_are_taken_for_finals():
@@ -47,6 +63,14 @@ def test_a_torn_line_is_refused(cut):
         {"tenant": None},
         {"tenant": "a\0b"},
         {"extra": 1},
+        {"hour_marks": 5},
+        {"adapter_loads": None},
+        {"outcome": "unheard of"},
+        {"usage_source": ""},
+        {"ended": None},
+        {"dispatched": -1},
+        {"ended": 100 * HOUR - 1},
+        {"dispatched": 0, "ended": 10_000 * HOUR},
     ],
 )
 def test_what_no_ledger_can_hold_is_refused(change):

@@ -1,10 +1,14 @@
-import pytest
+import tracemalloc
 
-from gateway.metering.ledger import Ledger, LedgerUnavailableError
+import pytest
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+
+from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError
+from gateway.metering.records import parse_line
 from gateway.metering.segments import Cursor, WorkerDirectory
 from gateway.metering.shipper import Shipper
 from gateway.metrics import Metrics
-from tests.unit.gateway.metering.make import intent, record
+from tests.unit.gateway.metering.make import LogStub, intent, record
 
 
 class Away(Ledger):
@@ -43,7 +47,7 @@ def metrics():
 
 @pytest.fixture
 def shipper(tmp_path, mine, ledger, metrics):
-    return Shipper(tmp_path / "usage", mine, lambda: True, ledger, metrics)
+    return Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics)
 
 
 def dead_worker(tmp_path, *segments, name="dead"):
@@ -148,8 +152,127 @@ def test_damaged_lines_are_passed_over_and_counted(shipper, mine, ledger, metric
     assert result(metrics, "damaged") == 1
 
 
+class Picky(Ledger):
+    """Takes no record of the requests in `refuses`, as a database with a rule of its own."""
+
+    refuses = frozenset()
+    error = ValueError("no")
+
+    def insert(self, records):
+        if any(r.request_id in self.refuses for r in records):
+            raise self.error
+        return super().insert(records)
+
+
+def unavailable(cause):
+    error = LedgerUnavailableError("the database says no")
+    error.__cause__ = cause
+    return error
+
+
+REFUSALS = [
+    ValueError("no"),
+    OverflowError("too large"),
+    unavailable(DataError("INSERT", {}, Exception("too long"))),
+    unavailable(IntegrityError("INSERT", {}, Exception("null"))),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda e: type(e.__cause__ or e).__name__)
+def test_records_that_no_ledger_takes_hold_up_no_others(tmp_path, mine, metrics, error):
+    ledger = Picky(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.refuses, ledger.error = {"r3", "r700"}, error
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(1000)))
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics)
+    assert shipper.flush_now()
+    assert outcomes(ledger).keys() == {f"r{i}" for i in range(1000)} - {"r3", "r700"}
+    aside = (tmp_path / "usage" / "refused.jsonl").read_bytes().splitlines()
+    assert [parse_line(line).request_id for line in aside] == ["r3", "r700"]
+    assert result(metrics, "damaged") == 2
+    assert result(metrics, "shipped") == 998
+    ledger.close()
+
+
+def test_a_database_that_is_away_refuses_nobody(tmp_path, mine, metrics):
+    ledger = Picky(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.refuses = {"r3"}
+    ledger.error = unavailable(OperationalError("INSERT", {}, Exception("locked")))
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(10)))
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics)
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now()
+    assert not (tmp_path / "usage" / "refused.jsonl").exists()
+    ledger.close()
+
+
+def test_a_whole_line_that_is_no_record_is_set_aside(shipper, mine, ledger, tmp_path):
+    odd = record("odd", outcome="unheard of").line()
+    mine.segment(1).write_bytes(record("a").line() + odd + record("b").line())
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
+    assert (tmp_path / "usage" / "refused.jsonl").read_bytes() == odd
+
+
+class Counting:
+    """A ledger that keeps nothing."""
+
+    count = 0
+
+    def insert(self, records):
+        self.count += len(records)
+        return Inserted(new=len(records))
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_memory_does_not_grow_with_the_backlog(tmp_path, mine, metrics, dead):
+    backlog, parts = 20_000, 4
+    directory = WorkerDirectory.create(tmp_path / "usage", "dead") if dead else mine
+    size = 0
+    for part in range(1, parts + 1):
+        lines = [record(f"r{part}-{i}").line() for i in range(backlog // parts)]
+        size += directory.segment(part).write_bytes(b"".join(lines))
+    if dead:
+        directory.release()
+    ledger = Counting()
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics)
+    tracemalloc.start()
+    try:
+        assert shipper.flush_now(patience=120)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert ledger.count == backlog
+    assert peak < size / 4
+
+
+def test_a_segment_that_is_not_yet_synced_is_not_let_go_for(shipper, mine, ledger, monkeypatch):
+    monkeypatch.setattr(LogStub, "synced_segment", 1)
+    mine.segment(1).write_bytes(intent("open").line() + record("a").line())
+    mine.segment(2).write_bytes(record("b").line())
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
+    assert mine.segments() == [1, 2]
+    monkeypatch.setattr(LogStub, "synced_segment", 2)
+    mine.segment(3).write_bytes(b"")
+    shipper.flush_now()
+    assert mine.segments() == [2, 3]
+
+
+def test_a_disk_too_full_for_the_note_is_still_made_room_on(shipper, mine, ledger, tmp_path, monkeypatch):
+    mine.segment(1).write_bytes(record("a").line())
+    mine.segment(2).write_bytes(record("b").line())
+    with monkeypatch.context() as disk:
+        disk.setattr(WorkerDirectory, "save_cursor", lambda *_: (tmp_path / "nowhere").read_bytes())
+        for _ in range(3):
+            with pytest.raises(OSError):
+                shipper.flush_now()
+    assert mine.segments() == [2]
+    shipper.flush_now()
+    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
+
+
 def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
-    mine.segment(1).write_bytes(record("a", ended=1).line())
+    mine.segment(1).write_bytes(record("a", dispatched=0, ended=1).line())
     ledger.away = True
     with pytest.raises(LedgerUnavailableError):
         shipper.flush_now()
@@ -182,6 +305,6 @@ def test_close_with_the_database_away_leaves_the_log_to_the_next(shipper, mine, 
     shipper.close()
     ledger.away = False
     heir = WorkerDirectory.create(tmp_path / "usage", "heir")
-    Shipper(tmp_path / "usage", heir, lambda: True, ledger, Metrics()).flush_now()
+    Shipper(tmp_path / "usage", heir, LogStub(), ledger, Metrics()).flush_now()
     assert outcomes(ledger) == {"a": "ok"}
     heir.release()

@@ -108,3 +108,22 @@ def test_a_draining_engines_abort_is_seen():
     r = rewriter()
     r.feed(event(choices=[{"index": 0, "delta": {}, "finish_reason": "abort"}]))
     assert r.aborted
+
+
+def ended(index: int = 0, reason: str = "stop") -> bytes:
+    return event(choices=[{"index": index, "delta": {}, "finish_reason": reason}])
+
+
+def test_it_closes_when_the_last_choice_has_ended():
+    r = rewriter(choices=2)
+    r.feed(token("a", 1, 0) + ended(0) + token("b", 1, 1))
+    assert not r.closing
+    r.feed(ended(1))
+    assert (r.closing, r.done) == (True, False)
+
+
+@pytest.mark.parametrize("last", [FINAL, b"data: [DONE]\n\n"])
+def test_closing_counts_and_done_close_it_too(last):
+    r = rewriter()
+    r.feed(token("a", 1) + last)
+    assert r.closing

@@ -1,0 +1,226 @@
+"""Promise 5 with mock engines: random load from real clients, while gateway workers are killed with -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from gateway.metering.ledger import Ledger
+from gateway.metering.records import UsageRecord
+from loadtests.mock_engine import MockEngine
+from tests.integration.test_outages import Served
+
+CLIENTS = 12
+TROUBLE = (openai.OpenAIError, httpx.HTTPError)
+
+
+@pytest.fixture
+async def mock() -> AsyncIterator[MockEngine]:
+    async with MockEngine(base="tiny/base") as engine:
+        engine.faults.update({"first_byte_delay": 0.005, "event_delay": 0.004})
+        yield engine
+
+
+@dataclass
+class Crowd:
+    """Clients that ask until told to stop. `finished`: request id → usage, of every answer whose end was
+    seen; without a usage of its own, None. Mutable."""
+
+    url: str
+    key: str
+    random: random.Random
+    finished: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    broken: int = 0
+    stopping: bool = False
+    strike: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.http = httpx.AsyncClient(timeout=20)
+        self.client = openai.AsyncOpenAI(
+            base_url=self.url + "/v1", api_key=self.key, max_retries=0, timeout=20
+        )
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        await self.client.close()
+
+    async def ask_on(self) -> None:
+        ways: list[Callable[[], Any]] = [self.whole, self.streamed, self.raw_stream, self.several, self.abort]
+        while not self.stopping:
+            try:
+                await self.random.choice(ways)()
+            except TROUBLE:
+                self.broken += 1
+                await asyncio.sleep(0.02)
+
+    def _body(self, **more: Any) -> dict[str, Any]:
+        words = "why " * self.random.randint(1, 50)
+        tokens = self.random.randint(1, 40)
+        return {"model": "support", "max_tokens": tokens, **more} | (
+            {} if "prompt" in more else {"messages": [{"role": "user", "content": words}]}
+        )
+
+    def _end(self, headers: httpx.Headers, usage: tuple[int, int] | None) -> None:
+        """This client has seen its end; and now, if it is time, comes the blow."""
+        self.finished[headers["x-request-id"]] = usage
+        strike, self.strike = self.strike, None
+        if strike:
+            strike()
+
+    async def whole(self) -> None:
+        raw = await self.client.chat.completions.with_raw_response.create(**self._body())
+        usage = raw.parse().usage
+        self._end(raw.headers, (usage.prompt_tokens, usage.completion_tokens))
+
+    async def several(self) -> None:
+        body = self._body(prompt=["one two three", "four"], n=2)
+        raw = await self.client.completions.with_raw_response.create(**body)
+        usage = raw.parse().usage
+        self._end(raw.headers, (usage.prompt_tokens, usage.completion_tokens))
+
+    async def streamed(self) -> None:
+        body = self._body(stream=True, stream_options={"include_usage": True})
+        raw = await self.client.chat.completions.with_raw_response.create(**body)
+        usage = None
+        async for chunk in raw.parse():
+            usage = chunk.usage or usage
+        assert usage, "a stream that ends has said what it cost"
+        self._end(raw.headers, (usage.prompt_tokens, usage.completion_tokens))
+
+    async def raw_stream(self) -> None:
+        """Takes the finish reason for the end, and hears no more."""
+        body = self._body(stream=True)
+        headers = {"authorization": f"Bearer {self.key}"}
+        url = self.url + "/v1/chat/completions"
+        async with self.http.stream("POST", url, headers=headers, json=body) as answer:
+            if answer.status_code == 200:
+                async for line in answer.aiter_lines():
+                    if '"finish_reason":"' in line:
+                        self._end(answer.headers, None)
+                        return
+
+    async def abort(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.random.uniform(0.001, 0.1)):
+                await self.random.choice([self.whole, self.streamed])()
+
+
+async def register(served: Served, mock: MockEngine, tmp_path: Path) -> str:
+    return await asyncio.to_thread(served.register, mock.url, tmp_path)
+
+
+def workers(served: Served) -> list[psutil.Process]:
+    children = psutil.Process(served.process.pid).children()
+    return [p for p in children if "gateway.workers" in " ".join(p.cmdline())]
+
+
+def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> None:
+    assert len({r.id for r in rows}) == len(rows)
+    attempts = {f"{r.request_id}-{r.attempt}": r for r in rows if r.engine}
+    seen_by_engine = Counter(call.headers["x-request-id"] for call in mock.state.calls)
+    assert [name for name in seen_by_engine if name not in attempts] == []
+    assert max(seen_by_engine.values()) == 1
+    ok = {r.request_id: r for r in rows if r.outcome == "ok"}
+    finished = {name: usage for crowd in crowds for name, usage in crowd.finished.items()}
+    assert len(finished) > 50
+    assert finished.keys() <= ok.keys()
+    for name, usage in finished.items():
+        assert ok[name].usage_source == "engine_final"
+        if usage is not None:
+            assert (ok[name].prompt_tokens, ok[name].completion_tokens) == usage
+    sent = {
+        call.headers["x-request-id"]: call.sent for call in mock.state.calls if call.outcome == "finished"
+    }
+    for name, row in attempts.items():
+        if row.outcome == "ok":
+            assert row.completion_tokens == sent[name]
+        assert row.outcome in {"ok", "client_abort", "engine_error", "failover", "orphaned"}
+
+
+async def fire(crowd: Crowd, mock: MockEngine, rounds: int, strike: Callable[[], object]) -> None:
+    clients = [asyncio.create_task(crowd.ask_on()) for _ in range(CLIENTS)]
+    try:
+        for _ in range(rounds):
+            await asyncio.sleep(crowd.random.uniform(0.4, 0.8))
+            how = crowd.random.choice(["reset", "error_event", "close"])
+            mock.faults.update({"stop_at": "events", "stop_how": how, "events": 4, "times": 2})
+            crowd.strike = strike
+            while crowd.strike:
+                await asyncio.sleep(0.01)
+    finally:
+        crowd.stopping = True
+        await asyncio.gather(*clients)
+        await crowd.close()
+
+
+async def swept(state: Path) -> list[UsageRecord]:
+    """The ledger when nothing is left in the log: what the last workers to be killed left there is for the
+    next to start."""
+    if any((state / "usage").iterdir()):
+        heir = Served(state)
+        try:
+            answer = await asyncio.to_thread(heir.http.get, "/finance/v1/usage")  # ships what there is
+            assert answer.status_code == 200
+            heir.process.terminate()
+            await asyncio.to_thread(heir.process.wait, 30)
+        finally:
+            heir.stop()
+    assert not any((state / "usage").iterdir())
+    ledger = Ledger(f"sqlite:///{state / 'ledger.db'}")
+    try:
+        return ledger.usage(start=0, end=2**62, limit=1_000_000)
+    finally:
+        ledger.close()
+
+
+async def test_workers_that_are_killed_one_by_one(tmp_path: Path, mock: MockEngine):
+    state = tmp_path / "state"
+    served = Served(state, workers=2, placement_timeout=5)
+    try:
+        key = await register(served, mock, tmp_path)
+        crowd = Crowd(served.url, key, random.Random(5))
+        killed: list[int] = []
+
+        def strike() -> None:
+            victim = crowd.random.choice(workers(served))
+            killed.append(victim.pid)
+            victim.kill()
+
+        await fire(crowd, mock, 4, strike)
+        assert len(killed) == 4
+        served.process.terminate()
+        assert await asyncio.to_thread(served.process.wait, 30) == 0
+    finally:
+        served.stop()
+    rows = await swept(state)
+    check(rows, [crowd], mock)
+    assert any(r.outcome == "orphaned" for r in rows)
+
+
+async def test_a_gateway_that_is_killed_whole_and_started_again(tmp_path: Path, mock: MockEngine):
+    state = tmp_path / "state"
+    crowds, key = [], ""
+    for number in range(2):
+        served = Served(state)
+        try:
+            key = key or await register(served, mock, tmp_path)
+            crowd = Crowd(served.url, key, random.Random(number))
+            crowds.append(crowd)
+            await fire(crowd, mock, 1, served.process.kill if number == 0 else served.process.terminate)
+            await asyncio.to_thread(served.process.wait, 30)
+        finally:
+            served.stop()
+    rows = await swept(state)
+    check(rows, crowds, mock)
+    assert any(r.outcome == "orphaned" for r in rows)

@@ -1,0 +1,362 @@
+import logging
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+
+from adapters.model import Engine
+from gateway.metering import engine_time
+from gateway.metering.engine_sample import Sample
+from gateway.metering.engine_time import Beginnings, EngineTime, beginnings
+from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.schema import dirty_hours, engine_counters, engine_spans
+
+S = 1_000_000
+T = 500_000 * HOUR  # a whole hour
+ENGINE = Engine("a1", "http://a1", "base", "h100", 2, 8, gpu_count=2, registered=T - 100 * HOUR)
+
+
+class Away(Ledger):
+    """A ledger that can be away."""
+
+    away = False
+
+    @contextmanager
+    def write(self):
+        if self.away:
+            raise LedgerUnavailableError("away")
+        with super().write() as connection:
+            yield connection
+
+
+@pytest.fixture
+def ledger(ledger_url):
+    made = Away(ledger_url)
+    yield made
+    made.close()
+
+
+def sample(at, *, epoch=T, ready=None, prompt=10, cached=4, completion=5):
+    return Sample(at, epoch, ready, prompt, cached, completion)
+
+
+def rows(ledger, table):
+    with ledger.read() as connection:
+        keys = list(table.primary_key.columns)
+        return [dict(row) for row in connection.execute(select(table).order_by(*keys)).mappings()]
+
+
+def spans(ledger, worker=None):
+    """(phase, start, end) in seconds since T, by start."""
+    return sorted(
+        ((r["phase"], (r["started"] - T) / S, (r["seen"] - T) / S)
+        for r in rows(ledger, engine_spans)
+        if worker in {None, r["worker"]}), key=lambda s: s[1:]
+    )  # fmt: skip
+
+
+def watch(time, start, end, *, engine=ENGINE, step=1, every=3, **says):
+    """Probes at whole seconds since T from `start` to `end`, each third with a sample."""
+    for count, second in enumerate(range(start, end + 1, step)):
+        now = T + second * S
+        time.alive(engine, now, sample(now, **says) if count % every == 0 else None)
+
+
+# -- when it began
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        # the process began at 100, was ready at 130, and was first seen at 131
+        ({"first": 131, "failed": 129, "epoch": 100, "ready": 130}, (100, 130, 130)),
+        # the same, seen long after: the gateway was away
+        ({"first": 900, "epoch": 100, "ready": 130}, (100, 130, 130)),
+        # registered while it started; after it was ready
+        ({"first": 131, "failed": 129, "epoch": 100, "ready": 130, "registered": 120}, (120, 130, 130)),
+        ({"first": 201, "epoch": 100, "ready": 130, "registered": 200}, (200, 200, 200)),
+        # a worker that starts beside others, or after them: from where they left off
+        ({"first": 900, "epoch": 100, "ready": 130, "known": 890}, (890, 890, 890)),
+        ({"first": 900, "epoch": 100, "ready": 130, "known": 115}, (115, 130, 130)),
+        # what others counted of the process before does not matter
+        ({"first": 131, "epoch": 100, "ready": 130, "known": 90}, (100, 130, 130)),
+        # it hung, and came back the same: it was away until the last look that failed
+        ({"first": 900, "failed": 899, "epoch": 100, "ready": 130, "known": 500}, (500, 500, 899)),
+        # it does not say when it was ready: when it was first seen so
+        ({"first": 131, "failed": 129, "epoch": 100}, (100, 131, 131)),
+        ({"first": 131, "epoch": 100}, (100, 131, 131)),
+        ({"first": 900, "epoch": 100, "known": 890}, (890, 890, 890)),
+        # … but one that was already running when it was registered has no start-up
+        ({"first": 201, "epoch": 100, "registered": 200}, (200, 200, 200)),
+        ({"first": 231, "failed": 229, "epoch": 100, "registered": 200}, (200, 231, 231)),
+        # it says nothing, or nobody knows since when it is ours
+        ({"first": 131, "epoch": None}, (131, 131, 131)),
+        ({"first": 131, "epoch": 100, "ready": 130, "registered": 0}, (131, 131, 131)),
+        # its host's clock is ahead
+        ({"first": 131, "epoch": 140, "ready": 170}, (131, 131, 131)),
+        ({"first": 131, "epoch": 100, "ready": 170}, (100, 131, 131)),
+    ],
+)
+def test_since_when_it_counts_and_as_what(said, expected):
+    asked = {"failed": 0, "ready": None, "registered": 1, "known": 0, **said}
+    assert beginnings(**asked) == Beginnings(*expected)
+
+
+# -- spans
+
+
+def test_an_engine_that_starts_and_dies_is_counted_from_its_process_to_its_last_sign(ledger):
+    time = EngineTime(ledger, "w1")
+    for second in range(10, 40):
+        time.missed(ENGINE, T + second * S, down=True)
+    watch(time, 41, 100, epoch=T + 12 * S, ready=T + 40 * S)
+    time.missed(ENGINE, T + 101 * S, down=False)
+    time.missed(ENGINE, T + 102 * S, down=True)
+    assert time.write()
+    assert spans(ledger) == [("startup", 12, 40), ("up", 40, 100)]
+    [row] = [r for r in rows(ledger, engine_spans) if r["phase"] == "up"]
+    assert {k: row[k] for k in ("engine", "worker", "gpu_type", "gpu_count", "purchase", "base_model")} == {
+        "engine": "a1", "worker": "w1", "gpu_type": "h100", "gpu_count": 2, "purchase": "on_demand",
+        "base_model": "base",
+    }  # fmt: skip
+    watch(time, 130, 140, epoch=T + 103 * S, ready=T + 129 * S)
+    assert time.write()
+    assert spans(ledger)[2:] == [("startup", 103, 129), ("up", 129, 140)]
+
+
+def test_writing_extends_and_changes_nothing_without_news(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10, epoch=T - HOUR)
+    time.write()
+    first = rows(ledger, engine_spans)
+    time.write()
+    assert rows(ledger, engine_spans) == first
+    watch(time, 11, 20, epoch=T - HOUR)
+    time.write()
+    assert [(r["started"], r["seen"]) for r in rows(ledger, engine_spans) if r["phase"] == "up"] == [
+        (first[-1]["started"], T + 20 * S)
+    ]
+
+
+def test_a_missed_probe_or_two_end_nothing(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10, epoch=T - 200 * HOUR, ready=T - 200 * HOUR)
+    time.missed(ENGINE, T + 12 * S, down=False)
+    watch(time, 14, 20, epoch=T - 200 * HOUR, ready=T - 200 * HOUR)
+    time.write()
+    assert [s[2] for s in spans(ledger)] == [20]
+
+
+def test_a_hang_is_a_gap_though_the_process_is_the_same(ledger):
+    time = EngineTime(ledger, "w1")
+    old = {"epoch": T - 5 * S, "ready": T - 2 * S}
+    watch(time, 0, 10, **old)
+    for second in range(11, 200):
+        time.missed(ENGINE, T + second * S, down=True)
+    watch(time, 200, 210, **old)
+    time.write()
+    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 199, 210)]
+
+
+def test_a_gateway_that_was_away_loses_nothing_of_an_engine_that_went_on(ledger):
+    old = {"epoch": T - 50 * S, "ready": T - 20 * S}
+    killed = EngineTime(ledger, "w1")
+    watch(killed, 0, 10, **old)
+    killed.write()
+    watch(killed, 11, 19, **old)  # never written: kill -9
+    successor = EngineTime(ledger, "w2")
+    watch(successor, 600, 630, **old)
+    successor.write()
+    assert spans(ledger) == [("startup", -50, -20), ("up", -20, 10), ("up", 10, 630)]
+
+
+def test_a_gateway_that_was_away_while_an_engine_restarted(ledger):
+    first = EngineTime(ledger, "w1")
+    watch(first, 0, 10, epoch=T - 50 * S, ready=T - 20 * S)
+    first.write()
+    second = EngineTime(ledger, "w2")
+    watch(second, 600, 630, epoch=T + 300 * S, ready=T + 330 * S)
+    second.write()
+    assert spans(ledger)[2:] == [("startup", 300, 330), ("up", 330, 630)]
+
+
+def test_workers_beside_each_other_count_nothing_twice_that_one_of_them_began(ledger):
+    w1, w2 = EngineTime(ledger, "w1"), EngineTime(ledger, "w2")
+    says = {"epoch": T - 50 * S, "ready": T - 20 * S}
+    watch(w1, 0, 60, **says)
+    w1.write()
+    watch(w2, 30, 61, **says)
+    w2.write()
+    assert spans(ledger, "w2") == [("up", 30, 61)]
+    assert spans(ledger, "w1") == [("startup", -50, -20), ("up", -20, 60)]
+
+
+def test_a_restart_that_no_probe_noticed(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10, epoch=T - 5 * S, ready=T - 2 * S)
+    watch(time, 11, 20, epoch=T + 10 * S + S // 4, ready=T + 10 * S + S // 2)
+    time.write()
+    assert spans(ledger)[2:] == [("startup", 10.25, 10.5), ("up", 10.5, 20)]
+    assert [(r["epoch"] - T) // S for r in rows(ledger, engine_counters)] == [-5, 10]
+
+
+def test_other_terms_are_another_span_without_a_gap(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10, epoch=T - 5 * S, ready=T - 2 * S)
+    spot = replace(ENGINE, purchase="spot", gpu_count=4)
+    watch(time, 11, 20, engine=spot, every=100, epoch=T - 5 * S, ready=T - 2 * S)
+    time.write()
+    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 10, 20)]
+    assert [r["purchase"] for r in rows(ledger, engine_spans) if r["phase"] == "up"] == ["on_demand", "spot"]
+    moved = {(r["hour"] - T) // HOUR for r in rows(ledger, dirty_hours) if r["gpu_count"] == 4}
+    assert moved == {-1, 0}  # the minute before, too: a gap there might have been bridged
+
+
+def test_a_worker_that_stood_still_takes_the_engines_word_for_the_time_between(ledger):
+    time = EngineTime(ledger, "w1")
+    says = {"epoch": T - 5 * S, "ready": T - 2 * S}
+    watch(time, 0, 10, **says)
+    time.alive(ENGINE, T + 500 * S)  # not asked yet when it began
+    watch(time, 501, 510, **says)
+    time.write()
+    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 10, 510)]
+    watch(time, 1000, 1010, epoch=T + 900 * S, ready=T + 950 * S)
+    time.write()
+    assert spans(ledger)[3:] == [("startup", 900, 950), ("up", 950, 1010)]
+
+
+def test_an_engine_that_does_not_say_when_it_began_counts_from_when_it_was_seen(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 20, every=1000, epoch=None)
+    time.write()
+    assert spans(ledger) == [("up", 0, 20)]
+    silent = EngineTime(ledger, "w2")
+    for second in range(20):
+        silent.alive(ENGINE, T + second * S)  # no metrics at all
+    silent.write()
+    assert spans(ledger, "w2") == []  # it may still tell
+    for second in range(20, 40):
+        silent.alive(ENGINE, T + second * S)
+    silent.write()
+    assert spans(ledger, "w2") == [("up", 0, 39)]
+
+
+def test_an_engine_that_left_the_registry_ends_and_begins_anew(ledger):
+    time = EngineTime(ledger, "w1")
+    says = {"epoch": T - 5 * S, "ready": T - 2 * S}
+    watch(time, 0, 10, **says)
+    time.gone("a1")
+    time.gone("never")
+    back = replace(ENGINE, registered=T + 100 * S)
+    watch(time, 101, 110, engine=back, **says)
+    time.write()
+    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 100, 110)]
+
+
+def test_pool_hours_that_grew_are_marked_to_be_rolled_up(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 90, 100, epoch=T - 2 * HOUR, ready=T - HOUR)
+    time.write()
+    marked = {(r["hour"] - T) // HOUR: r["version"] for r in rows(ledger, dirty_hours)}
+    assert marked.keys() == {-3, -2, -1, 0}  # -3: bridging begins before the hour's turn
+    watch(time, 101, 110, epoch=T - 2 * HOUR, ready=T - HOUR)
+    time.write()
+    again = {(r["hour"] - T) // HOUR: r["version"] for r in rows(ledger, dirty_hours)}
+    assert {h for h in again if again[h] != marked[h]} == {0}
+    assert {(r["engine"], r["gpu_type"], r["gpu_count"]) for r in rows(ledger, dirty_hours)} == {
+        ("a1", "h100", 2)
+    }
+
+
+# -- counters
+
+
+def test_of_each_hour_the_latest_counters_are_kept(ledger):
+    w1, w2 = EngineTime(ledger, "w1"), EngineTime(ledger, "w2")
+    w1.alive(ENGINE, T + S, sample(T + S, prompt=1, completion=2))
+    w2.alive(ENGINE, T + 9 * S, sample(T + 9 * S, prompt=7, completion=8, cached=None))
+    w2.write()
+    w1.alive(ENGINE, T + 5 * S, sample(T + 5 * S, prompt=3, completion=4))
+    w1.write()  # older than what is there
+    w1.alive(ENGINE, T + HOUR, sample(T + HOUR, prompt=20, completion=30))
+    w1.write()
+    expected = [(T, T, T + 9 * S, 7, None, 8), (T, T + HOUR, T + HOUR, 20, 4, 30)]
+    names = ("epoch", "hour", "at", "prompt_tokens", "cached_tokens", "completion_tokens")
+    assert [tuple(r[n] for n in names) for r in rows(ledger, engine_counters)] == expected
+
+
+def test_workers_agree_on_the_process_of_an_engine_that_does_not_say_when_it_began(ledger):
+    w1, w2 = EngineTime(ledger, "w1"), EngineTime(ledger, "w2")
+    w1.alive(ENGINE, T + S, sample(T + S, epoch=None, prompt=100))
+    w1.write()
+    w2.alive(ENGINE, T + 2 * S, sample(T + 2 * S, epoch=None, prompt=120))
+    w2.write()
+    assert [(r["epoch"], r["prompt_tokens"]) for r in rows(ledger, engine_counters)] == [(T + S, 120)]
+    w1.alive(ENGINE, T + 30 * S, sample(T + 30 * S, epoch=None, prompt=7))  # restarted
+    w1.write()
+    w2.alive(ENGINE, T + 31 * S, sample(T + 31 * S, epoch=None, prompt=8))
+    w2.write()
+    assert [(r["epoch"], r["prompt_tokens"]) for r in rows(ledger, engine_counters)] == [
+        (T + S, 120), (T + 30 * S, 8),
+    ]  # fmt: skip
+
+
+# -- the ledger away
+
+
+def test_nothing_is_lost_while_the_ledger_is_away_and_it_is_said_once(ledger, caplog):
+    time = EngineTime(ledger, "w1")
+    ledger.away = True
+    with caplog.at_level(logging.WARNING, "florin.metering"):
+        for life in range(3):
+            start = life * 1000
+            watch(time, start + 30, start + 60, epoch=T + start * S, ready=T + (start + 20) * S)
+            time.missed(ENGINE, T + (start + 61) * S, down=True)
+            assert not time.write()
+        ledger.away = False
+        assert time.write()
+        assert time.write()
+    assert spans(ledger) == [
+        (phase, life * 1000 + a, life * 1000 + b)
+        for life in range(3)
+        for phase, a, b in (("startup", 0, 20), ("up", 20, 60))
+    ]
+    assert len(rows(ledger, engine_counters)) == 3
+    assert len(caplog.messages) == 2
+    assert "in memory" in caplog.messages[0]
+
+
+def test_what_is_seen_while_it_writes_is_written_next(ledger, monkeypatch):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10, epoch=T)
+    commit = EngineTime._commit
+
+    def slow(self, plan, samples):
+        watch(time, 11, 20, epoch=T)
+        time.missed(ENGINE, T + 21 * S, down=True)
+        return commit(self, plan, samples)
+
+    monkeypatch.setattr(EngineTime, "_commit", slow)
+    time.write()
+    monkeypatch.setattr(EngineTime, "_commit", commit)
+    assert [s[2] for s in spans(ledger) if s[0] == "up"] == [10]
+    time.write()
+    assert [s[2] for s in spans(ledger) if s[0] == "up"] == [20]
+    assert [r["at"] for r in rows(ledger, engine_counters)] == [T + 20 * S]
+
+
+def test_memory_is_bounded_however_long_the_ledger_is_away(ledger, monkeypatch, caplog):
+    monkeypatch.setattr(engine_time, "_MOST", 100)
+    time = EngineTime(ledger, "w1")
+    ledger.away = True
+    for life in range(500):
+        watch(time, life * 100, life * 100 + 1, epoch=T + life * 100 * S)
+        time.missed(ENGINE, T + (life * 100 + 2) * S, down=True)
+    assert len(time._ended) <= 101
+    assert len(time._samples) <= 101
+    assert "away for too long" in caplog.text
+    ledger.away = False
+    assert time.write()
+    assert spans(ledger)[-1][2] == 499 * 100 + 1
+    assert "0 to write" in repr(time)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+
+from adapters.catalog import Catalog
+from adapters.memory_store import MemoryStore
+from adapters.model import Engine
+from adapters.residency import Residency
+from gateway.metering.engine_sample import Sample
+from gateway.metrics import Metrics
+from gateway.routing.pool import Pool
+from gateway.routing.prober import METRICS_EVERY, Prober
+from loadtests.mock_engine import MockEngine
+
+
+@dataclass
+class TimeStub:
+    """What the prober tells of engines' lives."""
+
+    told: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def alive(self, engine: Engine, now: int, sample: Sample | None = None) -> None:
+        assert now == 7
+        self.told.append("alive")
+        self.samples += [sample] if sample else []
+
+    def missed(self, engine: Engine, now: int, *, down: bool) -> None:
+        self.told.append("down" if down else "missed")
+
+    def gone(self, name: str) -> None:
+        self.told.append(f"gone {name}")
+
+
+@dataclass
+class World:
+    engine: MockEngine
+    catalog: Catalog
+    pool: Pool
+    prober: Prober
+    time: TimeStub
+
+
+@pytest.fixture
+async def world():
+    async with MockEngine() as engine, aiohttp.ClientSession() as session:
+        catalog, time = Catalog(), TimeStub()
+        catalog.engines["a"] = Engine("a", engine.url, "base", "h100", 2, 8)
+        pool = Pool(catalog, Residency(), MemoryStore(), worker="w")
+        prober = Prober(pool, session, Metrics(), time, interval=0.01, timeout=0.5, clock=lambda: 7)  # type: ignore[arg-type]
+        yield World(engine, catalog, pool, prober, time)
+
+
+async def until(true) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def stop(task) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_scrape_brings_load_and_counters_at_once(world: World):
+    world.engine.state.prompt_tokens, world.engine.state.generation_tokens = 11, 5
+    world.engine.faults.waiting = 3
+    await world.prober.probe(world.pool.state("a"))
+    [sample] = world.time.samples
+    assert (sample.at, sample.prompt_tokens, sample.cached_tokens, sample.completion_tokens) == (7, 11, 0, 5)
+    assert sample.epoch is not None
+    assert abs(sample.epoch - world.engine.state.started * 1e6) <= 5_001
+    assert sample.ready == round(world.engine.state.ready * 1e6)
+    assert world.pool.state("a").waiting == 3
+    assert world.time.told == ["alive"]
+
+
+async def test_no_more_scrapes_than_before(world: World):
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.engine.state.probes["/health"] >= 10)
+    await stop(task)
+    health, metrics = world.engine.state.probes["/health"], world.engine.state.probes["/metrics"]
+    assert metrics <= health / METRICS_EVERY + 1
+    assert len(world.time.samples) == metrics
+
+
+async def test_what_becomes_of_an_engine_is_told(world: World):
+    state = world.pool.state("a")
+    await world.prober.probe(state, measure=False)
+    world.engine.faults.health_delay = 60
+    for _ in range(3):
+        await world.prober.probe(state)
+    world.engine.faults.reset()
+    world.engine.faults.health_status = 503
+    await world.prober.probe(state)
+    world.engine.die()
+    await world.prober.probe(state)
+    await world.engine.revive()
+    world.engine.faults.reset()
+    await world.prober.probe(state)
+    assert world.time.told == ["alive", "missed", "missed", "down", "down", "down", "alive"]
+
+
+async def test_one_that_left_the_registry_is_told_too(world: World):
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.time.told)
+    del world.catalog.engines["a"]
+    await until(lambda: "gone a" in world.time.told)
+    told = len(world.time.told)
+    await asyncio.sleep(0.05)
+    assert len(world.time.told) == told
+    await stop(task)
+
+
+async def test_the_last_look_asks_those_that_are_up(world: World):
+    await world.prober.last_look()
+    assert world.time.told == []  # not looked at yet
+    await world.prober.probe(world.pool.state("a"), measure=False)
+    world.engine.state.generation_tokens = 9
+    await world.prober.last_look()
+    assert [s.completion_tokens for s in world.time.samples] == [9]
+    world.engine.die()
+    await world.prober.last_look()
+    assert world.time.told[-1] == "down"

@@ -1,0 +1,139 @@
+"""What the client may see before the usage record is in the log, and what only after."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from gateway.metering.records import Outcome
+from gateway.routing.relay import Relay
+from tests.unit.gateway.routing.test_stream import FINAL, ended, event, token
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Content:
+    def __init__(self, pieces):
+        self.pieces = list(pieces)
+
+    async def readany(self):
+        piece = self.pieces.pop(0) if self.pieces else b""
+        if isinstance(piece, Exception):
+            raise piece
+        return piece
+
+
+class Played:
+    """A relay between an engine and a client that are both played; `story` is what happened, in order."""
+
+    def __init__(self, pieces, *, n=1, include_usage=True, begun=False, body=b""):
+        self.story = []
+        self.counts = None
+        say = self.story.append
+
+        async def begin_stream():
+            say("begin")
+
+        async def write(data):
+            say(data)
+
+        async def end_stream(data):
+            say(("end", data))
+
+        async def respond(status, data):
+            say(("answer", status, data))
+
+        async def logged():
+            say("logged")
+
+        async def read():
+            return body
+
+        def observe(*counts):
+            self.counts = counts
+
+        exchange = SimpleNamespace(
+            begin_stream=begin_stream, write=write, end_stream=end_stream, respond=respond
+        )
+        record = SimpleNamespace(
+            observe=observe,
+            first_token=lambda: say("first"),
+            end=lambda outcome, **how: say((outcome, how["exact"])),
+            logged=logged,
+        )
+        call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
+        lease = SimpleNamespace(
+            begun=begun, heard=None, clock=lambda: 0.0, doubt=say,
+            state=SimpleNamespace(engine=SimpleNamespace(name="a")),
+        )  # fmt: skip
+        self.relay = Relay(exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record)
+        self.response = SimpleNamespace(content=Content(pieces), read=read)
+
+    def seen_before_logged(self):
+        return b"".join(s for s in self.story[: self.story.index("logged")] if isinstance(s, bytes))
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [token("He", 1), token("y", 2), ended(), FINAL, DONE],
+        [token("He", 1), token("y", 2) + ended(), FINAL + DONE],
+        [token("He", 1), token("y", 2) + ended() + FINAL + DONE],
+        [token("He", 1) + token("y", 2) + ended() + FINAL + DONE],
+        [token("He", 1) + token("y", 2), FINAL, DONE],
+    ],
+)
+async def test_no_end_is_seen_before_the_record_is_in_the_log(pieces, include_usage):
+    played = Played(pieces, include_usage=include_usage)
+    await played.relay.stream(played.response)
+    before = played.seen_before_logged()
+    assert b'finish_reason":"stop' not in before
+    assert b"DONE" not in before
+    assert b'"prompt_tokens"' not in before
+    final, logged, (end, rest) = played.story[-3:]
+    assert (final, logged, end) == ((Outcome.OK, True), "logged", "end")
+    assert (b'"completion_tokens":3' in rest) == include_usage
+    assert rest.endswith(DONE)
+    assert played.counts == (5, 3, 4, 0)
+    text = "".join(
+        orjson.loads(e[6:])["choices"][0]["delta"].get("content", "")
+        for e in (before + rest).split(b"\n\n")
+        if e.startswith(b"data: {") and b'"delta"' in e
+    )
+    assert text == "Hey"
+
+
+async def test_with_several_choices_all_but_the_last_end_pass():
+    pieces = [token("a", 1, 0), token("b", 1, 1), ended(0), token("c", 2, 1), ended(1), FINAL, DONE]
+    played = Played(pieces, n=2)
+    await played.relay.stream(played.response)
+    before = played.seen_before_logged()
+    assert before.count(b'finish_reason":"stop') == 1
+    assert b'"content":"c"' in before
+
+
+async def test_a_whole_answer_goes_out_when_its_record_is_in_the_log():
+    answer = {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+    played = Played([], body=orjson.dumps(answer))
+    await played.relay.answer(played.response)
+    assert [s if isinstance(s, str) else s[0] for s in played.story] == [Outcome.OK, "logged", "answer"]
+    assert played.counts == (5, 3, None, 0)
+
+
+async def test_counts_that_come_in_one_piece_with_an_error_are_not_lost():
+    broken = token("a", 1) + token("b", 2) + event(error={"message": "died", "code": 500})
+    played = Played([token("x", 1), broken])
+    with pytest.raises(Exception, match="before the answer was whole"):
+        await played.relay.stream(played.response)
+    assert played.counts[:2] == (5, 2)
+
+
+async def test_an_end_that_is_cut_off_is_no_end():
+    played = Played([token("He", 1), ended() + FINAL, ConnectionResetError("gone")])
+    with pytest.raises(Exception, match="before the answer was whole"):
+        await asyncio.wait_for(played.relay.stream(played.response), 5)
+    assert not any(b"stop" in s for s in played.story if isinstance(s, bytes))
