@@ -1,0 +1,178 @@
+"""From a divided hour to rows of roll-ups, and from two states of an hour to those of a correction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gateway.costs.attribution import Piece
+
+READ = (
+    "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
+    "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
+)  # fmt: skip  # one name a line says no more
+"""Columns of a usage record, in the order in which `tally` wants them; the first eight are an
+`attribution.Attempt`."""
+REASONING, OUTCOME, OWNER = 8, 9, slice(10, 15)
+
+FIGURES = (
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
+    "weight_input", "weight_cached", "weight_output", "weight_other",
+)  # fmt: skip  # one name a line says no more
+
+Figures = tuple[int, ...]
+"""As in FIGURES."""
+
+
+class Key(NamedTuple):
+    """What tells the rows of one pool's hour apart."""
+
+    piece: int
+    bucket: str
+    tenant: str
+    adapter: str
+    version: str
+    base_model: str
+    region: str
+    purchase: str
+    calibration: int
+
+
+class Price(NamedTuple):
+    """Of a row: millionths of the currency per GPU-hour. None: by the price book."""
+
+    rate_micros: int | None
+    currency: str | None
+
+
+BY_BOOK = Price(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the rows of a pool's hour have in common."""
+
+    region: str
+    purchase: str
+    base_model: str
+    calibration: int
+
+
+def tally(
+    pool: Pool,
+    pieces: Sequence[Piece],
+    attempts: Sequence[tuple[Any, ...]],
+    rejected: Sequence[tuple[Any, ...]] = (),
+) -> dict[Key, Figures]:
+    """Sums by key. Requests and tokens stand where their attempt ended, GPU-time and ω where they were spent.
+
+    `attempts`: in the order in which they were divided; these and `rejected`: tuples as in READ."""
+    rows: dict[Key, Figures] = {}
+    owners = [a[OWNER] for a in attempts]
+    for piece in pieces:
+        start, end = piece.start, piece.end
+        sums = _spent(piece, owners)
+        _count(sums, start, end, attempts, owners)
+        _put(rows, pool, start, sums, ("retry_waste", "usage"))
+        if rejected:
+            refused: dict[tuple[Any, ...], list[int]] = {}
+            _count(refused, start, end, rejected, [r[OWNER] for r in rejected])
+            _put(rows, pool, start, refused, ("rejected", "rejected"))
+        for bucket, nano in (
+            ("headroom", piece.headroom), ("startup", piece.startup), ("idle", piece.idle),
+        ):  # fmt: skip  # a row each
+            if nano:
+                key = Key(
+                    start, bucket, "", "", "", pool.base_model, pool.region, pool.purchase, pool.calibration
+                )
+                rows[key] = (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)
+    return rows
+
+
+_Sums = dict[tuple[Any, ...], list[int]]
+
+
+def _spent(piece: Piece, owners: Sequence[tuple[Any, ...]]) -> _Sums:
+    sums: _Sums = {}
+    for n, nano, a, b, c, d in zip(piece.who, piece.shares, *piece.omegas, strict=True):
+        held = sums.get(owners[n])
+        if held is None:
+            sums[owners[n]] = [0, 0, 0, 0, 0, nano, a, b, c, d]
+            continue
+        held[5] += nano
+        held[6] += a
+        held[7] += b
+        held[8] += c
+        held[9] += d
+    return sums
+
+
+def _count(
+    sums: _Sums,
+    start: int,
+    end: int,
+    records: Sequence[tuple[Any, ...]],
+    owners: Sequence[tuple[Any, ...]],
+) -> None:
+    for record, owner in zip(records, owners, strict=True):
+        if start <= record[2] < end:
+            held = sums.get(owner)
+            if held is None:
+                held = sums[owner] = [0] * len(FIGURES)
+            held[0] += 1
+            held[1] += record[3]
+            held[2] += record[4] or 0
+            held[3] += record[5]
+            held[4] += record[REASONING]
+
+
+def _put(rows: dict[Key, Figures], pool: Pool, piece: int, sums: _Sums, buckets: tuple[str, str]) -> None:
+    """`buckets`: of what is not billable, and of what is."""
+    for (billable, tenant, adapter, version, base_model), figures in sums.items():
+        if any(figures):
+            bucket = buckets[bool(billable)]
+            key = Key(
+                piece, bucket, tenant, adapter, version, base_model,
+                pool.region, pool.purchase, pool.calibration,
+            )  # fmt: skip  # in the order of the fields
+            held = rows.get(key)
+            rows[key] = tuple(figures) if held is None else _plus(held, figures)
+
+
+def _plus(a: Iterable[int], b: Iterable[int]) -> Figures:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def corrections(
+    standing: Iterable[tuple[Key, Price, Figures]],
+    fresh: Mapping[Key, Figures],
+    price: Callable[[Key], Price],
+) -> list[tuple[Key, Price, Figures]]:
+    """The rows that turn what stands in closed books into `fresh`: -old at the price it has there, +new by
+    the price book; none for a key whose figures and price stand as they are now. `price`: what the book says
+    now."""
+    held: dict[Key, dict[Price, Figures]] = {}
+    for key, at, figures in standing:
+        of = held.setdefault(key, {})
+        of[at] = _plus(of[at], figures) if at in of else figures
+    made: list[tuple[Key, Price, Figures]] = []
+    for key in sorted({*held, *fresh}):
+        old = [(at, figures) for at, figures in held.get(key, {}).items() if any(figures)]
+        new = fresh.get(key)
+        if _stands(old, new, price(key)):
+            continue
+        made += [(key, at, tuple(-figure for figure in figures)) for at, figures in old]
+        if new is not None:
+            made.append((key, BY_BOOK, new))
+    return made
+
+
+def _stands(old: Sequence[tuple[Price, Figures]], new: Figures | None, now: Price) -> bool:
+    if new is None:
+        return not old
+    if len(old) != 1:
+        return False
+    [(at, figures)] = old
+    # Where either says nothing there is no other price to correct to.
+    return figures == new and (at == now or None in (at.rate_micros, now.rate_micros))

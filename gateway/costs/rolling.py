@@ -1,0 +1,220 @@
+"""Roll-ups: each engine-hour that changed is divided anew, and its rows take the place of the old ones. In
+closed months nothing is replaced: what differs is posted into the first open month.
+
+Whoever changes what an hour is made of (records, spans, prices, calibrations) marks it in `dirty_hours`, in
+the transaction of the change. Any number may roll at a time: what is written is a function of the ledger
+alone, and a mark goes only with the state that was read under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    tuple_,
+    union_all,
+)
+
+from gateway.costs.periods import iso, month
+from gateway.costs.pool_hours import AT, PLACE, Computed, Terms, at, compute
+from gateway.costs.posting import BY_BOOK, FIGURES, Figures, Key, Price, corrections
+from gateway.metering.ledger import Ledger
+from gateway.metering.ledger import PoolHour as Place
+from gateway.metering.schema import dirty_hours, ledger_state, periods, pool_hours, rollups
+
+_MARKS = 64
+_SECONDS = 0.25
+"""So much is computed in one transaction of reading, and written in one of writing."""
+_PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before").scalar_subquery()
+
+
+def _here(table: Table) -> ColumnElement[bool]:
+    return and_(*(table.c[name] == value for name, value in zip(PLACE, AT, strict=True)))
+
+
+_VERSION = select(dirty_hours.c.version).where(_here(dirty_hours)).with_for_update()
+_FORGET_MARK = delete(dirty_hours).where(_here(dirty_hours))
+_FORGET_WHOLE = delete(pool_hours).where(_here(pool_hours))
+_FORGET_ROWS = delete(rollups).where(_here(rollups))
+_FORGET_CORRECTIONS = _FORGET_ROWS.where(rollups.c.posted >= bindparam("open"))
+_STANDING = select(*(rollups.c[name] for name in (*Key._fields, *Price._fields, *FIGURES))).where(
+    _here(rollups)
+)
+_COLUMNS = (*PLACE, "posted", "correction", *Key._fields, *Price._fields, *FIGURES)
+_Row = tuple[Any, ...]
+"""As in _COLUMNS."""
+_BOOKS_LOCK = 0x626F6F6B  # "book": PostgreSQL's advisory lock on what stands in which month
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    rolled: int
+    """Pool-hours that are up to date now and were not."""
+    pending: int
+    """Pool-hours that have begun and are not up to date."""
+
+
+def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
+    """Bring the roll-ups up to date, oldest hours first; hours that have not begun by `now` (Unix
+    microseconds) wait. With `patience`, what is not begun after so many seconds is left pending.
+
+    Memory in proportion to the records of one pool-hour. Raises LedgerUnavailableError; what was rolled until
+    then stays."""
+    deadline = None if patience is None else monotonic() + patience
+    _forget_pruned(ledger)
+    rolled = 0
+    after: Place | None = None
+    while found := _compute(ledger, now, after, deadline):
+        with ledger.write() as connection:
+            lock_books(connection)
+            rolled += _post(connection, found)
+        after = found[-1].now.place
+        if deadline is not None and monotonic() >= deadline:
+            break
+    with ledger.read() as connection:
+        count = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour <= now)
+        return Rolled(rolled, connection.execute(count).scalar_one())
+
+
+def imbalance(ledger: Ledger) -> int:
+    """Nano-GPU-hours by which the parts of pool-hours, over all months' books, miss their wholes: 0, or
+    something is broken. Raises LedgerUnavailableError."""
+    parts = select(*(rollups.c[name] for name in PLACE), rollups.c.nano_gpu_hours.label("nano"))
+    wholes = select(*(pool_hours.c[name] for name in PLACE), (-pool_hours.c.nano_gpu_hours).label("nano"))
+    both = union_all(parts, wholes).subquery()
+    each = select(func.sum(both.c.nano).label("nano")).group_by(*(both.c[name] for name in PLACE)).subquery()
+    with ledger.read() as connection:
+        return int(connection.execute(select(func.coalesce(func.sum(func.abs(each.c.nano)), 0))).scalar_one())
+
+
+def lock_books(connection: Connection) -> None:
+    """In a write transaction: nobody else changes roll-ups or closes a month until it ends. First of all
+    locks, so that two cannot wait for each other."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer in any case
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _BOOKS_LOCK})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    version: int
+    """Of the mark that was read with it."""
+    now: Computed
+
+
+def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | None) -> list[_Found]:
+    """The next marked pool-hours. Empty: there is none."""
+    until = monotonic() + _SECONDS
+    until = until if deadline is None else min(until, deadline)
+    found: list[_Found] = []
+    with ledger.read() as connection:
+        terms = Terms(connection)
+        for hour, engine, gpu_type, gpu_count, version in _marks(connection, now, after):
+            place = (hour, engine, gpu_type, gpu_count)
+            found.append(_Found(version, compute(connection, terms, place)))
+            if monotonic() >= until:
+                break
+    return found
+
+
+def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[Any]:
+    order = [dirty_hours.c[name] for name in PLACE]
+    hour = dirty_hours.c.hour
+    # Asked in the transaction that reads the records: they may be removed at any time.
+    query = select(*order, dirty_hours.c.version).where(
+        hour <= now, hour >= func.coalesce(_PRUNED_BEFORE, hour)
+    )
+    if after is not None:
+        query = query.where(tuple_(*order) > after)
+    return connection.execute(query.order_by(*order).limit(_MARKS)).all()
+
+
+def _post(connection: Connection, found: Iterable[_Found]) -> int:
+    """Write what was computed. How many of the marks are settled."""
+    latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
+    settled = 0
+    rows: list[_Row] = []
+    wholes: list[dict[str, Any]] = []
+    terms = Terms(connection)
+    for it in sorted(found, key=lambda f: f.now.place):  # as everybody orders marks, see `mark_dirty`
+        one = it.now
+        version = connection.execute(_VERSION, at(one.place)).scalar()
+        own = iso(one.place[0])[:7]
+        closed = latest is not None and own <= latest
+        if version is None or (closed and version != it.version):
+            continue  # another was faster; or has just changed it, and corrections are not made in passing
+        if closed:
+            posted = iso(month(latest or own).end)[:7]
+            rows += _corrected(connection, one, posted, terms)
+        else:
+            connection.execute(_FORGET_ROWS, at(one.place))
+            rows += _rows(one.place, own, ((key, BY_BOOK, figures) for key, figures in one.rows.items()))
+        connection.execute(_FORGET_WHOLE, at(one.place))
+        if one.whole["records"] or one.whole["nano_gpu_hours"]:
+            wholes.append(one.whole)
+        if version == it.version:  # or else it was true a moment ago, and is done again
+            connection.execute(_FORGET_MARK, at(one.place))
+            settled += 1
+    _put(connection, rows)
+    if wholes:
+        connection.execute(insert(pool_hours), wholes)
+    return settled
+
+
+def _corrected(connection: Connection, one: Computed, posted: str, terms: Terms) -> Iterator[_Row]:
+    """Rows for the open month `posted`, in place of earlier corrections in it."""
+    connection.execute(_FORGET_CORRECTIONS, {**at(one.place), "open": posted})
+    keys, prices = len(Key._fields), len(Price._fields)
+    standing = [
+        (Key(*row[:keys]), Price(*row[keys : keys + prices]), tuple(row[keys + prices :]))
+        for row in connection.execute(_STANDING, at(one.place))
+    ]
+    gpu_type = one.place[2]
+
+    def by_book(key: Key) -> Price:
+        rate = terms.book.rate(gpu_type, key.region, key.purchase, key.piece)
+        return BY_BOOK if rate is None else Price(rate, terms.book.currency)
+
+    return _rows(one.place, posted, corrections(standing, one.rows, by_book), correction=True)
+
+
+def _rows(
+    place: Place, posted: str, rows: Iterable[tuple[Key, Price, Figures]], *, correction: bool = False
+) -> Iterator[_Row]:
+    common = (*place, posted, correction)
+    for key, price, figures in rows:
+        yield (*common, *key, *price, *figures)
+
+
+def _put(connection: Connection, rows: list[_Row]) -> None:
+    """In the driver's own terms: there can be a row for every few records, and building the statement's
+    parameters by name costs five times what the database does with them."""
+    if rows:
+        mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+        marks = ", ".join([mark] * len(_COLUMNS))
+        connection.exec_driver_sql(
+            f"INSERT INTO {rollups.name} ({', '.join(_COLUMNS)}) VALUES ({marks})",  # noqa: S608  # our own names
+            rows,
+        )
+
+
+def _forget_pruned(ledger: Ledger) -> None:
+    """Hours whose records have been removed stay as they are."""
+    pruned = dirty_hours.c.hour < _PRUNED_BEFORE
+    with ledger.read() as connection:
+        if connection.execute(select(dirty_hours.c.hour).where(pruned).limit(1)).first() is None:
+            return
+    with ledger.write() as connection:
+        connection.execute(delete(dirty_hours).where(pruned))
