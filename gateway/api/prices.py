@@ -34,11 +34,25 @@ class NewPrice(BaseModel):
         str | None,
         Field(
             description="ISO 8601, UTC. Left out: the first price of its series holds from the beginning of "
-            "time, a later one from now on."
+            "what is not closed, a later one from now on."
         ),
     ] = None
     valid_to: Annotated[
         str | None, Field(description="Not included. Left out: until the next price of its series.")
+    ] = None
+    speedup: Annotated[
+        str | None,
+        Field(
+            max_length=40,
+            description="How many times as fast as the reference GPU; a decimal of at most three places.",
+            examples=["2.5"],
+        ),
+    ] = None
+    speedup_reference: Annotated[
+        str | None, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$", description="A GPU type.")
+    ] = None
+    speedup_source: Annotated[
+        str | None, Field(min_length=1, max_length=300, description="Who measured it, and how.")
     ] = None
 
 
@@ -57,6 +71,9 @@ async def add(body: NewPrice, _: OperatorKey, state: StateDep, response: Respons
             valid_from=None if body.valid_from is None else instant("valid_from", body.valid_from),
             valid_to=None if body.valid_to is None else instant("valid_to", body.valid_to),
             now=time.time_ns() // 1000,
+            speedup=body.speedup,
+            speedup_reference=body.speedup_reference,
+            speedup_source=body.speedup_source,
         )
     except (PriceError, PeriodError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error

@@ -36,24 +36,42 @@ def add(
         str | None,
         typer.Option(
             "--from",
-            help="ISO time from which it holds. Left out: a GPU type's first price holds for all time "
-            "before, too, and a later one from now on.",
+            help="ISO time from which it holds. Left out: the first price of its kind holds for all open "
+            "months, and a later one from now on.",
         ),
     ] = None,
+    valid_to: Annotated[
+        str | None, typer.Option("--to", help="ISO time, not included. Left out: until the next price.")
+    ] = None,
+    speedup: Annotated[
+        str | None,
+        typer.Option(help="How many times as fast as the GPU named by --reference, for example 2.5."),
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="The GPU type that --speedup is relative to.")] = None,
+    speedup_source: Annotated[str | None, typer.Option(help="Who measured the speedup, and how.")] = None,
 ) -> None:
     """Add an hourly rate. Rates are never edited: a later one takes over from its own time on.
+
+    A price that changes what closed months cost does not change their books: the difference becomes
+    correction rows in the open month.
 
     Example: florin price add --gpu-type H200 --rate 2.50 --from 2026-07-01
     """
     body: Json = {
         "gpu_type": gpu_type,
-        "rate_per_gpu_hour": _decimal(rate),
+        "rate_per_gpu_hour": _decimal("--rate", rate),
         "currency": currency,
         "purchase": purchase.value,
         "region": region,
     }
-    if valid_from is not None:
-        body["valid_from"] = valid_from
+    optional = {
+        "valid_from": valid_from,
+        "valid_to": valid_to,
+        "speedup": speedup if speedup is None else _decimal("--speedup", speedup),
+        "speedup_reference": reference,
+        "speedup_source": speedup_source,
+    }
+    body |= {name: value for name, value in optional.items() if value is not None}
     session.result(
         session.api.post("/admin/v1/prices", body),
         lambda b: say(
@@ -82,21 +100,28 @@ def list_(session: Session) -> None:
                 p["region"],
                 p["valid_from"],
                 p.get("valid_to"),
+                _speedup(p),
             )
             for p in body["data"]
         ]
-        columns = ("gpu type", "per GPU-hour", "currency", "purchase", "region", "from", "to")
+        columns = ("gpu type", "per GPU-hour", "currency", "purchase", "region", "from", "to", "speedup")
         show(table(columns, rows, right=("per GPU-hour",)))
 
     session.result(session.api.get("/admin/v1/prices"), people)
 
 
-def _decimal(text: str) -> str:
+def _speedup(price: Json) -> str | None:
+    if price.get("speedup") is None:
+        return None
+    return f"{price['speedup']} times {price['speedup_reference']} ({price['speedup_source']})"
+
+
+def _decimal(option: str, text: str) -> str:
     """Checked here so that a slip is a usage error; sent as text, never as a float."""
     try:
         value = Decimal(text)
     except InvalidOperation as error:
-        raise UsageError(f"--rate: {text!r} is not a decimal number like 2.50.") from error
+        raise UsageError(f"{option}: {text!r} is not a decimal number like 2.50.") from error
     if not value.is_finite() or value < 0:
-        raise UsageError(f"--rate: {text!r} must be zero or more.")
+        raise UsageError(f"{option}: {text!r} must be zero or more.")
     return text

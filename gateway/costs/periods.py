@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 HOUR = 3_600_000_000
 """Microseconds."""
+DAY = 24 * HOUR
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -62,6 +63,23 @@ def month(value: str) -> Period:
         raise PeriodError("month", f"month={value[:40]!r} is not a month like 2026-11.")
     after = (year + 1, 1) if number == 12 else (year, number + 1)
     return Period(micros(datetime(year, number, 1, tzinfo=UTC)), micros(datetime(*after, 1, tzinfo=UTC)))
+
+
+def months(within: Period) -> tuple[str, ...] | None:
+    """The months that it consists of, `("2026-11",)`; None if it is not one or more whole months."""
+    found: list[str] = []
+    at = within.start
+    while at < within.end:
+        name = iso(at)[:7]
+        try:
+            whole = month(name)
+        except PeriodError:  # far from any month that has books
+            return None
+        if at != whole.start or whole.end > within.end:
+            return None
+        found.append(name)
+        at = whole.end
+    return tuple(found) or None
 
 
 def period(*, start: str | None, end: str | None, whole_month: str | None, now: int) -> Period:

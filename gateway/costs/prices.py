@@ -7,19 +7,25 @@ type, region and purchase model) begins. Rates are decimals of at most six place
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from gateway.costs.periods import iso
-from gateway.metering.ledger import Ledger
+from gateway.costs.repricing import opened_at, stale
+from gateway.metering.ledger import Ledger, mark_dirty, next_batch, pruned_before
 from gateway.metering.schema import prices as table
 
 PURCHASES = ("on_demand", "spot", "reserved")
+NOT_SAID = ("", "on_demand")
+"""Region and purchase model of an engine that was registered without them."""
 _LARGEST = Decimal(1_000_000)
+
+Series = tuple[str, str, str]
+"""GPU type, region, purchase model."""
 
 
 class PriceError(ValueError):
@@ -47,9 +53,15 @@ class Price:
     valid_to: int | None
     """Not included. None: until the next of the series."""
     recorded_at: int
+    speedup_millis: int | None = None
+    """Thousandths of the speed of `speedup_reference`; None: not said."""
+    speedup_reference: str | None = None
+    """A GPU type."""
+    speedup_source: str | None = None
+    """Who measured it."""
 
     @property
-    def series(self) -> tuple[str, str, str]:
+    def series(self) -> Series:
         return self.gpu_type, self.region, self.purchase
 
     def document(self) -> dict[str, Any]:
@@ -62,6 +74,9 @@ class Price:
             "valid_from": iso(self.valid_from),
             "valid_to": None if self.valid_to is None else iso(self.valid_to),
             "recorded_at": iso(self.recorded_at),
+            "speedup": None if self.speedup_millis is None else decimal_text(self.speedup_millis, 3),
+            "speedup_reference": self.speedup_reference,
+            "speedup_source": self.speedup_source,
         }
 
 
@@ -83,16 +98,32 @@ def decimal_text(units: int, places: int) -> str:
 
 def rate_micros(value: str) -> int:
     """Raises PriceError for what is no decimal ≥ 0 of at most six places."""
-    try:
-        rate = Decimal(value)
-    except InvalidOperation:
-        rate = Decimal("NaN")
-    if not rate.is_finite() or not 0 <= rate <= _LARGEST or rate != round(rate, 6):
+    rate = _decimal(value)
+    if rate is None or rate != round(rate, 6):
         raise PriceError(
             "rate_per_gpu_hour",
             f"{value[:40]!r} is not a rate: write a decimal of at most six places, 0 to {_LARGEST}.",
         )
     return int(rate.scaleb(6))
+
+
+def speedup_millis(value: str) -> int:
+    """Raises PriceError for what is no decimal > 0 of at most three places."""
+    factor = _decimal(value)
+    if not factor or factor != round(factor, 3):
+        raise PriceError(
+            "speedup",
+            f"{value[:40]!r} is not a speedup: write a decimal of at most three places above 0, like 2.5.",
+        )
+    return int(factor.scaleb(3))
+
+
+def _decimal(value: str) -> Decimal | None:
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and 0 <= number <= _LARGEST else None
 
 
 def check(new: Price, book: Iterable[Price]) -> Price | None:
@@ -103,7 +134,7 @@ def check(new: Price, book: Iterable[Price]) -> Price | None:
         if old.series != new.series:
             continue
         if old.valid_from == new.valid_from:
-            if (old.rate_micros, old.valid_to) == (new.rate_micros, new.valid_to):
+            if (old.rate_micros, old.valid_to) == (new.rate_micros, new.valid_to) and _as_fast(old, new):
                 return old
             raise PriceConflictError(
                 f"{new.gpu_type} has another price from {iso(old.valid_from)} on: prices are never edited."
@@ -116,42 +147,68 @@ def check(new: Price, book: Iterable[Price]) -> Price | None:
     return None
 
 
+def _as_fast(old: Price, new: Price) -> bool:
+    """Whether `new` says nothing else about the speed, or nothing."""
+    said = (new.speedup_millis, new.speedup_reference, new.speedup_source)
+    return said in {(None,) * 3, (old.speedup_millis, old.speedup_reference, old.speedup_source)}
+
+
 class PriceBook:
-    """Prices made ready for look-ups by GPU type and time."""
+    """Prices made ready for look-ups by what an engine is and when it ran.
+
+    What an engine-hour costs is said by the series of its GPU type, region and purchase model. Without one,
+    by that of the same purchase model that names no region. An engine that says neither region nor purchase
+    model takes the only series that its GPU type has; of several, none can be chosen, and the price is
+    missing. A series chosen is not left for another where it has a gap."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
-        series: dict[tuple[str, str, str], list[Price]] = {}
+        series: dict[Series, list[Price]] = {}
         for price in sorted(prices, key=lambda p: p.valid_from):
             series.setdefault(price.series, []).append(price)
         self.currency = next((p[0].currency for p in series.values()), None)
-        self._rates: dict[str, list[Rate]] = {}
-        for gpu_type in {key[0] for key in series}:
-            chosen = _default_series(gpu_type, sorted(series))
-            self._rates[gpu_type] = _rates(series[chosen]) if chosen else []
+        self._rates = {key: _rates(of) for key, of in series.items()}
+        types = [gpu_type for gpu_type, _, _ in series]
+        self._only = {key[0]: key for key in series if types.count(key[0]) == 1}
 
-    def rate(self, gpu_type: str, at: int) -> int | None:
+    def series(self, gpu_type: str, region: str, purchase: str) -> Series | None:
+        """Which series says the price."""
+        for key in ((gpu_type, region, purchase), (gpu_type, "", purchase)):
+            if key in self._rates:
+                return key
+        return self._only.get(gpu_type) if (region, purchase) == NOT_SAID else None
+
+    def rates(self, gpu_type: str, region: str, purchase: str) -> Sequence[Rate]:
+        """The times at which its price holds, ascending and apart."""
+        key = self.series(gpu_type, region, purchase)
+        return () if key is None else self._rates[key]
+
+    def rules(self) -> Iterator[tuple[str, str | None, str, Sequence[Rate]]]:
+        """`series` spelled out: (GPU type, region or None for any, purchase, rates). The first that fits
+        decides."""
+        for (gpu_type, region, purchase), rates in self._rates.items():
+            if region:
+                yield gpu_type, region, purchase, rates
+        for (gpu_type, region, purchase), rates in self._rates.items():
+            if not region:
+                yield gpu_type, None, purchase, rates
+        for gpu_type, key in self._only.items():
+            if key[1:] != NOT_SAID:
+                yield gpu_type, *NOT_SAID, self._rates[key]
+
+    def rate(self, gpu_type: str, region: str, purchase: str, at: int) -> int | None:
         """Millionths per GPU-hour at a time; None: no price."""
-        rates = self._rates.get(gpu_type, [])
+        rates = self.rates(gpu_type, region, purchase)
         index = bisect_right(rates, at, key=lambda r: r.start) - 1
         if index < 0:
             return None
         found = rates[index]
         return found.rate_micros if found.end is None or at < found.end else None
 
-    def changes(self, gpu_type: str, start: int, end: int) -> list[int]:
-        """The times within (start, end) at which the rate begins or ceases to hold."""
-        times = {t for rate in self._rates.get(gpu_type, []) for t in (rate.start, rate.end) if t is not None}
+    def changes(self, gpu_type: str, region: str, purchase: str, start: int, end: int) -> list[int]:
+        """The times within (start, end) at which the rate begins or ceases to hold, ascending."""
+        rates = self.rates(gpu_type, region, purchase)
+        times = {t for rate in rates for t in (rate.start, rate.end) if t is not None}
         return sorted(t for t in times if start < t < end)
-
-
-def _default_series(gpu_type: str, keys: Sequence[tuple[str, str, str]]) -> tuple[str, str, str] | None:
-    """Engines do not say yet where they stand and how they were bought: on demand and anywhere is meant, or
-    the only series that there is. With several others nothing can be chosen, and the price is missing."""
-    mine = [key for key in keys if key[0] == gpu_type]
-    default = (gpu_type, "", "on_demand")
-    if default in mine:
-        return default
-    return mine[0] if len(mine) == 1 else None
 
 
 def _rates(prices: Sequence[Price]) -> list[Rate]:
@@ -165,9 +222,14 @@ def _rates(prices: Sequence[Price]) -> list[Rate]:
 
 def list_prices(ledger: Ledger) -> list[Price]:
     """All, by series and time. Raises LedgerUnavailableError."""
-    query = select(table).order_by(table.c.gpu_type, table.c.region, table.c.purchase, table.c.valid_from)
     with ledger.read() as connection:
-        return [_price(row) for row in connection.execute(query).mappings()]
+        return read_prices(connection)
+
+
+def read_prices(connection: Connection) -> list[Price]:
+    """`list_prices` within a transaction of the caller's."""
+    query = select(table).order_by(table.c.gpu_type, table.c.region, table.c.purchase, table.c.valid_from)
+    return [_price(row) for row in connection.execute(query).mappings()]
 
 
 def add_price(
@@ -181,23 +243,60 @@ def add_price(
     valid_from: int | None,
     valid_to: int | None,
     now: int,
+    speedup: str | None = None,
+    speedup_reference: str | None = None,
+    speedup_source: str | None = None,
 ) -> tuple[Price, bool]:
     """The price, and whether it is new. Without `valid_from` the first of a series holds from the beginning
-    of time, so that what ran before it was entered has a cost too; a later one from now on.
+    of what is open, which is the end of the last closed month or the beginning of time, so that what ran
+    before it was entered has a cost too. A later one holds from now on.
+
+    Open hours have the new price at once. Where it begins or ends within an hour, and where it changes what
+    hours of a closed month cost, those hours are marked to be rolled up anew: the latter become corrections.
 
     Raises PriceError, PriceConflictError, LedgerUnavailableError."""
+    said = _speedup(speedup, speedup_reference, speedup_source)
     with ledger.write() as connection:
-        book = [_price(row) for row in connection.execute(select(table)).mappings()]
+        # Whoever writes prices or closes a month takes a batch first: none of them sees half of another.
+        next_batch(connection)
+        book = read_prices(connection)
         known = [p for p in book if p.series == (gpu_type, region, purchase)]
-        start = valid_from if valid_from is not None else now if known else 0
+        opened = opened_at(connection)
+        start = valid_from if valid_from is not None else now if known else opened
         if valid_to is not None and valid_to <= start:
             raise PriceError("valid_to", f"{iso(valid_to)} is not after {iso(start)}.")
-        price = Price(gpu_type, rate_micros(rate), currency, purchase, region, start, valid_to, now)
+        price = Price(gpu_type, rate_micros(rate), currency, purchase, region, start, valid_to, now, *said)
         same = check(price, book) or _unchanged(price, known, explicit=valid_from is not None)
         if same is not None:
             return same, False
-        connection.execute(insert(table), [{name: getattr(price, name) for name in _COLUMNS}])
+        connection.execute(insert(table), [asdict(price)])
+        _mark_stale(connection, price, book, opened)
         return price, True
+
+
+def _mark_stale(connection: Connection, price: Price, book: Sequence[Price], opened: int) -> None:
+    old, new = PriceBook(book), PriceBook([*book, price])
+    end = next(rate.end for rate in new.rates(*price.series) if rate.start == price.valid_from)
+    found = list(
+        stale(connection, old, new, gpu_type=price.gpu_type, start=price.valid_from, end=end, opened=opened)
+    )
+    kept = pruned_before(connection)
+    if any(hour < kept for hour, *_ in found):
+        raise PriceConflictError(
+            f"It would change what closed hours before {iso(kept)} cost, whose usage records have been "
+            "removed: let it begin no earlier than that."
+        )
+    mark_dirty(connection, found)
+
+
+def _speedup(
+    factor: str | None, reference: str | None, source: str | None
+) -> tuple[int | None, str | None, str | None]:
+    if factor is None and reference is None and source is None:
+        return None, None, None
+    if not (factor and reference and source):
+        raise PriceError("speedup", "A speedup needs the GPU type that it is relative to, and its source.")
+    return speedup_millis(factor), reference, source
 
 
 def _unchanged(price: Price, known: Sequence[Price], *, explicit: bool) -> Price | None:
@@ -205,13 +304,11 @@ def _unchanged(price: Price, known: Sequence[Price], *, explicit: bool) -> Price
     last = max(known, key=lambda p: p.valid_from, default=None)
     if explicit or last is None or last.valid_from > price.valid_from:
         return None
-    same = (last.rate_micros, last.valid_to) == (price.rate_micros, price.valid_to)
+    same = (last.rate_micros, last.valid_to) == (price.rate_micros, price.valid_to) and _as_fast(last, price)
     return last if same else None
 
 
-_COLUMNS = (
-    "gpu_type", "rate_micros", "currency", "purchase", "region", "valid_from", "valid_to", "recorded_at",
-)  # fmt: skip  # one name a line says no more
+_COLUMNS = tuple(f.name for f in fields(Price))
 
 
 def _price(row: Any) -> Price:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.api.finance import costs, usage
+from gateway.api.finance import bills, compare, costs, export, periods, reconciliation, statement, usage
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (costs, usage):
+for noun in (bills, compare, costs, export, periods, reconciliation, statement, usage):
     router.include_router(noun.router)

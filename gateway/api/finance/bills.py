@@ -12,8 +12,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from adapters.errors import Finding
 from gateway.api.deps import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
-from gateway.costs.bill_files import MAX_BYTES, Reading
-from gateway.costs.bills import (
+from gateway.costs.reconciling.bill_files import MAX_BYTES, Reading
+from gateway.costs.reconciling.bills import (
     BillConflictError,
     BillNotFoundError,
     BillRefusedError,

@@ -1,11 +1,17 @@
-"""What the finance routes share: whose rows, of what time, and the types of their parameters."""
+"""What the finance routes share: whose rows, of what time, in what form; ETags; places in long answers."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
 import time
-from typing import Annotated
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Annotated, Any
 
-from fastapi import Query
+from fastapi import Query, Request, Response
+from fastapi.routing import APIRoute
 
 from gateway.costs.periods import Period, PeriodError, period
 from gateway.errors import FlorinError
@@ -15,6 +21,72 @@ From = Annotated[str | None, Query(alias="from", description="ISO 8601, UTC; inc
 To = Annotated[str | None, Query(description="ISO 8601, UTC; not included.")]
 Month = Annotated[str | None, Query(description="`2026-11`, instead of from and to.")]
 Tenant = Annotated[str | None, Query(description="Only this tenant's rows.")]
+After = Annotated[str | None, Query(max_length=2000, description="`next` of the page before.")]
+
+
+class Tagged(APIRoute):
+    """A route whose answers to GET carry a strong ETag, the hash of what they say; 304 for who has that
+    already. What is streamed goes as it is."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def tagged(request: Request) -> Response:
+            response = await handle(request)
+            body = getattr(response, "body", None)
+            if request.method != "GET" or response.status_code != 200 or not isinstance(body, bytes):
+                return response
+            tag = response.headers["etag"] = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            response.headers.setdefault("cache-control", "private, no-cache")
+            response.headers.setdefault("vary", "authorization, accept")
+            if not _known(request.headers.get("if-none-match", ""), tag):
+                return response
+            kept = {n: v for n, v in response.headers.items() if not n.startswith("content-")}
+            return Response(status_code=304, headers=kept)
+
+        return tagged
+
+
+def _known(header: str, tag: str) -> bool:
+    held = {part.strip().removeprefix("W/") for part in header.split(",")}
+    return "*" in held or tag in held
+
+
+def preferred(accept: str, offers: Mapping[str, str], default: str) -> str:
+    """Of `offers` (media type → name) the one that an Accept header likes best; `default` where it does not
+    care, or likes none."""
+    likes: dict[str, float] = {}
+    for part in accept.split(","):
+        media, *options = (piece.strip().lower() for piece in part.split(";"))
+        given = [o.removeprefix("q=") for o in options if o.startswith("q=")]
+        try:
+            likes[media] = float(given[0]) if given else 1.0
+        except ValueError:
+            likes[media] = 0.0
+    chosen, best = default, 0.0
+    for media, name in offers.items():
+        like = likes.get(media, likes.get(f"{media.split('/')[0]}/*", likes.get("*/*", 0.0)))
+        if like > best or (like == best and like > 0 and name == default):
+            chosen, best = name, like
+    return chosen
+
+
+def token(position: Sequence[str]) -> str:
+    """A place in a long answer, as clients carry it."""
+    return base64.urlsafe_b64encode(json.dumps(list(position)).encode()).decode()
+
+
+def position(after: str, width: int) -> tuple[str, ...]:
+    """Raises FlorinError for what `token` did not make."""
+    try:
+        found = json.loads(base64.urlsafe_b64decode(after.encode()))
+    except (ValueError, binascii.Error, RecursionError):
+        found = None
+    if not isinstance(found, list) or len(found) != width or not all(isinstance(v, str) for v in found):
+        raise FlorinError(
+            "invalid_value", "after: use `next` of the page before, with the same `by`.", param="after"
+        )
+    return tuple(found)
 
 
 def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 
 from gateway.api.deps import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
-from gateway.costs.compare_report import CompareError, compare_month
 from gateway.costs.periods import PeriodError, iso
 from gateway.costs.periods import month as whole_month
+from gateway.costs.reports.compare_report import CompareError, compare_month
 from gateway.costs.rolling import roll
 from gateway.errors import FlorinError
 

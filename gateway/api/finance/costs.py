@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+import time
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
-from gateway.api.deps import FinanceKey, StateDep
-from gateway.api.finance.common import From, Month, Tenant, To, dimensions_of, period_of, tenants_of
-from gateway.costs.report import DEFAULT_BY, DIMENSIONS, cost_report
+from gateway.api.deps import FinanceKey, State, StateDep
+from gateway.api.finance.common import (
+    After,
+    From,
+    Month,
+    Tagged,
+    Tenant,
+    To,
+    dimensions_of,
+    only_staff,
+    period_of,
+    position,
+    preferred,
+    tenants_of,
+    token,
+)
+from gateway.costs.allocation import Policy, PolicyError, policy_of
+from gateway.costs.export.writers import ParquetMissingError
+from gateway.costs.lines import DIMENSIONS
+from gateway.costs.reports.flat import FileFormat, report_file
+from gateway.costs.reports.report import DEFAULT_BY, Question, cost_report
+from gateway.errors import FlorinError
 
-router = APIRouter()
+router = APIRouter(route_class=Tagged)
+
+ROWS = 10_000
+_MEDIA = {
+    "application/json": "json",
+    "text/csv": "csv",
+    "application/vnd.apache.parquet": "parquet",
+}
 
 
-@router.get("/costs")
+@router.get("/costs", responses={200: {"content": {media: {} for media in _MEDIA}}, 304: {}})
 async def costs(
     *,
+    request: Request,
     key: FinanceKey,
     state: StateDep,
     by: Annotated[str, Query(description=f"Of {', '.join(DIMENSIONS)}, by commas.")] = ",".join(DEFAULT_BY),
@@ -23,12 +52,66 @@ async def costs(
     to: To = None,
     month: Month = None,
     tenant: Tenant = None,
-) -> dict[str, Any]:
-    """Requests, tokens, GPU-time and cost, grouped. This month if no time is given. `cost` is an exact
-    decimal, or null where a price is missing; `missing_prices` says of which GPU types. `complete` is false
-    while this worker brings a backlog of records into the ledger."""
+    policy: Annotated[
+        str | None, Query(description="How to allocate what nobody used: none, proportional, even, fixed.")
+    ] = None,
+    shares: Annotated[
+        str | None, Query(max_length=10_000, description="Of fixed: `acme=60,bolt=40`.")
+    ] = None,
+    limit: Annotated[
+        int | None, Query(ge=1, le=100_000, description=f"Rows; JSON: {ROWS} unless told, files: all.")
+    ] = None,
+    after: After = None,
+    form: Annotated[
+        Literal["json", "csv", "parquet"] | None, Query(alias="format", description="Or by Accept.")
+    ] = None,
+) -> Response:
+    """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. What was delivered is in
+    `rows`; beside them retry waste, headroom, start-up, idle time and corrections, which together with the
+    rows sum to the `whole`. `cost` is an exact decimal, or null where a price is missing; `missing_prices`
+    says which. Whole months are read from their books, other times as they are known now, by whole hours.
+    `complete` is false while records are on their way into the ledger. A tenant's key sees its own rows."""
     dimensions = dimensions_of(by, DIMENSIONS)
-    within = period_of(start, to, month)
-    complete = await state.meter.flush()
-    report = await state.books.run(cost_report, within, by=dimensions, tenants=tenants_of(key, tenant))
-    return {**report, "complete": complete}
+    kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
+    if policy is not None or shares is not None:
+        only_staff(key)
+    question = Question(
+        period_of(start, to, month),
+        dimensions,
+        tenants_of(key, tenant),
+        _policy(policy, shares),
+        limit if limit or kind != "json" else ROWS,
+        None if after is None else position(after, len(dimensions)),
+    )
+    flushed = await state.meter.flush()
+    if kind == "json":
+        report = await state.books.run(cost_report, question, now=time.time_ns() // 1000)
+        report["complete"] &= flushed
+        report["next"] = None if report["next"] is None else token(report["next"])
+        text = json.dumps(report, ensure_ascii=False, separators=(",", ":"))
+        return Response(text, media_type="application/json")
+    return await _file(state, question, "csv" if kind == "csv" else "parquet", flushed=flushed)
+
+
+def _policy(name: str | None, shares: str | None) -> Policy | None:
+    if name is None and shares is None:
+        return None
+    try:
+        return policy_of(name or "fixed", shares)
+    except PolicyError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+
+
+async def _file(state: State, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
+    try:
+        content, beside = await state.books.run(report_file, question, kind, now=time.time_ns() // 1000)
+    except ParquetMissingError as error:
+        raise FlorinError("invalid_value", str(error), param="format") from error
+    media = next(media for media, name in _MEDIA.items() if name == kind)
+    headers = {
+        "x-florin-complete": "true" if beside["complete"] and flushed else "false",
+        "x-florin-rows": str(beside["rows"]),
+    }
+    if beside["next"] is not None:
+        headers["x-florin-next"] = token(beside["next"])
+    return Response(content, media_type=media, headers=headers)

@@ -13,7 +13,7 @@ from gateway.api.deps import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
 from gateway.costs.periods import PeriodError, iso
 from gateway.costs.periods import month as whole_month
-from gateway.costs.reconcile import TOLERANCE, reconcile
+from gateway.costs.reconciling.reconcile import TOLERANCE, reconcile
 from gateway.costs.rolling import roll
 from gateway.errors import FlorinError
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
+import httpx
 import typer
-from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
+from gateway.commands.cost import report_tables
 from gateway.commands.cost.app import app
-from gateway.commands.output import clean, note, show, table
+from gateway.commands.cost.periods import Policy
+from gateway.commands.download import COMPLETE_HEADER, download
+from gateway.commands.output import note
 from gateway.commands.session import Session, command
+
+_PATH = "/finance/v1/costs"
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 @command(app, "report")
@@ -19,47 +34,88 @@ def report(
     session: Session,
     *,
     by: Annotated[
-        str, typer.Option(help="Of tenant, adapter, version, gpu_type, engine, hour.")
+        str,
+        typer.Option(
+            help="Of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
+        ),
     ] = "tenant,adapter,gpu_type",
     month: Annotated[str | None, typer.Option(help="For example 2026-07, UTC.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="ISO time, included.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="ISO time, not included.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="Show who would bear what nobody used. Left out: as the month was closed, or nobody.",
+            show_default=False,
+        ),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(help="Of policy fixed: TENANT=SHARE, once for each.", show_default=False),
+    ] = None,
+    kind: Annotated[Format, typer.Option("--format", help="In which form.")] = Format.TABLE,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write, for csv and parquet.", show_default=False),
+    ] = None,
 ) -> None:
-    """Report requests, tokens and cost per tenant, adapter and GPU type; this month if no time is given.
+    """Report what each customer used and cost, what else the GPUs' time went into, and that both together are
+    the whole bill; this month if no time is given.
 
     Example: florin cost report --month 2026-07 --by tenant,gpu_type
     """
     if month and (start or end):
         raise UsageError("--month and --from/--to exclude each other.")
-    params = {"by": by, "month": month, "from": start, "to": end, "tenant": tenant}
-    session.result(session.api.get("/finance/v1/costs", params), _report)
-
-
-_EMPTY = {"adapter": "(base model)"}
-
-
-def _report(body: Json) -> None:
-    groups = body["by"]
-    rows = [[*(row[g] or _EMPTY.get(g, "") for g in groups), *_figures(row)] for row in body["rows"]]
-    blank = [Text("")] * (len(groups) - 1)
-    if rows:
-        rows.append([Text("total", "bold"), *blank, *_figures(body["totals"])])
-    if (wasted := body["retry_waste"]["totals"])["requests"]:
-        rows.append([Text("retries, not billed", "dim"), *blank, *_figures(wasted)])
-    currency = f"cost {body['currency']}" if body["currency"] else "cost"
-    heads = ("requests", "prompt", "cached", "completion", "GPU-seconds", currency)
-    note(f"{clean(body['from'])} to {clean(body['to'])}")
-    if not rows:
-        note("No usage in that time.")
+    if output is None and kind is Format.PARQUET:
+        raise UsageError("--format parquet needs --output FILE: it is no text.")
+    if output is not None and kind not in {Format.CSV, Format.PARQUET}:
+        raise UsageError("--output is for --format csv and parquet.")
+    params: Json = {
+        "by": by,
+        "month": month,
+        "from": start,
+        "to": end,
+        "tenant": tenant,
+        "policy": policy.value if policy else None,
+        "shares": ",".join(share) if share else None,
+    }
+    if kind in {Format.CSV, Format.PARQUET}:
+        _file(session, {**params, "format": kind.value}, output)
         return
-    show(table([*(g.replace("_", " ") for g in groups), *heads], rows, right=heads))
-    for gpu_type in body["missing_prices"]:
-        note(f"No price for {clean(gpu_type)}: florin price add --gpu-type {clean(gpu_type)} --rate …")
+    asked = replace(session, json=session.json or kind is Format.JSON)
+    asked.result(_all(session, params), report_tables.show_report)
 
 
-def _figures(row: Json) -> list[str]:
-    """Costs to six places, for people; --json has them exactly."""
-    counts = (row["requests"], row["prompt_tokens"], row["cached_tokens"], row["completion_tokens"])
-    cost = "-" if row["cost"] is None else f"{Decimal(row['cost']):,.6f}"
-    return [*(f"{n:,}" for n in counts), f"{row['gpu_seconds']:,.3f}", cost]
+def _all(session: Session, params: Json) -> Json:
+    """Every page in one."""
+    body = session.api.get(_PATH, params)
+    after = body.get("next")
+    while after is not None:
+        page = session.api.get(_PATH, {**params, "after": after})
+        body["rows"] += page["rows"]
+        after = page["next"]
+    return {**body, "next": None}
+
+
+def _file(session: Session, params: Json, output: Path | None) -> None:
+    if output is None:
+        content, complete = session.api.stream(_PATH, params, _read)
+        sys.stdout.write(content)
+    else:
+        saved = download(session.api, _PATH, params, output)
+        complete = saved.complete
+        body = {
+            "file": str(output),
+            "bytes": saved.size,
+            "rows": saved.rows,
+            "format": params["format"],
+            "complete": complete,
+        }
+        session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
+    if not complete:
+        note(report_tables.INCOMPLETE)
+
+
+def _read(answer: httpx.Response) -> tuple[str, bool]:
+    return answer.read().decode(), answer.headers.get(COMPLETE_HEADER) != "false"

@@ -1,0 +1,106 @@
+"""What goes into and comes out of /finance/v1/periods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Terms(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: Annotated[
+        Literal["none", "proportional", "even", "fixed"] | None,
+        Field(description="Who bears idle time, headroom and start-up. Left out: none."),
+    ] = None
+    shares: Annotated[
+        dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
+        Field(description="Of policy `fixed`: by tenant, in any proportion.", examples=[{"acme": 60}]),
+    ] = None
+    allow_missing_prices: Annotated[
+        bool,
+        Field(description="GPU-time without a price costs nothing then; a later price makes a correction."),
+    ] = False
+    force: Annotated[
+        bool, Field(description="Even within the hour after the month, when workers may still hold records.")
+    ] = False
+
+
+class Progress(BaseModel):
+    doing: str
+    done: int
+    of: int
+
+
+class StatementSums(BaseModel):
+    tenant: str
+    records: int
+    root: Annotated[str, Field(description="Merkle root over the tenant's records.")]
+    nano_gpu_hours: int
+    allocated_nano_gpu_hours: int
+    cost: Annotated[str, Field(description="Exact decimal.")]
+    amount_cents: Annotated[int, Field(description="Rounded so that all statements and the rest add up.")]
+
+
+class Period(BaseModel):
+    """A tenant's key sees the state, the roots and its own statement."""
+
+    month: str
+    state: Literal["open", "closing", "closed"]
+    start: Annotated[str, Field(alias="from")]
+    to: str
+    can_be_closed: bool = False
+    closed_at: str | None = None
+    closed_by: str | None = None
+    policy: str | None = None
+    shares: dict[str, int] | None = None
+    currency: str | None = None
+    records: Annotated[int | None, Field(description="Usage records that it covers.")] = None
+    tenants: int | None = None
+    root: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
+    previous_root: str | None = None
+    missing_prices: list[str] | None = None
+    totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
+    progress: Annotated[Progress | None, Field(description="Of a closing that is under way.")] = None
+    statements: list[StatementSums] | None = None
+    already: Annotated[bool | None, Field(description="It was closed before.")] = None
+
+
+class Periods(BaseModel):
+    data: list[Period]
+
+
+class Check(BaseModel):
+    name: str
+    ok: Annotated[bool | None, Field(description="null: it cannot be said; `detail` tells why.")]
+    detail: str
+
+
+class Verification(BaseModel):
+    month: str
+    root: str
+    ok: Annotated[bool, Field(description="No check failed.")]
+    checks: list[Check]
+
+
+class Step(BaseModel):
+    side: Literal["left", "right"]
+    hash: str
+
+
+class Proof(BaseModel):
+    """Whoever checks hashes the statement, climbs the path to `header.tenants_root`, and hashes the header to
+    the root: see the README."""
+
+    version: int
+    month: str
+    root: str
+    header: dict[str, Any]
+    statement: dict[str, Any]
+    path: list[Step]
+
+
+class Records(BaseModel):
+    data: list[dict[str, Any]]
+    next: Annotated[str | None, Field(description="For `after`; null on the last page.")]

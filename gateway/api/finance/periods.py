@@ -1,0 +1,227 @@
+"""Months: closing them, what was sealed, and what proves it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
+
+from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from gateway.api.deps import FinanceKey, State, StateDep
+from gateway.api.finance.common import After, Tagged, only_staff
+from gateway.api.finance.period_models import Period, Periods, Proof, Records, Terms, Verification
+from gateway.api.finance.usage import position_of, token_of
+from gateway.costs.allocation import PolicyError, policy_of
+from gateway.costs.books import Books
+from gateway.costs.closing.closed import (
+    close_watched,
+    covered_records,
+    no_statement,
+    one,
+    overview,
+    progress_of,
+    proof_of,
+    verified,
+)
+from gateway.costs.closing.closing import ClosingError, UnpricedError
+from gateway.costs.periods import PeriodError
+from gateway.costs.periods import month as whole_month
+from gateway.costs.verifying.verify import NotClosedError
+from gateway.errors import FlorinError
+from gateway.metering.ledger import LedgerUnavailableError
+from gateway.tenants.directory import Key, Role
+
+router = APIRouter(prefix="/periods", route_class=Tagged)
+
+ANSWER_SECONDS = 15.0
+"""A closing that takes longer is answered with 202, a verification kept alive by spaces; well below what
+clients and proxies wait for."""
+_closings: WeakKeyDictionary[Books, dict[tuple[Any, ...], asyncio.Task[bool]]] = WeakKeyDictionary()
+"""Mutable: what this worker is at, so that who asks again joins it."""
+
+Month = Annotated[str, Path(description="`2026-11`")]
+Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its own only.")]
+
+
+@router.get("", response_model_exclude_unset=True)
+async def periods(key: FinanceKey, state: StateDep) -> Periods:
+    """All months that have books, oldest first."""
+    await state.meter.flush()
+    shown = await state.books.run(overview, _now(), _own(key))
+    return Periods(data=[Period.model_validate(period) for period in shown])
+
+
+@router.get("/{month}", response_model_exclude_unset=True)
+async def period(month: Month, key: FinanceKey, state: StateDep) -> Period:
+    """One month; closed: with its statements."""
+    return Period.model_validate(await state.books.run(one, _month(month), _now(), _own(key)))
+
+
+@router.post(
+    "/{month}/close", response_model_exclude_unset=True, responses={202: {"description": "Not done yet."}}
+)
+async def close_period(
+    month: Month, terms: Terms, key: FinanceKey, state: StateDep, response: Response
+) -> Period:
+    """Close a month, for good: its figures never change afterwards; what comes later for it becomes
+    correction rows of the next open month. 202 where it takes longer: ask again with the same body until it
+    is 200 (`GET` shows the progress). Closing a closed month changes nothing."""
+    only_staff(key)
+    _month(month)
+    _check_shares(terms)
+    if not await state.meter.flush():
+        raise FlorinError(
+            "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
+        )
+    already = await _closed(state, month, terms, key.id)
+    shown = await state.books.run(one, month, _now())
+    if already is None:
+        response.status_code = 202
+        return Period.model_validate(shown)
+    return Period.model_validate({**shown, "already": already})
+
+
+@router.get("/{month}/verify")
+async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verification:
+    """Compute a closed month once more from records, roll-ups and prices, and compare. Takes as long as
+    closing: while it does, spaces are sent before the JSON, so that nobody hangs up."""
+    only_staff(key)
+    _month(month)
+    await state.meter.flush()
+    task = asyncio.create_task(state.books.aside().run(verified, month, _now()))
+    if await _done(task):
+        with _refusals():
+            return Verification.model_validate(task.result())
+    return StreamingResponse(_kept_alive(month, task), media_type="application/json")  # type: ignore[return-value]  # the same JSON, later
+
+
+@router.get("/{month}/proof")
+async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant = None) -> Proof:
+    """What shows that a tenant's statement is part of the closed month, and covers its records and no others.
+    It can be checked offline: `florin cost verify --proof`."""
+    own = _own(key)
+    whose = tenant or own
+    if whose is None:
+        raise FlorinError("invalid_value", "tenant: whose proof?", param="tenant")
+    with _refusals():
+        if own not in {None, whose}:  # not yours: as if there were none
+            raise NotClosedError(no_statement(_month(month), whose))
+        return Proof.model_validate(await state.books.run(proof_of, _month(month), whose))
+
+
+@router.get("/{month}/records")
+async def records(
+    month: Month,
+    key: FinanceKey,
+    state: StateDep,
+    tenant: Tenant = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    after: After = None,
+) -> Records:
+    """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
+    were there at the cutoff, and those of earlier months that came late."""
+    position = None if after is None else position_of(after)
+    own = _own(key)
+    whose = tenant or own
+    if own not in {None, whose}:  # not yours: as if there were none
+        return Records(data=[], next=None)
+    with _refusals():
+        page = await state.books.run(covered_records, _month(month), whose, position, limit + 1)
+    shown = page[:limit]
+    more = token_of(shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
+    return Records(data=[dict(record) for record in shown], next=more)
+
+
+async def _closed(state: State, of: str, terms: Terms, by: str) -> bool | None:
+    """Whether it was closed already; None: it is not done yet, by this worker or another."""
+    if (await state.books.run(one, of, _now()))["state"] == "closed":  # quick: only the terms are compared
+        with _refusals():
+            return await state.books.run(close_watched, of, now=_now(), by=by, **terms.model_dump())
+    mine = _closings.setdefault(state.books, {})
+    name = (of, terms.model_dump_json())
+    if name not in mine and await _elsewhere(state, of):
+        return None
+    if (task := mine.get(name)) is None:
+        work = state.books.aside().run(close_watched, of, now=_now(), by=by, **terms.model_dump())
+        task = mine[name] = asyncio.create_task(work)
+        task.add_done_callback(lambda done: _forget(mine, name, done))
+    with _refusals():
+        return task.result() if await _done(task) else None
+
+
+async def _elsewhere(state: State, of: str) -> bool:
+    """Is another worker at it? Waits a while for its end."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while await state.books.run(progress_of, of, _now()) is not None:
+        if time.monotonic() >= until:
+            return True
+        await asyncio.sleep(1)
+    return False
+
+
+def _forget(mine: dict[tuple[Any, ...], asyncio.Task[bool]], name: Any, done: asyncio.Task[bool]) -> None:
+    mine.pop(name, None)
+    if not done.cancelled():
+        done.exception()  # whoever asks again is told
+
+
+async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
+    while not task.done():
+        yield b" "
+        await _done(task)
+    try:
+        found = task.result()
+    except (NotClosedError, LedgerUnavailableError) as error:
+        failed = {"name": "ledger", "ok": False, "detail": str(error)}
+        found = {"month": of, "root": "", "ok": False, "checks": [failed]}
+    yield json.dumps(found).encode()
+
+
+async def _done(task: asyncio.Task[Any]) -> bool:
+    """Waits for it a while."""
+    done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
+    return bool(done)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What closed months and closing can say, in the caller's vocabulary."""
+    try:
+        yield
+    except NotClosedError as error:
+        raise FlorinError("not_found", str(error), param="month") from error
+    except UnpricedError as error:
+        raise FlorinError("missing_price", str(error)) from error
+    except ClosingError as error:
+        raise FlorinError("cannot_close", str(error)) from error
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _own(key: Key) -> str | None:
+    """The tenant that alone may be shown; None: all."""
+    return key.tenant if key.role is Role.TENANT else None
+
+
+def _month(of: str) -> str:
+    try:
+        whole_month(of)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param="month") from error
+    return of
+
+
+def _check_shares(terms: Terms) -> None:
+    shares = ",".join(f"{tenant}={share}" for tenant, share in (terms.shares or {}).items())
+    try:
+        policy_of(terms.policy or "none", shares)
+    except PolicyError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error

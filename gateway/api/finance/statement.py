@@ -1,0 +1,59 @@
+"""A customer's statement of a month, as a page."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.finance.common import Tagged
+from gateway.costs.export.files import MissingPriceError
+from gateway.costs.periods import PeriodError, month
+from gateway.costs.rolling import roll
+from gateway.costs.statement.page import statement_page
+from gateway.errors import FlorinError
+from gateway.tenants.directory import Role
+
+router = APIRouter(route_class=Tagged)
+
+_ROLL_SECONDS = 10.0
+_HEADERS = {
+    # It holds no script and asks for nothing; whatever it shows of others' making can do nothing either.
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "x-content-type-options": "nosniff",
+}
+
+
+@router.get("/statements/{tenant}", response_class=HTMLResponse)
+async def statement(
+    tenant: str,
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    whole_month: Annotated[str, Query(alias="month", description="`2026-11`.")],
+) -> HTMLResponse:
+    """What a customer used in a month and what it costs, on one page that prints on one sheet of A4. Without
+    scripts or anything from elsewhere. Preliminary until the month is closed. A tenant's key gets its own."""
+    unknown = FlorinError("not_found", f"There is no statement of {tenant[:70]!r} here.")
+    if key.role is Role.TENANT and tenant != key.tenant:
+        raise unknown
+    try:
+        month(whole_month)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    await state.meter.flush()
+    now = time.time_ns() // 1000
+    await state.books.run(roll, now, patience=_ROLL_SECONDS)
+    known = tenant in state.directory.tenants
+    try:
+        page = await state.books.run(
+            statement_page, tenant, whole_month, issuer=state.settings.issuer, now=now, known=known
+        )
+    except MissingPriceError as error:
+        raise FlorinError("missing_price", str(error)) from error
+    if page is None:
+        raise unknown
+    return HTMLResponse(page, headers=_HEADERS)

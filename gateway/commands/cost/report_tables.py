@@ -1,0 +1,252 @@
+"""The cost report as an analyst reads it: who used what, what else the time went into, and the whole."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from decimal import ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from typing import Any
+
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from gateway.commands.client import Json
+from gateway.commands.output import clean, console, note, show, table
+
+_COUNTS = {
+    "requests": "requests",
+    "prompt_tokens": "prompt",
+    "cached_tokens": "cached",
+    "completion_tokens": "completion",
+}
+_PARTS = {
+    "retry_waste": "retry waste",
+    "headroom": "headroom",
+    "startup": "start-up",
+    "idle": "idle",
+    "corrections": "corrections",
+}
+_COUNTED = {"delivered", "retry waste", "corrections"}
+_SAID = {
+    "books": "from the books",
+    "as known now": "as known now",
+    "open": "still open",
+    "closing": "being closed",
+    "closed": "closed",
+}
+_UNUSED = ("idle", "startup", "headroom")
+_KINDS = {"input": "input", "cached": "cached input", "output": "output"}
+INCOMPLETE = "Not complete: records are still on their way into the ledger. Ask again shortly."
+_WAYS = {"saturated": "saturated", "busy": "busy", "loaded": "fully loaded"}
+
+
+def show_report(body: Json) -> None:
+    """Tables to stdout; what to know about them to stderr."""
+    note(_heading(body))
+    parts = {"delivered": body["totals"]}
+    parts |= {label: body[n]["totals"] for n, label in _PARTS.items() if _present(body.get(n))}
+    if not body["rows"] and len(parts) == 1:
+        note("No usage in that time.")
+    else:
+        _main(body, parts)
+    if body.get("utilisation"):
+        _utilisation(body["utilisation"])
+    if body.get("unit_prices"):
+        _unit_prices(body["unit_prices"], body["currency"])
+    for remark in _remarks(body):
+        note(remark)
+
+
+def _heading(body: Json) -> str:
+    basis = {"books": "from the books", "as known now": "as known now"}.get(body.get("basis", ""), "")
+    state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
+        body.get("state") or "", ""
+    )
+    said = ", ".join(filter(None, (basis, state)))
+    return f"{clean(body['from'])} to {clean(body['to'])}{f' ({said})' if said else ''}"
+
+
+def _present(part: Json | None) -> bool:
+    return bool(part and (part["rows"] or part["totals"].get("requests")))
+
+
+def _main(body: Json, parts: dict[str, Json]) -> None:
+    groups, rows, whole = body["by"], body["rows"], body.get("whole")
+    currency = f" {body['currency']}" if body["currency"] else ""
+    hours, costs = _column(rows, parts, whole, _hours, least=3), _column(rows, parts, whole, _cost)
+    names = [_names(row, groups) for row in rows]
+    counts = [_counts(row) for row in rows]
+    blank = [""] * (len(groups) - 1)
+    for label, figures in parts.items():
+        names.append([label, *blank])
+        counts.append(_counts(figures) if label in _COUNTED else [""] * len(_COUNTS))
+    if whole is not None:
+        names.append(["whole bill", *blank])
+        counts.append([""] * len(_COUNTS))
+    heads = [*_COUNTS.values(), "GPU-hours", f"cost{currency}"]
+    columns = [hours, costs]
+    if "allocated_cost" in body["totals"]:
+        heads.append(f"allocated{currency}")
+        columns.append(_allocated(body, len(names)))
+    cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
+    styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
+    shown = [
+        [Text(clean(cell) if cell else "", style) for cell in row]
+        for row, style in zip(cells, styles, strict=False)
+    ]
+    names_of = [g.replace("_", " ") for g in groups]
+    show(_fitting([*names_of, *heads], shown, heads, {len(rows) - 1, len(rows) + len(parts) - 1}))
+
+
+def _fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], heads: Sequence[str], ends: set[int]
+) -> Table:
+    """With as many of the token counts as the window is wide. `ends`: rows after which a section ends."""
+    screen = console()
+    for hidden in ((), ("cached",), ("cached", "prompt", "completion")):
+        kept = [index for index, name in enumerate(columns) if name not in hidden]
+        made = table([columns[i] for i in kept], ([row[i] for i in kept] for row in rows), right=heads)
+        made.padding = (0, 1, 0, 0)
+        for index, row in enumerate(made.rows):
+            row.end_section = index in ends
+        if Measurement.get(screen, screen.options.update(max_width=10_000), made).maximum <= screen.width:
+            break
+    return made
+
+
+def _names(row: Json, groups: Sequence[str]) -> list[str]:
+    """An empty adapter is the base model itself; where nothing was used, time is only borne."""
+    used = row["requests"] or row["gpu_seconds"]
+    return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
+
+
+def _counts(row: Json) -> list[str]:
+    return [f"{row[name]:,}" for name in _COUNTS]
+
+
+def _hours(figures: Json) -> Decimal | None:
+    return Decimal(figures["gpu_hours"]) if "gpu_hours" in figures else None
+
+
+def _cost(figures: Json) -> Decimal | None:
+    return None if figures["cost"] is None else Decimal(figures["cost"])
+
+
+def _allocated(body: Json, length: int) -> list[str]:
+    """What each row bears of what nobody used, and of the whole what nobody bears."""
+    figures = [*body["rows"], body["totals"]]
+    known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
+    places = _places(known)
+    shown = [*_rounded(known[:-1], known[-1], places), known[-1]]
+    return [*(_text(amount, places) for amount in shown), *[""] * (length - len(shown))]
+
+
+def _column(
+    rows: Sequence[Json],
+    parts: dict[str, Json],
+    whole: Json | None,
+    amount: Callable[[Json], Decimal | None],
+    *,
+    least: int = 2,
+) -> list[str]:
+    """Cells of the rows, the parts (the first is the rows' total) and the whole. As they are shown, rounded,
+    they sum to what is shown as their sum: a reader will check."""
+    inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
+    total = _sum(outside) if whole is None else amount(whole)
+    places = max(least, _places([total, *outside]))
+    outside = _rounded(outside, total, places)
+    inside = _rounded(inside, outside[0], places)
+    return [_text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+
+
+def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known, Decimal(0)) if len(known) == len(amounts) else None
+
+
+def _places(amounts: Sequence[Decimal | None]) -> int:
+    """Of the currency: the smaller the amounts, the more."""
+    largest = max((abs(amount) for amount in amounts if amount is not None), default=Decimal(0))
+    return 2 if largest >= 100 else 4 if largest >= 1 else 6
+
+
+def _rounded(amounts: Sequence[Decimal | None], total: Decimal | None, places: int) -> list[Decimal | None]:
+    """Rounded down, and one more in the last place for the largest remainders, to sum to `total`, rounded.
+    If something is unknown, each for itself."""
+    unit = Decimal(1).scaleb(-places)
+    known = [amount for amount in amounts if amount is not None]
+    if total is None or len(known) < len(amounts):
+        return [a if a is None else a.quantize(unit, ROUND_HALF_UP) for a in amounts]
+    floors = [amount.quantize(unit, ROUND_FLOOR) for amount in known]
+    left = int((total.quantize(unit, ROUND_HALF_UP) - sum(floors, Decimal(0))) / unit)
+    order = sorted(range(len(known)), key=lambda i: floors[i] - known[i])
+    for index in order[: max(left, 0)]:
+        floors[index] += unit
+    return list(floors)
+
+
+def _text(amount: Decimal | None, places: int) -> str:
+    return "-" if amount is None else f"{amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
+
+
+def _utilisation(rows: Sequence[Json]) -> None:
+    heads = ("GPU-hours paid", "busy", "utilisation", "cost of the rest")
+    costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
+    cells = []
+    for row, cost in zip(rows, costs, strict=True):
+        hours = [_text(Decimal(row[name]), 3) for name in ("provisioned_gpu_hours", "busy_gpu_hours")]
+        percent = "-" if row["utilisation"] is None else f"{row['utilisation']:.1%}"
+        cells.append([row["gpu_type"], *hours, percent, _text(cost, _places(costs))])
+    show(Text())
+    show(table(("gpu type", *heads), cells, right=heads))
+
+
+def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
+    """A line for each GPU and way, but for ways of which nothing is known."""
+    prices = {
+        (index, way): [None if row[way][kind] is None else Decimal(row[way][kind]) for kind in _KINDS]
+        for index, row in enumerate(rows)
+        for way in _WAYS
+        if any(row[way].values())
+    }
+    places = _places([price for line in prices.values() for price in line])
+    cells: list[list[Any]] = []
+    for (index, way), line in prices.items():
+        row = rows[index]
+        what = " ".join(filter(None, (row["gpu_type"], row["region"], row["purchase"].replace("_", " "))))
+        cells.append([what, _WAYS[way], *(_text(price, places) for price in line)])
+    if cells:
+        heads = tuple(_KINDS.values())
+        show(Text())
+        show(table((f"{currency or 'cost'} per million tokens", "", *heads), cells, right=heads))
+
+
+def _remarks(body: Json) -> Iterator[str]:
+    whole = body.get("whole")
+    unused = _sum([_cost(body[name]["totals"]) for name in _UNUSED if name in body])
+    cost = None if whole is None else _cost(whole)
+    if unused and cost:
+        money = f"{_text(unused, _places([unused]))} {body['currency']}"
+        yield f"Idle time, start-up and headroom cost {money}, {unused / cost:.1%} of the whole bill."
+    if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
+        yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is borne by no tenant."
+    if body.get("rejected"):
+        yield f"{body['rejected']:,} requests were rejected before they reached an engine, and cost nothing."
+    if body.get("weights") == "uncalibrated" and body["rows"]:
+        yield "Shares of GPU-time are uncalibrated (input to output 1:2): florin calibrate measures them."
+    elif body.get("weights") == "partly calibrated":
+        yield "Some shares of GPU-time are uncalibrated (input to output 1:2)."
+    for series in body["missing_prices"]:
+        yield _missing(series)
+    if body.get("complete") is False:
+        yield INCOMPLETE
+
+
+def _missing(series: dict[str, str]) -> str:
+    options = f"--gpu-type {shlex.quote(clean(series['gpu_type']))}"
+    if series["region"]:
+        options += f" --region {shlex.quote(clean(series['region']))}"
+    if series["purchase"] != "on_demand":
+        options += f" --purchase {series['purchase']}"
+    return f"No price for {clean(series['gpu_type'])}: florin price add {options} --rate …"

@@ -1,0 +1,121 @@
+"""Who bears what nobody used: idle time, headroom and start-up, divided among tenants by a policy. Pure, and
+in whole nano-GPU-hours.
+
+- `none`: nobody; it stays a line of its own.
+- `proportional`: by the GPU-time that each tenant's delivered attempts took.
+- `even`: alike, among the tenants that used it.
+- `fixed`: by agreed shares, whoever used it.
+
+Each price is divided by itself (a GPU type in a region, bought in one way, at one rate), so that cost follows
+from time. Retry waste is not divided: it has tenants, and a line of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.costs.attribution import largest_remainder
+from gateway.costs.lines import Line
+
+POLICIES = ("none", "proportional", "even", "fixed")
+UNUSED = ("headroom", "startup", "idle")
+
+Pool = tuple[str, str, str, int | None]
+"""GPU type, region, purchase model, rate."""
+Allocated = dict[tuple[str, str, str, str, int | None], int]
+"""(tenant, *pool) → nano-GPU-hours."""
+
+_SHARE = re.compile(r"([^=,\s]+)=([0-9]{1,9})", re.ASCII)
+
+
+class PolicyError(ValueError):
+    """A policy that is none. `param` names what was wrong."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str = "none"
+    shares: Mapping[str, int] = field(default_factory=dict)
+    """Of `fixed`: by tenant; what counts is the proportion."""
+
+
+NONE = Policy()
+
+
+def policy_of(name: str, shares: str | None = None) -> Policy:
+    """`shares`: `acme=60,bolt=40`, for `fixed` only. Raises PolicyError."""
+    if name not in POLICIES:
+        raise PolicyError("policy", f"policy: {name[:40]!r} is not one of {', '.join(POLICIES)}.")
+    if (name == "fixed") != bool(shares):
+        raise PolicyError("shares", "shares: policy fixed needs them, like acme=60,bolt=40; no other does.")
+    found: dict[str, int] = {}
+    for part in (shares or "").split(",") if shares else ():
+        match = _SHARE.fullmatch(part.strip())
+        if match is None or match[1] in found:
+            raise PolicyError("shares", f"shares: {part[:40]!r} is not a tenant=share, once, like acme=60.")
+        found[match[1]] = int(match[2])
+    if found and not any(found.values()):
+        raise PolicyError("shares", "shares: at least one must be more than 0.")
+    return Policy(name, found)
+
+
+def divide(policy: Policy, unused: int, used: Mapping[str, int]) -> dict[str, int]:
+    """`unused` by tenant, by largest remainder, ties to the smaller name; {} if nobody can bear it. `used`:
+    each tenant's own. Amounts may be negative: a correction takes back as it was given."""
+    weights = _weights(policy, used)
+    if not unused or not weights:
+        return {}
+    names = sorted(weights)
+    sign = -1 if unused < 0 else 1
+    parts = largest_remainder(abs(unused), [weights[name] for name in names], names)
+    return {name: sign * part for name, part in zip(names, parts, strict=True)}
+
+
+def _weights(policy: Policy, used: Mapping[str, int]) -> dict[str, int]:
+    if policy.name == "none":
+        return {}
+    if policy.name == "fixed":
+        return {name: share for name, share in policy.shares.items() if share}
+    # Beside what was used, what was taken back carries nothing; alone, it carries what it had.
+    signed = {n: u for n, u in used.items() if u > 0} or {n: -u for n, u in used.items() if u < 0}
+    return dict.fromkeys(signed, 1) if policy.name == "even" else signed
+
+
+def pool(line: Line) -> Pool:
+    return line.gpu_type, line.region, line.purchase, line.rate_micros
+
+
+def allocate(
+    policy: Policy, lines: Iterable[Line], tenant_of: Callable[[Line], str] = lambda line: line.keys[0]
+) -> Allocated:
+    """What each tenant bears of each pool. `lines`: of all tenants and of nobody."""
+    unused: defaultdict[Pool, int] = defaultdict(int)
+    used: defaultdict[Pool, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for line in lines:
+        if line.bucket in UNUSED:
+            unused[pool(line)] += line.nano_gpu_hours
+        elif line.bucket == "usage":
+            used[pool(line)][tenant_of(line)] += line.nano_gpu_hours
+    return {
+        (tenant, *key): nano
+        for key, whole in sorted(unused.items(), key=repr)
+        for tenant, nano in divide(policy, whole, used[key]).items()
+        if nano
+    }
+
+
+def spread(nano: int, used: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
+    """What a tenant bears, among its own rows by what each used: where a report goes deeper than tenants.
+    Alike, if none used any. Ties to the smaller key."""
+    keys = sorted(used)
+    weights = [max(used[key], 0) for key in keys]
+    sign = -1 if nano < 0 else 1
+    parts = largest_remainder(abs(nano), weights, ["\0".join(key) for key in keys])
+    return {key: sign * part for key, part in zip(keys, parts, strict=True)}

@@ -1,0 +1,246 @@
+"""Last month's work on other GPUs: pure.
+
+    total cost of compute = rate x duration
+    effective cost        = rate / speedup, per hour of the reference GPU
+
+The speedup of a GPU type for a mix of traffic is w_reference(mix) / w_gpu(mix), where w is what the mix takes
+in GPU-time by the calibrated weights of each. Without them it is what the price book states, with its source;
+without that it is unknown, and nothing is guessed. All fractions, exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Tokens, of one base model."""
+
+    base_model: str
+    uncached: int
+    """Prompt tokens that were computed."""
+    cached: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """GPU-picoseconds a token, of one GPU type and base model. What is kept in memory for how long and the
+    loads of adapters are left out: they depend on the fleet as much as on the GPU."""
+
+    gpu_type: str
+    base_model: str
+    calibration: int
+    uncached: int
+    cached: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What the price book says of a GPU type's speed."""
+
+    gpu_type: str
+    speedup: Fraction
+    reference: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Relative to the reference GPU."""
+
+    value: Fraction | None
+    """None: unknown."""
+    how: str
+    """`reference`, `measured`, `stated` or `unknown`."""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What ran on one GPU type."""
+
+    gpu_type: str
+    provisioned: Fraction
+    """GPU-hours."""
+    busy: Fraction
+    """Part of them: something was in flight."""
+    mixes: tuple[Mix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A GPU to be had."""
+
+    gpu_type: str
+    region: str
+    purchase: str
+    rate: Fraction
+    """Per GPU-hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The work, in hours of the reference GPU."""
+
+    busy: Fraction
+    provisioned: Fraction
+    left_out: tuple[str, ...]
+    """GPU types whose speed is unknown: what ran on them is not in it."""
+    mixes: tuple[Mix, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The work on an offer; None where its speed is unknown."""
+
+    offer: Offer
+    speed: Speed
+    effective_rate: Fraction | None
+    """Per hour of the reference GPU."""
+    busy_hours: Fraction | None
+    busy_cost: Fraction | None
+    """If nothing stood idle."""
+    loaded_hours: Fraction | None
+    loaded_cost: Fraction | None
+    """With as much idleness as there was."""
+    discount: Fraction | None
+    """Of its rate, to the same on demand; None: that is not in the price book."""
+
+
+def total_cost(rate: Fraction, hours: Fraction) -> Fraction:
+    """Of compute: rate x duration, whatever the rate is of (a GPU, a node)."""
+    return rate * hours
+
+
+def effective_cost(rate: Fraction, speedup: Fraction) -> Fraction:
+    """Per hour of the reference GPU."""
+    return rate / speedup
+
+
+def work(mixes: Iterable[Mix], weights: Mapping[str, Weights]) -> int:
+    """GPU-picoseconds, by the weights of each base model."""
+    return sum(
+        mix.uncached * w.uncached + mix.cached * w.cached + mix.output * w.output
+        for mix in mixes
+        for w in (weights[mix.base_model],)
+    )
+
+
+def speed(
+    gpu_type: str,
+    reference: str,
+    mixes: Sequence[Mix],
+    weights: Iterable[Weights],
+    stated: Mapping[str, Stated],
+) -> Speed:
+    """How fast a GPU type does a mix of traffic. `weights`: at most one of each GPU type and base model."""
+    if gpu_type == reference:
+        return Speed(Fraction(1), "reference")
+    known = [w for w in weights if w.gpu_type in {gpu_type, reference}]
+    mine = {w.base_model: w for w in known if w.gpu_type == gpu_type}
+    theirs = {w.base_model: w for w in known if w.gpu_type == reference}
+    models = {mix.base_model for mix in mixes}
+    if models and models <= mine.keys() & theirs.keys():
+        own, other = work(mixes, mine), work(mixes, theirs)
+        if own and other:
+            ids = sorted({mine[m].calibration for m in models} | {theirs[m].calibration for m in models})
+            return Speed(Fraction(other, own), "measured", f"calibrations {', '.join(map(str, ids))}")
+    return _stated(gpu_type, reference, stated)
+
+
+def _stated(gpu_type: str, reference: str, stated: Mapping[str, Stated]) -> Speed:
+    """By the price book, where both are stated relative to the same GPU type, or one to the other."""
+    mine, theirs = stated.get(gpu_type), stated.get(reference)
+    roots = [reference, *(s.reference for s in (mine, theirs) if s is not None)]
+    for root in roots:
+        own, other = _to(gpu_type, root, mine), _to(reference, root, theirs)
+        if own is not None and other is not None:
+            sources = dict.fromkeys(s.source for s in (own, other) if s.source)
+            return Speed(own.speedup / other.speedup, "stated", ", ".join(sources))
+    return Speed(None, "unknown")
+
+
+def _to(gpu_type: str, root: str, said: Stated | None) -> Stated | None:
+    if gpu_type == root:
+        return Stated(gpu_type, Fraction(1), root, "")
+    return said if said is not None and said.reference == root and said.speedup > 0 else None
+
+
+def demand(
+    used: Sequence[Used], reference: str, weights: Sequence[Weights], stated: Mapping[str, Stated]
+) -> Demand:
+    """What ran, in hours of the reference GPU: each GPU type's hours times its speed for what ran on it."""
+    busy = provisioned = Fraction(0)
+    left_out: list[str] = []
+    mixes: list[Mix] = []
+    for one in used:
+        found = speed(one.gpu_type, reference, one.mixes, weights, stated)
+        if found.value is None:
+            left_out.append(one.gpu_type)
+            continue
+        busy += one.busy * found.value
+        provisioned += one.provisioned * found.value
+        mixes += one.mixes
+    return Demand(busy, provisioned, tuple(left_out), _sum(mixes))
+
+
+def _sum(mixes: Iterable[Mix]) -> tuple[Mix, ...]:
+    of: dict[str, Mix] = {}
+    for mix in mixes:
+        before = of.get(mix.base_model, Mix(mix.base_model, 0, 0, 0))
+        of[mix.base_model] = Mix(
+            mix.base_model,
+            before.uncached + mix.uncached,
+            before.cached + mix.cached,
+            before.output + mix.output,
+        )
+    return tuple(of[name] for name in sorted(of))
+
+
+def compare(
+    wanted: Demand,
+    offers: Sequence[Offer],
+    reference: str,
+    weights: Sequence[Weights],
+    stated: Mapping[str, Stated],
+) -> list[Priced]:
+    """The work on each offer, the cheapest first, those of unknown speed last."""
+    on_demand = {(o.gpu_type, o.region): o.rate for o in offers if o.purchase == "on_demand"}
+    priced = [
+        _priced(
+            offer,
+            speed(offer.gpu_type, reference, wanted.mixes, weights, stated),
+            wanted,
+            on_demand.get((offer.gpu_type, offer.region)),
+        )
+        for offer in offers
+    ]
+    return sorted(priced, key=_order)
+
+
+def _priced(offer: Offer, found: Speed, wanted: Demand, on_demand: Fraction | None) -> Priced:
+    discount = None if not on_demand or offer.purchase == "on_demand" else 1 - offer.rate / on_demand
+    if found.value is None:
+        return Priced(offer, found, None, None, None, None, None, discount)
+    busy, loaded = wanted.busy / found.value, wanted.provisioned / found.value
+    return Priced(
+        offer=offer,
+        speed=found,
+        effective_rate=effective_cost(offer.rate, found.value),
+        busy_hours=busy,
+        busy_cost=total_cost(offer.rate, busy),
+        loaded_hours=loaded,
+        loaded_cost=total_cost(offer.rate, loaded),
+        discount=discount,
+    )
+
+
+def _order(one: Priced) -> tuple[bool, Fraction, str, str, str]:
+    rate = one.effective_rate
+    key = (one.offer.gpu_type, one.offer.region, one.offer.purchase)
+    return rate is None, rate or Fraction(0), *key

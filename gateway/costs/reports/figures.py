@@ -1,0 +1,155 @@
+"""Sums of cost lines under their keys: the tables that a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.costs.lines import SUMS, Line
+from gateway.costs.prices import decimal_text
+
+Key = tuple[str, ...]
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+
+
+@dataclass(slots=True)
+class Figures:
+    """Mutable while the lines run by."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    nano_gpu_hours: int = 0
+    cost: int = 0
+    """10**-15 of the currency: millionths times nano-GPU-hours."""
+    unpriced: bool = False
+    allocated: int = 0
+    """Nano-GPU-hours of what nobody used."""
+    allocated_cost: int = 0
+
+    def add(self, line: Line) -> None:
+        self.requests += line.requests
+        self.prompt_tokens += line.prompt_tokens
+        self.cached_tokens += line.cached_tokens
+        self.completion_tokens += line.completion_tokens
+        self.reasoning_tokens += line.reasoning_tokens
+        self.nano_gpu_hours += line.nano_gpu_hours
+        if line.rate_micros is not None:
+            self.cost += line.nano_gpu_hours * line.rate_micros
+        elif line.bucket != "rejected":
+            self.unpriced = True
+
+    def bear(self, nano: int, rate: int | None) -> None:
+        """A part of what nobody used."""
+        self.allocated += nano
+        self.allocated_cost += nano * (rate or 0)
+        self.unpriced |= rate is None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing at all, or what was taken back was given again."""
+        counts = (getattr(self, name) for name in COUNTS)
+        return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated)
+
+    def document(self, *, counts: bool = True, allocated: bool = False) -> dict[str, Any]:
+        made: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}
+        made |= gpu_time(self.nano_gpu_hours, None if self.unpriced else self.cost)
+        if allocated:
+            made["allocated_nano_gpu_hours"] = self.allocated
+            made["allocated_cost"] = None if self.unpriced else decimal_text(self.allocated_cost, 15)
+        return made
+
+
+def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
+    """As a number for people, and exactly. `cost` in 10**-15."""
+    return {
+        "gpu_seconds": nano * 36 / 10_000_000,
+        "gpu_hours": decimal_text(nano, 9),
+        "nano_gpu_hours": nano,
+        "cost": None if cost is None else decimal_text(cost, 15),
+    }
+
+
+class Table:
+    """Figures by key. With `most`, it holds about twice so many at most: the first after `after`."""
+
+    def __init__(
+        self,
+        by: Sequence[str],
+        *,
+        counts: bool = True,
+        allocated: bool = False,
+        after: Key | None = None,
+        most: int | None = None,
+    ) -> None:
+        self.by = tuple(by)
+        self._shape = {"counts": counts, "allocated": allocated}
+        self._after = after
+        self._most = most
+        self._rows: dict[Key, Figures] = {}
+        self._last: Key | None = None
+        """Beyond it nothing is kept. None: everything is."""
+
+    def at(self, key: Key) -> Figures:
+        """To be added to; of a row that is not on this page, in vain."""
+        found = self._rows.get(key)
+        if found is not None:
+            return found
+        made = Figures()
+        if (self._after is None or key > self._after) and (self._last is None or key <= self._last):
+            self._rows[key] = made
+            if self._most is not None and len(self._rows) > 2 * self._most + 1000:
+                self._trim(self._most)
+        return made
+
+    def _trim(self, most: int) -> None:
+        kept = sorted(self._rows)[: most + 1]
+        self._rows = {key: self._rows[key] for key in kept}
+        self._last = kept[-1]
+
+    def page(self) -> tuple[list[dict[str, Any]], Key | None]:
+        """Rows in order of their keys, without those in which nothing is left; and what to go on after if
+        more follow."""
+        keys = [key for key in sorted(self._rows) if not self._rows[key].empty]
+        shown = keys if self._most is None else keys[: self._most]
+        more = shown[-1] if len(shown) < len(keys) else self._last
+        return [self._document(key) for key in shown], more
+
+    def total(self) -> Figures:
+        """Of a table that holds everything."""
+        whole = Figures()
+        for figures in self._rows.values():
+            for name in (*COUNTS, "nano_gpu_hours", "cost"):
+                setattr(whole, name, getattr(whole, name) + getattr(figures, name))
+            whole.unpriced |= figures.unpriced
+        return whole
+
+    def document(self) -> dict[str, Any]:
+        """Of a table that holds everything."""
+        return {"rows": self.page()[0], "totals": self.total().document(**self._shape)}
+
+    def _document(self, key: Key) -> dict[str, Any]:
+        return {**dict(zip(self.by, key, strict=True)), **self._rows[key].document(**self._shape)}
+
+
+class Facts:
+    """Lines summed over all that does not decide on their price."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str, str, str, int | None, int, bool], list[int]] = {}
+
+    def add(self, line: Line) -> None:
+        key = (
+            line.bucket, line.gpu_type, line.region, line.purchase, line.rate_micros, line.calibration,
+            line.correction,
+        )  # fmt: skip  # one name a line says no more
+        held = self._sums.setdefault(key, [0] * len(SUMS))
+        for index, name in enumerate(SUMS):
+            held[index] += getattr(line, name)
+
+    def __iter__(self) -> Iterator[Line]:
+        for key, sums in self._sums.items():
+            yield Line((), *key, *sums)

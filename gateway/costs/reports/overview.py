@@ -1,0 +1,105 @@
+"""What a report says of everything: the whole, how well it was used, and what a million tokens came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from gateway.costs.allocation import UNUSED, Allocated
+from gateway.costs.lines import Line
+from gateway.costs.periods import iso
+from gateway.costs.prices import Series, decimal_text
+from gateway.costs.reports.figures import gpu_time
+from gateway.costs.reports.unit_prices import unit_prices
+from gateway.costs.weights import Weights
+from gateway.metering.schema import calibrations
+
+_WORKED = ("usage", "retry_waste")
+_BUSY = (*_WORKED, "headroom")
+
+
+def of_everything(connection: Connection, facts: Iterable[Line], corrected: Iterable[Line]) -> dict[str, Any]:
+    """`facts`: all lines but `corrected`, those of corrections that are told apart. Corrections belong to
+    other months: they are in the whole, but say nothing about how this one's GPUs were used."""
+    used = [line for line in facts if line.gpu_type]
+    return {
+        "whole": _time([*used, *corrected]),
+        "utilisation": _utilisation(used),
+        "unit_prices": [prices.document() for prices in unit_prices(used, _weights(connection, used))],
+    }
+
+
+def unallocated(lines: Iterable[Line], allocated: Allocated) -> dict[str, Any]:
+    """What is left of that which nobody used."""
+    unused = [line for line in lines if line.bucket in UNUSED]
+    costs = [line.cost for line in unused]
+    costs += [None if rate is None else -nano * rate for (*_, rate), nano in allocated.items()]
+    left = sum(line.nano_gpu_hours for line in unused) - sum(allocated.values())
+    return gpu_time(left, _sum(costs))
+
+
+def _sum(costs: Iterable[int | None]) -> int | None:
+    known = list(costs)
+    return None if None in known else sum(cost for cost in known if cost)
+
+
+def _time(lines: Iterable[Line]) -> dict[str, Any]:
+    used = [line for line in lines if line.nano_gpu_hours]
+    return gpu_time(sum(line.nano_gpu_hours for line in used), _sum(line.cost for line in used))
+
+
+def _utilisation(facts: Sequence[Line]) -> list[dict[str, Any]]:
+    """By GPU type: how much of the time that was paid for something was in flight, and what the rest cost."""
+    made = []
+    for gpu_type in sorted({line.gpu_type for line in facts}):
+        here = [line for line in facts if line.gpu_type == gpu_type]
+        busy = sum(line.nano_gpu_hours for line in here if line.bucket in _BUSY)
+        whole = sum(line.nano_gpu_hours for line in here)
+        unused = _time(line for line in here if line.bucket not in _BUSY)
+        made.append(
+            {
+                "gpu_type": gpu_type,
+                "provisioned_gpu_hours": decimal_text(whole, 9),
+                "busy_gpu_hours": decimal_text(busy, 9),
+                "utilisation": round(busy / whole, 6) if whole > 0 else None,
+                "idleness_gpu_hours": unused["gpu_hours"],
+                "idleness_cost": unused["cost"],
+            }
+        )
+    return made
+
+
+def missing_prices(facts: Iterable[Line], unpriced: frozenset[Series]) -> list[dict[str, str]]:
+    """Which prices are needed and not there."""
+    missing: set[Series] = set()
+    for line in facts:
+        series = (line.gpu_type, line.region, line.purchase)
+        if line.bucket != "rejected" and (line.rate_micros is None or series in unpriced):
+            missing.add(series)
+    return [dict(zip(("gpu_type", "region", "purchase"), series, strict=True)) for series in sorted(missing)]
+
+
+def made_with(connection: Connection, facts: Iterable[Line]) -> dict[str, Any]:
+    """The weights by which attempts shared their time."""
+    used = {line.calibration for line in facts if line.bucket in _WORKED}
+    names = ("id", "gpu_type", "base_model", "engine_version")
+    query = (
+        select(*(calibrations.c[name] for name in names), calibrations.c.valid_from)
+        .where(calibrations.c.id.in_(used - {0}))
+        .order_by(calibrations.c.id)
+    )
+    found = [
+        {**{name: row[name] for name in names}, "valid_from": iso(row["valid_from"])}
+        for row in connection.execute(query).mappings()
+    ]
+    weights = "uncalibrated" if not found else "partly calibrated" if 0 in used else "calibrated"
+    return {"weights": weights, "calibrations": found}
+
+
+def _weights(connection: Connection, facts: Iterable[Line]) -> dict[int, Weights]:
+    ids = {line.calibration for line in facts} - {0}
+    table = calibrations.c
+    terms = (table.id, table.prefill_ps, table.cached_ps, table.decode_ps, table.kv_ps, table.load_ps)
+    return {row.id: Weights(*row) for row in connection.execute(select(*terms).where(table.id.in_(ids)))}

@@ -1,0 +1,223 @@
+"""What a month cost, and where it went: tokens, GPU-time and cost by tenant, adapter, GPU type and more.
+
+`rows` are what was delivered. Beside them stands what else the time went into: retry waste, headroom,
+start-up and idle time, and the corrections of closed months that are posted in this one. Together they are
+the whole, which is what the GPUs cost: exactly, in GPU-time and in money.
+
+Requests and tokens belong to the hour in which their attempt ended, GPU-time and cost to that in which they
+were spent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, select
+
+from gateway.costs.allocation import NONE, UNUSED, Allocated, Policy, Pool, allocate, pool, spread
+from gateway.costs.lines import Line, effective, read_lines
+from gateway.costs.periods import Period, iso, months
+from gateway.costs.prices import PriceBook, Series, read_prices
+from gateway.costs.reports.figures import Facts, Figures, Key, Table
+from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
+from gateway.costs.rolling import roll
+from gateway.metering.ledger import Ledger
+from gateway.metering.schema import periods
+
+DEFAULT_BY = ("tenant", "adapter", "gpu_type")
+BOOKS, AS_KNOWN_NOW = "books", "as known now"
+_TENANTS = {"tenant", "adapter", "version"}
+"""Dimensions that time which nobody used does not have."""
+_ROLL_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked."""
+
+    period: Period
+    by: tuple[str, ...] = DEFAULT_BY
+    tenants: tuple[str, ...] = ()
+    """Only rows of a tenant that is each of them, and nothing of what is nobody's. (): everything."""
+    policy: Policy | None = None
+    """How to allocate what nobody used. None: as its month was closed, or not."""
+    limit: int | None = None
+    """Of rows."""
+    after: Key | None = None
+    """Rows from after this key on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What the months asked for say of themselves."""
+
+    state: str | None
+    """None: they are not whole months."""
+    policy: Policy
+    unpriced: frozenset[Series]
+    """Closed without these prices."""
+
+
+def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
+    """The report's document, see README. First the roll-ups are brought up to date, for a while; `complete`
+    says whether they are.
+
+    Memory in proportion to the rows of a page; with a policy, of the whole. Raises LedgerUnavailableError."""
+    rolled = roll(ledger, now, patience=_ROLL_SECONDS)
+    with ledger.read() as connection:
+        document = read_report(connection, question)
+    return {**document, "complete": rolled.pending == 0}
+
+
+def read_report(connection: Connection, question: Question) -> dict[str, Any]:
+    """`cost_report` of the roll-ups as they are."""
+    prices = PriceBook(read_prices(connection))
+    posted = months(question.period)
+    terms = _terms(connection, posted, question.policy)
+    sums = _Sums(question, terms.policy)
+    for line in read_lines(
+        connection,
+        prices,
+        question.period,
+        sums.by,
+        tenants=sums.read_only,
+        corrections=None if posted is None else False,
+    ):
+        sums.add(line)
+    if posted is not None:  # otherwise they are part of what is known now
+        by = (*sums.by, "day")
+        for line in read_lines(
+            connection, prices, question.period, by, tenants=sums.read_only, corrections=True
+        ):
+            sums.correct(line)
+    sums.allocate()
+    whole = question.period if posted is not None else effective(question.period)
+    return {
+        "currency": prices.currency,
+        "from": iso(whole.start),
+        "to": iso(whole.end),
+        "by": list(question.by),
+        "basis": AS_KNOWN_NOW if posted is None else BOOKS,
+        "state": terms.state,
+        "policy": terms.policy.name,
+        **made_with(connection, sums.facts),
+        "missing_prices": missing_prices(sums.facts, terms.unpriced),
+        **sums.document(),
+        **({} if question.tenants else sums.nobodys(terms.policy)),
+        **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),
+    }
+
+
+class _Sums:
+    """Mutable: the report's tables while the lines run by."""
+
+    def __init__(self, question: Question, policy: Policy) -> None:
+        self._question = question
+        self._policy = policy
+        self._width = len(question.by)
+        allocating = policy != NONE
+        self.by = (*question.by, "tenant") if allocating else question.by
+        """Of the lines that it takes; those of corrections have their day as well."""
+        self.read_only = () if allocating else question.tenants
+        """Whose lines it needs."""
+        self.rows = Table(question.by, allocated=allocating, after=question.after, most=question.limit)
+        self.wasted = Table(question.by)
+        own = tuple(n for n in question.by if n not in _TENANTS)
+        self._nobodys = own if "gpu_type" in own else (*own, "gpu_type")
+        self.unused = {bucket: Table(self._nobodys, counts=False) for bucket in UNUSED}
+        self.corrections = Table(("month", "bucket", *question.by))
+        self.totals = Figures()
+        self.facts = Facts()
+        """Without corrections, as far as they are told apart."""
+        self.corrected = Facts()
+        self._all: list[Line] = []
+        self.allocated: Allocated = {}
+
+    def add(self, line: Line) -> None:
+        if not self._takes(line):
+            return
+        key = line.keys[: self._width]
+        self.facts.add(line)
+        if line.bucket == "usage":
+            self.rows.at(key).add(line)
+            self.totals.add(line)
+        elif line.bucket == "retry_waste":
+            self.wasted.at(key).add(line)
+        elif line.bucket in self.unused:
+            held = {**dict(zip(self._question.by, key, strict=True)), "gpu_type": line.gpu_type}
+            self.unused[line.bucket].at(tuple(held[name] for name in self._nobodys)).add(line)
+
+    def correct(self, line: Line) -> None:
+        if self._takes(line):
+            self.corrected.add(line)
+            self.corrections.at((line.keys[-1][:7], line.bucket, *line.keys[: self._width])).add(line)
+
+    def _takes(self, line: Line) -> bool:
+        if self._policy == NONE:
+            return True
+        self._all.append(line)
+        return self._shows(line.keys[self._width])
+
+    def _shows(self, tenant: str) -> bool:
+        return all(name == tenant for name in self._question.tenants)
+
+    def allocate(self) -> None:
+        """What nobody used, among the tenants; what a tenant bears, among its rows."""
+        if self._policy == NONE:
+            return
+        used: defaultdict[tuple[str, Pool], defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        for line in self._all:
+            if line.bucket == "usage" and not line.correction:
+                key = line.keys[: self._width]
+                used[line.keys[self._width], pool(line)][key] += line.nano_gpu_hours
+        self.allocated = allocate(self._policy, self._all, lambda line: line.keys[self._width])
+        for (tenant, gpu_type, region, purchase, rate), nano in self.allocated.items():
+            if not self._shows(tenant):
+                continue
+            self.totals.bear(nano, rate)
+            known = {"tenant": tenant, "gpu_type": gpu_type, "region": region, "purchase": purchase}
+            nothing = {tuple(known.get(name, "") for name in self._question.by): 0}
+            rows = used.get((tenant, (gpu_type, region, purchase, rate)), nothing)
+            for key, part in spread(nano, rows).items():
+                self.rows.at(key).bear(part, rate)
+
+    def document(self) -> dict[str, Any]:
+        rows, after = self.rows.page()
+        return {
+            "rows": rows,
+            "next": after,
+            "totals": self.totals.document(allocated=self._policy != NONE),
+            "rejected": sum(line.requests for line in self.facts if line.bucket == "rejected"),
+            "retry_waste": self.wasted.document(),
+            "corrections": self.corrections.document(),
+        }
+
+    def nobodys(self, policy: Policy) -> dict[str, Any]:
+        """What nobody used, and what of it nobody bears."""
+        made: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
+        if policy != NONE:
+            made["unallocated"] = unallocated([*self.facts, *self.corrected], self.allocated)
+        if policy.shares:
+            made["shares"] = dict(policy.shares)
+        return made
+
+
+def _terms(connection: Connection, posted: Sequence[str] | None, policy: Policy | None) -> _Terms:
+    if posted is None:
+        return _Terms(None, policy or NONE, frozenset())
+    table = periods.c
+    columns = (table.month, table.state, table.policy, table.policy_shares, table.document)
+    held = connection.execute(select(*columns).where(table.month.between(posted[0], posted[-1]))).all()
+    states = {row.state for row in held} if len(held) == len(posted) else {"open"}
+    state = next(name for name in ("open", "closing", "closed") if name in states)
+    if policy is None and len(posted) == 1 and held:
+        policy = Policy(held[0].policy, orjson.loads(held[0].policy_shares or "{}"))
+    unpriced: set[Series] = set()
+    for row in held:
+        missing = orjson.loads(row.document or "{}").get("terms", {}).get("missing_prices", ())
+        unpriced |= {(gpu_type, region, purchase) for gpu_type, region, purchase in missing}
+    return _Terms(state, policy or NONE, frozenset(unpriced))

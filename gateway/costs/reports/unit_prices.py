@@ -1,0 +1,159 @@
+"""What a million tokens cost: of input that was computed, of input found in the cache, and of output; by GPU
+type, region and purchase model, in three ways. Pure, and exact until it is written down.
+
+- saturated: the calibrated weight of a token times the rate. What it costs on a GPU with no gap between
+  requests. None without calibration.
+- busy: the cost of the time in which anything was in flight (B), split by the weights of what ran in it.
+  What is due to no kind of token (tokens kept in memory, adapter loads) is split as the rest.
+- loaded: busy times H/B: start-up and idle time are in it. Times the tokens of all attempts, delivered or
+  not, this is the whole bill.
+
+Prices are rounded to millionths of the currency, half away from zero.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gateway.costs.lines import Line
+from gateway.costs.prices import decimal_text
+from gateway.costs.weights import Weights
+
+KINDS = ("input", "cached", "output")
+WAYS = ("saturated", "busy", "loaded")
+_WORKED = ("usage", "retry_waste")
+_TOKENS = 1_000_000
+_PS_PER_HOUR = 3600 * 10**12
+_FEMTO = 10**15
+"""Costs come in 10**-15 of the currency."""
+_PLACES = 6
+
+Three = tuple[Fraction, Fraction, Fraction]
+"""Of input, cached, output."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrices:
+    """Currency per million tokens; of each kind, or None: no such tokens, no price, no calibration."""
+
+    gpu_type: str
+    region: str
+    purchase: str
+    tokens: tuple[int, int, int]
+    """Of KINDS; in all attempts."""
+    saturated: tuple[Fraction | None, ...]
+    busy: tuple[Fraction | None, ...]
+    loaded: tuple[Fraction | None, ...]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "gpu_type": self.gpu_type,
+            "region": self.region,
+            "purchase": self.purchase,
+            **{
+                way: {k: price_text(p) for k, p in zip(KINDS, getattr(self, way), strict=True)}
+                for way in WAYS
+            },
+        }
+
+
+def price_text(price: Fraction | None) -> str | None:
+    if price is None:
+        return None
+    units = abs(price) * 10**_PLACES
+    rounded = (2 * units.numerator + units.denominator) // (2 * units.denominator)
+    return decimal_text(rounded if price >= 0 else -rounded, _PLACES)
+
+
+def unit_prices(lines: Iterable[Line], weights: Mapping[int, Weights]) -> list[UnitPrices]:
+    """By GPU type, region and purchase model, in this order. `lines`: of everything, by anything.
+    `weights`: by calibration."""
+    pools: defaultdict[tuple[str, str, str], list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.gpu_type:
+            pools[line.gpu_type, line.region, line.purchase].append(line)
+    return [_of_pool(key, pools[key], weights) for key in sorted(pools)]
+
+
+def _of_pool(key: tuple[str, str, str], lines: Sequence[Line], weights: Mapping[int, Weights]) -> UnitPrices:
+    tokens = _tokens(lines)
+    none: tuple[Fraction | None, ...] = (None,) * len(KINDS)
+    busy = loaded = none
+    working = [line for line in lines if line.bucket in (*_WORKED, "headroom")]
+    cost = _cost(working)
+    parts = None if cost is None else _split(working, cost)
+    if cost is not None and parts is not None:
+        busy = tuple(_per_million(part, n) for part, n in zip(parts, tokens, strict=True))
+        whole = _cost(lines)
+        if whole is not None and cost:
+            loaded = tuple(None if price is None else price * whole / cost for price in busy)
+        elif whole == 0:
+            loaded = busy
+    return UnitPrices(*key, tokens, _saturated(lines, weights), busy, loaded)
+
+
+def _cost(lines: Iterable[Line]) -> int | None:
+    """None if a price is missing."""
+    costs = [0 if not line.nano_gpu_hours else line.cost for line in lines]
+    return None if None in costs else sum(cost for cost in costs if cost)
+
+
+def _tokens(lines: Iterable[Line]) -> tuple[int, int, int]:
+    inputs = cached = outputs = 0
+    for line in lines:
+        if line.bucket in _WORKED:
+            inputs += line.prompt_tokens - line.cached_tokens
+            cached += line.cached_tokens
+            outputs += line.completion_tokens
+    return inputs, cached, outputs
+
+
+def _split(working: Iterable[Line], whole: int) -> Three | None:
+    """`whole`, their cost, by kind of token. Within each calibration and rate by weight, since weights of
+    different calibrations are not of one unit; what has no weight there, as the rest. None if nothing has a
+    weight."""
+    groups: defaultdict[tuple[int, int | None], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for line in working:
+        group = groups[line.calibration, line.rate_micros]
+        values = (line.cost or 0, line.weight_input, line.weight_cached, line.weight_output)
+        for index, value in enumerate(values):
+            group[index] += value
+    totals = [Fraction(0)] * len(KINDS)
+    for cost, *omegas in groups.values():
+        if weight := sum(omegas):
+            totals = [t + Fraction(cost * omega, weight) for t, omega in zip(totals, omegas, strict=True)]
+    told = sum(totals)
+    if not told:
+        return None if whole else (Fraction(0), Fraction(0), Fraction(0))
+    return totals[0] * whole / told, totals[1] * whole / told, totals[2] * whole / told
+
+
+def _per_million(cost: Fraction, tokens: int) -> Fraction | None:
+    return cost * _TOKENS / (_FEMTO * tokens) if tokens > 0 else None
+
+
+def _saturated(lines: Iterable[Line], weights: Mapping[int, Weights]) -> tuple[Fraction | None, ...]:
+    """Mean over the tokens of what was calibrated; of a kind that did not occur, the latest calibration's."""
+    sums = [[Fraction(0), Fraction(0)] for _ in KINDS]
+    latest: Three | None = None
+    known = [line for line in lines if line.calibration in weights and line.bucket in _WORKED]
+    for line in sorted(known, key=lambda line: line.calibration):
+        if line.rate_micros is None:
+            return (None,) * len(KINDS)
+        latest = saturated(weights[line.calibration], line.rate_micros)
+        for total, price, tokens in zip(sums, latest, _tokens([line]), strict=True):
+            total[0] += price * tokens
+            total[1] += tokens
+    if latest is None:
+        return (None,) * len(KINDS)
+    return tuple(cost / n if n > 0 else last for (cost, n), last in zip(sums, latest, strict=True))
+
+
+def saturated(weights: Weights, rate_micros: int) -> Three:
+    """Currency per million tokens of input, cached, output: weight in GPU-time times the rate."""
+    per_ps = Fraction(rate_micros * _TOKENS, 1_000_000 * _PS_PER_HOUR)
+    return weights.prefill_ps * per_ps, weights.cached_ps * per_ps, weights.decode_ps * per_ps

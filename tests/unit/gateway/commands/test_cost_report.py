@@ -1,0 +1,233 @@
+"""florin cost report: what it asks, and the tables that people read."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from decimal import Decimal
+
+import pytest
+from rich.console import Console
+
+from gateway.commands.cost import report_tables
+
+BY = "by=tenant%2Cadapter%2Cgpu_type"
+PATH = f"/finance/v1/costs?{BY}"
+
+
+def figures(hours, cost, requests=0, prompt=0, cached=0, completion=0, **more):
+    return {
+        "requests": requests, "prompt_tokens": prompt, "cached_tokens": cached,
+        "completion_tokens": completion, "reasoning_tokens": 0, "gpu_seconds": float(Decimal(hours) * 3600),
+        "gpu_hours": hours, "cost": cost, **more,
+    }  # fmt: skip
+
+
+def part(*rows):
+    """As if each had no keys."""
+    zero = figures("0.00", "0.00")
+    if not rows:
+        return {"rows": [], "totals": zero}
+    sums = {n: sum(r[n] for r in rows) for n in zero if n not in {"gpu_hours", "cost"}}
+    sums |= {n: str(sum(Decimal(r[n]) for r in rows)) for n in ("gpu_hours", "cost")}
+    return {"rows": list(rows), "totals": sums}
+
+
+def row(tenant, adapter, *args, **kwargs):
+    return {"tenant": tenant, "adapter": adapter, "gpu_type": "H200", **figures(*args, **kwargs)}
+
+
+ROWS = part(
+    row("acme", "acme/support", "10.00", "33.333333", 1200, 3_000_000, 640_000, 90_000),
+    row("bolt", "", "10.00", "33.333333", 3, 1200, 0, 90),
+    row("corgi", "corgi/x", "10.00", "33.333334", 1, 2, 0, 3),
+)
+REPORT = {
+    "currency": "USD", "from": "2026-07-01T00:00:00Z", "to": "2026-08-01T00:00:00Z",
+    "by": ["tenant", "adapter", "gpu_type"], "basis": "books", "state": "closed", "policy": "none",
+    "weights": "calibrated", "calibrations": [], "missing_prices": [], "rows": ROWS["rows"], "next": None,
+    "totals": ROWS["totals"], "rejected": 0, "retry_waste": part(figures("1.00", "3.00", 7)),
+    "headroom": part(), "startup": part(), "idle": part(figures("69.00", "230.00")), "corrections": part(),
+    "whole": figures("100.00", "333.00"),
+    "utilisation": [
+        {"gpu_type": "H200", "provisioned_gpu_hours": "100.00", "busy_gpu_hours": "31.00",
+         "utilisation": 0.31, "idleness_gpu_hours": "69.00", "idleness_cost": "230.00"}
+    ],
+    "unit_prices": [
+        {"gpu_type": "H200", "region": "eu", "purchase": "on_demand",
+         "saturated": {"input": None, "cached": None, "output": None},
+         "busy": {"input": "0.10", "cached": "0.01", "output": "0.40"},
+         "loaded": {"input": "0.322581", "cached": "0.032258", "output": "1.290323"}}
+    ],
+    "complete": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def shown(fake):
+    def run(*args, path=PATH, **changes):
+        fake.answer("GET", path, REPORT | changes)
+        return fake.florin("cost", "report", *args)
+
+    return run
+
+
+def cells(result):
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_who_used_what_what_else_it_went_into_and_the_whole(shown):
+    heads, acme, bolt, corgi, delivered, waste, idle, whole, *_ = cells(shown())
+    assert heads == [
+        "tenant", "adapter", "gpu", "type", "requests", "prompt", "cached", "completion", "GPU-hours", "cost",
+        "USD",
+    ]  # fmt: skip
+    assert acme == [
+        "acme", "acme/support", "H200", "1,200", "3,000,000", "640,000", "90,000", "10.000", "33.33",
+    ]  # fmt: skip
+    assert bolt[:3] == ["bolt", "(base", "model)"]
+    # 33.33 three times is not 100.00: the largest remainder has the last cent
+    assert [r[-1] for r in (acme, bolt, corgi, delivered)] == ["33.33", "33.33", "33.34", "100.00"]
+    assert delivered == ["delivered", "1,204", "3,001,202", "640,000", "90,093", "30.000", "100.00"]
+    assert waste == ["retry", "waste", "7", "0", "0", "0", "1.000", "3.00"]
+    assert idle == ["idle", "69.000", "230.00"]
+    assert whole == ["whole", "bill", "100.000", "333.00"]
+
+
+def test_what_is_shown_sums_to_what_is_shown_as_the_sum(shown):
+    thirds = part(*(row(f"t{i}", "a/b", "0.333333333", "0.333333333333333", 1) for i in range(7)))
+    idle = part(figures("0.666666669", "0.666666666666669"))
+    result = shown(
+        rows=thirds["rows"], totals=thirds["totals"], retry_waste=part(), idle=idle,
+        whole=figures("3.00", "3.00"), utilisation=[], unit_prices=[],
+    )  # fmt: skip
+    lines = cells(result)[1:]
+    for column in (-1, -2):
+        *rows, delivered, nobody, whole = [Decimal(line[column]) for line in lines]
+        assert sum(rows) == delivered
+        assert delivered + nobody == whole == 3
+
+
+def test_utilisation_and_unit_prices(shown):
+    lines = shown().stdout.splitlines()
+    assert ["H200", "100.000", "31.000", "31.0%", "230.00"] in [line.split() for line in lines]
+    found = [line.split() for line in lines if "H200 eu on demand" in line]
+    assert found == [
+        ["H200", "eu", "on", "demand", "busy", "0.1000", "0.0100", "0.4000"],
+        ["H200", "eu", "on", "demand", "fully", "loaded", "0.3226", "0.0323", "1.2903"],
+    ]
+
+
+def test_what_to_know_is_said_beside(shown):
+    noted = shown(
+        state="open", weights="uncalibrated", rejected=31, complete=False,
+        missing_prices=[{"gpu_type": "L40 S", "region": "eu", "purchase": "spot"}],
+    ).stderr  # fmt: skip
+    assert "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (from the books, still open)" in noted
+    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the whole bill." in noted
+    assert "31 requests were rejected" in noted
+    assert "florin calibrate" in noted
+    assert "florin price add --gpu-type 'L40 S' --region eu --purchase spot --rate …" in noted
+    assert "Not complete" in noted
+    quiet = shown(idle=part()).stderr
+    assert quiet.strip().splitlines() == [
+        "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (from the books, closed)"
+    ]
+
+
+def test_what_tenants_bear_has_a_column(shown):
+    body = deepcopy(REPORT)
+    for index, each in enumerate([*body["rows"], body["totals"]]):
+        each["allocated_cost"] = ["100.00", "100.00", "20.00", "220.00"][index]
+    result = shown(
+        rows=body["rows"], totals=body["totals"], policy="even", unallocated=figures("3.00", "10.00")
+    )
+    heads, acme, bolt, corgi, delivered, waste, *_ = cells(result)
+    assert heads[-2:] == ["allocated", "USD"]
+    assert [line[-1] for line in (acme, bolt, corgi, delivered)] == ["100.00", "100.00", "20.00", "220.00"]
+    assert waste[-1] == "3.00"
+    assert "Of it, 10.00" in result.stderr
+
+
+def test_a_tenant_s_report_has_no_whole(shown):
+    others = ("whole", "idle", "headroom", "startup", "utilisation", "unit_prices")
+    result = shown(**dict.fromkeys(others))
+    lines = [line for line in cells(result) if line]
+    assert [line[0] for line in lines] == ["tenant", "acme", "bolt", "corgi", "delivered", "retry"]
+
+
+def test_a_cost_that_is_not_known_is_a_dash(shown):
+    unknown = part(row("acme", "a/b", "1.00", "1.00", 1))
+    unknown["rows"][0]["cost"] = unknown["totals"]["cost"] = None
+    result = shown(rows=unknown["rows"], totals=unknown["totals"], whole=figures("100.00", None))
+    assert [line[-1] for line in cells(result)[1:5]] == ["-", "-", "3.00", "230.00"]
+
+
+def test_nothing_is_said_so(shown):
+    result = shown(
+        rows=[], totals=part()["totals"], retry_waste=part(), idle=part(), utilisation=[], unit_prices=[],
+        whole=figures("0.00", "0.00"),
+    )  # fmt: skip
+    assert result.stdout == ""
+    assert "No usage in that time." in result.stderr
+
+
+@pytest.mark.parametrize(("width", "tokens"), [(140, 3), (90, 2), (80, 0)])
+def test_a_narrow_window_has_fewer_columns_and_nothing_folded(monkeypatch, capsys, width, tokens):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    def console(*, stderr=False):
+        return Console(width=width, stderr=stderr, highlight=False, markup=False)
+
+    monkeypatch.setattr("gateway.commands.output.console", console)
+    monkeypatch.setattr(report_tables, "console", console)
+    report_tables.show_report(REPORT)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(name in lines[0] for name in ("prompt", "cached", "completion")) == tokens
+    assert any("acme/support" in line and "33.33" in line for line in lines)
+
+
+def test_every_page_is_fetched(fake):
+    first, second = REPORT | {"rows": ROWS["rows"][:2], "next": "abc"}, REPORT | {"rows": ROWS["rows"][2:]}
+    fake.answer("GET", PATH, first)
+    fake.answer("GET", f"{PATH}&after=abc", second)
+    assert json.loads(fake.florin("cost", "report", "--format", "json").stdout) == REPORT
+
+
+def test_policy_and_shares_are_asked_for(shown):
+    path = f"{PATH}&policy=fixed&shares=acme%3D60%2Cbolt%3D40"
+    result = shown("--policy", "fixed", "--share", "acme=60", "--share", "bolt=40", "--json", path=path)
+    assert json.loads(result.stdout) == REPORT
+
+
+def test_csv_goes_to_stdout_or_to_a_file_as_it_is(fake, tmp_path):
+    content = b"bucket,cost\r\nusage,2.50\r\n"
+    fake.answer("GET", f"{PATH}&format=csv", content)
+    assert fake.florin("cost", "report", "--format", "csv").stdout_bytes == content
+    place = tmp_path / "costs.csv"
+    result = fake.florin("cost", "report", "--format", "csv", "-o", str(place))
+    assert (result.exit_code, result.stdout, place.read_bytes()) == (0, "", content)
+
+
+def test_parquet_goes_to_a_file(fake, tmp_path):
+    fake.answer("GET", f"{PATH}&format=parquet", b"PAR1")
+    place = tmp_path / "costs.parquet"
+    result = fake.florin("cost", "report", "--format", "parquet", "--output", str(place), "--json")
+    assert json.loads(result.stdout)["bytes"] == 4
+    assert place.read_bytes() == b"PAR1"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--format", "parquet"),
+        ("--output", "x.json"),
+        ("--format", "xml"),
+        ("--policy", "mine"),
+        ("--month", "2026-07", "--from", "2026-07-02"),
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_are_2_and_ask_nobody(fake, args):
+    result = fake.florin("cost", "report", *args)
+    assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")

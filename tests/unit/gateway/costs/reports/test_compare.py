@@ -1,0 +1,132 @@
+"""COST.md's golden figures, and where a speed comes from."""
+
+from fractions import Fraction
+
+import pytest
+
+from gateway.costs.reports.compare import (
+    Demand,
+    Mix,
+    Offer,
+    Stated,
+    Used,
+    Weights,
+    compare,
+    demand,
+    effective_cost,
+    speed,
+    total_cost,
+    work,
+)
+
+MIX = (Mix("base", uncached=100, cached=50, output=200),)
+
+
+def weights(gpu_type, uncached, cached, output, base="base", number=1):
+    return Weights(gpu_type, base, number, uncached, cached, output)
+
+
+def stated(gpu_type, value, reference, source="a blog"):
+    return {gpu_type: Stated(gpu_type, Fraction(value), reference, source)}
+
+
+@pytest.mark.parametrize(
+    ("rate", "hours", "cost"),
+    [("32.77", 10, "327.70"), ("41.04", 4, "164.16"), ("17.50", 20, "350.00")],
+)
+def test_total_cost_of_compute(rate, hours, cost):
+    """8 x A100, 8 x H100, L40."""
+    assert total_cost(Fraction(rate), Fraction(hours)) == Fraction(cost)
+
+
+@pytest.mark.parametrize(("rate", "speedup", "cost"), [("41.04", "2.5", "16.416"), ("17.50", "0.5", "35.00")])
+def test_effective_cost_per_hour_of_an_a100(rate, speedup, cost):
+    assert effective_cost(Fraction(rate), Fraction(speedup)) == Fraction(cost)
+
+
+def test_the_same_figures_as_a_comparison():
+    """Ten hours of A100s, all busy: H100s 2.5 times as fast, L40s half as fast."""
+    offers = [
+        Offer("A100", "", "on_demand", Fraction("32.77")),
+        Offer("H100", "", "on_demand", Fraction("41.04")),
+        Offer("L40", "", "on_demand", Fraction("17.50")),
+    ]
+    said = stated("H100", "2.5", "A100") | stated("L40", "0.5", "A100")
+    found = compare(Demand(Fraction(10), Fraction(20), (), MIX), offers, "A100", [], said)
+    assert [(row.offer.gpu_type, row.busy_hours, row.busy_cost) for row in found] == [
+        ("H100", 4, Fraction("164.16")),
+        ("A100", 10, Fraction("327.70")),
+        ("L40", 20, Fraction("350.00")),
+    ]
+    assert [row.effective_rate for row in found] == [Fraction("16.416"), Fraction("32.77"), 35]
+    assert [row.loaded_cost for row in found] == [2 * row.busy_cost for row in found]
+
+
+def test_a_speed_is_measured_where_both_are_calibrated():
+    both = [weights("A100", 10, 1, 30, number=7), weights("H100", 5, 1, 10, number=9)]
+    found = speed("H100", "A100", MIX, both, stated("H100", 9, "A100"))
+    assert work(MIX, {"base": both[0]}) == 100 * 10 + 50 * 1 + 200 * 30
+    assert (found.value, found.how, found.source) == (Fraction(7050, 2550), "measured", "calibrations 7, 9")
+
+
+def test_a_speed_depends_on_the_mix():
+    both = [weights("A100", 10, 1, 30), weights("H100", 10, 1, 10)]
+    prompts, answers = (Mix("base", 100, 0, 0),), (Mix("base", 0, 0, 100),)
+    assert speed("H100", "A100", prompts, both, {}).value == 1
+    assert speed("H100", "A100", answers, both, {}).value == 3
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        [],
+        [weights("H100", 1, 1, 1)],
+        [weights("A100", 1, 1, 1), weights("H100", 1, 1, 1, base="other")],
+        [weights("A100", 1, 1, 1), weights("H100", 0, 0, 0)],
+    ],
+)
+def test_without_weights_of_both_a_speed_is_as_stated(known):
+    found = speed("H100", "A100", MIX, known, stated("H100", "2.5", "A100"))
+    assert (found.value, found.how, found.source) == (Fraction("2.5"), "stated", "a blog")
+    assert speed("H100", "A100", MIX, known, {}).how == "unknown"
+
+
+def test_speeds_stated_relative_to_another_gpu():
+    said = stated("H100", 5, "V100", "one") | stated("A100", 2, "V100", "two")
+    assert speed("H100", "A100", MIX, [], said).value == Fraction(5, 2)
+    assert speed("H100", "A100", MIX, [], said).source == "one, two"
+    assert speed("V100", "A100", MIX, [], said).value == Fraction(1, 2)
+    assert speed("H100", "A100", MIX, [], stated("H100", 5, "V100")).value is None
+    assert speed("H100", "H100", MIX, [], {}).how == "reference"
+
+
+def test_the_work_is_in_hours_of_the_reference():
+    used = [
+        Used("A100", Fraction(10), Fraction(4), MIX),
+        Used("H100", Fraction(2), Fraction(1), MIX),
+        Used("TPU", Fraction(100), Fraction(100), MIX),
+    ]
+    found = demand(used, "A100", [], stated("H100", "2.5", "A100"))
+    assert (found.busy, found.provisioned, found.left_out) == (Fraction("6.5"), 15, ("TPU",))
+    assert found.mixes == (Mix("base", 200, 100, 400),)
+
+
+def test_a_discount_is_relative_to_the_same_on_demand():
+    offers = [
+        Offer("H100", "eu", "on_demand", Fraction(10)),
+        Offer("H100", "eu", "spot", Fraction(1)),
+        Offer("H100", "us", "spot", Fraction(2)),
+    ]
+    found = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {})
+    assert [(row.offer.region, row.offer.purchase, row.discount) for row in found] == [
+        ("eu", "spot", Fraction(9, 10)),
+        ("us", "spot", None),
+        ("eu", "on_demand", None),
+    ]
+
+
+def test_an_unknown_speed_is_no_guess_and_comes_last():
+    offers = [Offer("B200", "", "on_demand", Fraction(1)), Offer("H100", "", "on_demand", Fraction(9))]
+    first, last = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {})
+    assert (first.offer.gpu_type, last.offer.gpu_type) == ("H100", "B200")
+    assert (last.speed.how, last.busy_cost, last.loaded_cost, last.effective_rate) == ("unknown", *[None] * 3)

@@ -1,0 +1,121 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.costs.allocation import NONE, Policy, PolicyError, allocate, divide, policy_of, spread
+from gateway.costs.lines import Line
+
+PROPORTIONAL, EVEN = Policy("proportional"), Policy("even")
+
+
+def line(bucket, nano, tenant="", rate=2_000_000, gpu_type="H100", **changes):
+    fields = {"region": "", "purchase": "on_demand", "calibration": 0, "correction": False, **changes}
+    return Line(
+        keys=(tenant, "x"), bucket=bucket, gpu_type=gpu_type, rate_micros=rate, requests=0, prompt_tokens=0,
+        cached_tokens=0, completion_tokens=0, reasoning_tokens=0, nano_gpu_hours=nano, weight_input=0,
+        weight_cached=0, weight_output=0, weight_other=0, **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "shares"),
+    [
+        (NONE, {}),
+        (PROPORTIONAL, {"a": 60, "b": 30, "c": 10}),
+        (EVEN, {"a": 34, "b": 33, "c": 33}),
+        (Policy("fixed", {"a": 1, "d": 3, "z": 0}), {"a": 25, "d": 75}),
+    ],
+)
+def test_policies(policy, shares):
+    assert divide(policy, 100, {"a": 6, "b": 3, "c": 1}) == shares
+
+
+def test_ties_go_to_the_smaller_name():
+    assert divide(EVEN, 2, {"c": 1, "b": 1, "a": 1}) == {"a": 1, "b": 1, "c": 0}
+
+
+def test_nobody_can_bear_what_nobody_used():
+    assert divide(PROPORTIONAL, 100, {}) == divide(EVEN, 100, {"a": 0}) == {}
+
+
+def test_a_correction_takes_back_as_it_was_given():
+    given = divide(PROPORTIONAL, 100, {"a": 2, "b": 1})
+    taken = divide(PROPORTIONAL, -100, {"a": -2, "b": -1})
+    assert taken == {name: -nano for name, nano in given.items()}
+
+
+def test_what_was_taken_back_bears_nothing_beside_what_was_used():
+    assert divide(PROPORTIONAL, 10, {"a": 5, "b": -3}) == {"a": 10}
+
+
+amounts = st.integers(-(10**15), 10**15)
+
+
+@given(
+    st.sampled_from([PROPORTIONAL, EVEN, Policy("fixed", {"a": 7, "q": 2})]),
+    amounts,
+    st.dictionaries(st.sampled_from("abcdefg"), amounts),
+)
+def test_what_is_borne_sums_to_what_was_unused(policy, unused, used):
+    parts = divide(policy, unused, used)
+    assert sum(parts.values()) == (unused if parts else 0)
+    assert all(part == 0 or (part > 0) == (unused > 0) for part in parts.values())
+
+
+@given(amounts, st.dictionaries(st.tuples(st.text(max_size=3), st.text(max_size=3)), amounts, min_size=1))
+def test_rows_bear_what_their_tenant_bears(nano, used):
+    parts = spread(nano, used)
+    assert set(parts) == set(used)
+    assert sum(parts.values()) == nano
+
+
+def test_each_price_is_divided_by_itself():
+    lines = [
+        line("usage", 60, "acme"),
+        line("usage", 30, "bolt"),
+        line("idle", 5),
+        line("headroom", 3),
+        line("startup", 1),
+        line("retry_waste", 1000, "corgi"),
+        line("idle", 7, rate=3_000_000),
+        line("usage", 1, "bolt", rate=3_000_000),
+        line("idle", 11, region="eu"),
+        line("idle", 13, gpu_type="L4", rate=None),
+        line("usage", 2, "acme", gpu_type="L4", rate=None),
+    ]
+    assert allocate(PROPORTIONAL, lines) == {
+        ("acme", "H100", "", "on_demand", 2_000_000): 6,
+        ("bolt", "H100", "", "on_demand", 2_000_000): 3,
+        ("bolt", "H100", "", "on_demand", 3_000_000): 7,
+        ("acme", "L4", "", "on_demand", None): 13,
+    }
+    assert allocate(NONE, lines) == {}
+    fixed = allocate(Policy("fixed", {"zoo": 1}), lines, lambda line: line.keys[0])
+    assert sum(fixed.values()) == 5 + 3 + 1 + 7 + 11 + 13
+    assert {key[0] for key in fixed} == {"zoo"}
+
+
+def test_policies_as_they_are_written():
+    assert policy_of("even") == EVEN
+    assert policy_of("fixed", "acme=60, bolt=40") == Policy("fixed", {"acme": 60, "bolt": 40})
+
+
+@pytest.mark.parametrize(
+    ("name", "shares", "param"),
+    [
+        ("mine", None, "policy"),
+        ("fixed", None, "shares"),
+        ("fixed", "", "shares"),
+        ("none", "a=1", "shares"),
+        ("fixed", "a", "shares"),
+        ("fixed", "a=1,a=1", "shares"),
+        ("fixed", "a=0,b=0", "shares"),
+        ("fixed", "a=1.5", "shares"),
+        ("fixed", "a=-1", "shares"),
+        ("fixed", "a=1,", "shares"),
+    ],
+)
+def test_what_is_no_policy(name, shares, param):
+    with pytest.raises(PolicyError) as caught:
+        policy_of(name, shares)
+    assert caught.value.param == param
