@@ -43,8 +43,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object ins
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    api: Api
+    gateway: str
+    operator_key: str
     json: bool
+
+    @property
+    def api(self) -> Api:
+        """Raises UsageError when URL or key cannot be right: of a command that works without a gateway, only
+        if it is asked for one."""
+        return Api.to(self.gateway, self.operator_key)
 
     def result(self, body: Json, people: Callable[[Json], None]) -> None:
         """The object for scripts, or `people`'s rendering of it."""
@@ -61,7 +68,7 @@ def command(
         @functools.wraps(function)
         def run(*args: Any, gateway: str, operator_key: str, as_json: bool, **kwargs: Any) -> None:
             with_failures(
-                lambda: function(Session(Api.to(gateway, operator_key), as_json), *args, **kwargs),
+                lambda: function(Session(gateway, operator_key, as_json), *args, **kwargs),
                 as_json=as_json,
             )
 

@@ -1,0 +1,190 @@
+"""florin cost periods, close"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gateway.commands.client import Api, Json, UsageError, segment
+from gateway.commands.cost.app import app
+from gateway.commands.output import clean, console, facts, note, show, table
+from gateway.commands.session import Session, command, confirm
+
+_PATH = "/finance/v1/periods"
+
+
+class Policy(StrEnum):
+    NONE = "none"
+    PROPORTIONAL = "proportional"
+    EVEN = "even"
+    FIXED = "fixed"
+
+
+@command(app, "periods")
+def periods(session: Session) -> None:
+    """List the months that have books: open, or closed with their Merkle roots.
+
+    Example: florin cost periods
+    """
+    session.result(session.api.get(_PATH), _periods)
+
+
+def _periods(body: Json) -> None:
+    rows = []
+    for period in body["data"]:
+        totals = period.get("totals") or {}
+        billed = _money((totals.get("billed") or {}).get("amount_cents"), period.get("currency"))
+        state = "open, can be closed" if period.get("can_be_closed") else period["state"]
+        row = (period["month"], period["state"] if period["state"] != "open" else state)
+        rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("root")))
+    if not rows:
+        note("No month has books yet.")
+        return
+    show(table(("month", "state", "records", "billed", "closed", "root"), rows, right=("records", "billed")))
+
+
+def _money(cents: int | None, currency: str | None) -> str | None:
+    if cents is None:
+        return None
+    sign, cents = ("-", -cents) if cents < 0 else ("", cents)
+    return f"{sign}{cents // 100:,}.{cents % 100:02d} {currency or ''}".strip()
+
+
+@command(app, "close")
+def close(
+    session: Session,
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="For example 2026-11.")],
+    *,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(
+            help="Who bears idle time, headroom and start-up. Left out: nobody.", show_default=False
+        ),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(help="Of policy fixed: TENANT=SHARE, once for each.", show_default=False),
+    ] = None,
+    allow_missing_prices: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing-prices",
+            help="GPU time without a price costs nothing; a price added later makes a correction.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Do not wait for the hour after the month's end, in which workers may still bring records "
+            "from their logs.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Close a month for good: its figures never change afterwards, and a Merkle root says what they were.
+
+    What comes later for it (a worker that was cut off, a price, a calibration) becomes correction rows of the
+    next open month. A gateway can flush its own usage log only: close when all workers have been running, or
+    have been started again, since the month's end.
+
+    Example: florin cost close 2026-11 --policy proportional
+    """
+    body: Json = {
+        "policy": None if policy is None else policy.value,
+        "shares": _shares(share) if share else None,
+        "allow_missing_prices": allow_missing_prices,
+        "force": force,
+    }
+    api, path = session.api, f"{_PATH}/{segment(month)}"
+    if api.get(path)["state"] != "closed":
+        _announce(api, month, force=force)
+        confirm(f"Close {month}? This cannot be undone.", yes=yes)
+    session.result(_close(api, path, body), _closed)
+
+
+def _shares(given: list[str]) -> dict[str, int]:
+    shares: dict[str, int] = {}
+    for text in given:
+        tenant, _, share = text.partition("=")
+        if not tenant or not share.isascii() or not share.isdigit() or tenant in shares:
+            raise UsageError(f"--share: {text!r} is not TENANT=SHARE, once for each tenant, like acme=60.")
+        shares[tenant] = int(share)
+    return shares
+
+
+def _announce(api: Api, month: str, *, force: bool) -> None:
+    totals = api.get("/finance/v1/costs", {"month": month, "by": "tenant"})["totals"]
+    hours = f"{totals['gpu_seconds'] / 3600:,.3f}"
+    note(f"{month}: {totals['requests']:,} delivered requests, which took {hours} GPU-hours.")
+    if force:
+        note("By force: records that workers still hold in their logs become corrections of the next month.")
+
+
+def _close(api: Api, path: str, body: Json) -> Json:
+    """Asks again until it is done. A terminal shows how far it is, meanwhile."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        period = _watched(api, path, pool.submit(api.post, f"{path}/close", body))
+        waited = False
+        while period["state"] != "closed":
+            waited = True
+            period = _watched(api, path, pool.submit(api.post, f"{path}/close", body))
+    return {**period, "already": period["already"] and not waited}
+
+
+def _watched(api: Api, path: str, answer: Future[Json]) -> Json:
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        return answer.result()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as progress:
+        bar = progress.add_task("closing", total=None)
+        while not answer.done():
+            if (at := api.get(path).get("progress")) is not None:
+                progress.update(bar, description=clean(at["doing"]), completed=at["done"], total=at["of"])
+            time.sleep(0.5)
+    return answer.result()
+
+
+def _closed(period: Json) -> None:
+    if period["already"]:
+        note(
+            f"{clean(period['month'])} was closed already, {clean(period['closed_at'])}; nothing has changed."
+        )
+    totals, currency = period["totals"], period["currency"]
+    show(
+        facts(
+            (
+                ("month", period["month"]),
+                ("records", period["records"]),
+                ("policy", period["policy"]),
+                *(
+                    (name.replace("_", " "), _money(totals[name]["amount_cents"], currency))
+                    for name in _PARTS
+                ),
+                ("in all", _money(totals["amount_cents"], currency)),
+                ("root", period["root"]),
+                ("root before", period["previous_root"]),
+            )
+        )
+    )
+    for series in period["missing_prices"]:
+        note(f"Without a price, so at no cost: {clean(series)}")
+    rows = [
+        (
+            s["tenant"], s["records"], f"{s['nano_gpu_hours'] / 10**9:,.6f}",
+            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", _money(s["amount_cents"], currency), s["root"],
+        )
+        for s in period["statements"]
+    ]  # fmt: skip  # a row
+    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "root of its records")
+    if rows:
+        show(table(heads, rows, right=heads[1:5]))
+
+
+_PARTS = ("billed", "retry_waste", "unallocated")

@@ -1,0 +1,162 @@
+"""florin cost proof, verify"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Api, Json, UsageError, segment
+from gateway.commands.cost.app import app
+from gateway.commands.output import note, print_json, say, show, table
+from gateway.commands.session import REFUSED, Session, command
+from gateway.costs.verifying.proof import ProofError, verify_proof
+
+_PATH = "/finance/v1/periods"
+
+
+@command(app, "proof")
+def proof(
+    session: Session,
+    *,
+    month: Annotated[str, typer.Option(help="For example 2026-11.")],
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose. A tenant's own key need not say it.", show_default=False)
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="Write the records that it covers here, one a line.", show_default=False),
+    ] = None,
+) -> None:
+    """Print, as JSON, what proves that a tenant's statement covers its records and no others.
+
+    Example: florin cost proof --tenant acme --month 2026-11 --records records.jsonl > proof.json
+    """
+    path = f"{_PATH}/{segment(month)}"
+    found = session.api.get(f"{path}/proof", {"tenant": tenant})
+    if records is not None:
+        try:
+            with records.open("w", encoding="utf-8") as file:
+                for record in _records(session.api, path, found["statement"]["tenant"]):
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise UsageError(f"--records: {records} cannot be written ({error.strerror}).") from error
+    print_json(found)
+
+
+def _records(api: Api, path: str, tenant: str) -> Iterator[Json]:
+    after: str | None = None
+    while True:
+        page = api.get(f"{path}/records", {"tenant": tenant, "after": after})
+        yield from page["data"]
+        after = page["next"]
+        if after is None:
+            return
+
+
+@command(app, "verify")
+def verify(
+    session: Session,
+    *,
+    month: Annotated[
+        str | None,
+        typer.Option(help="For example 2026-11. Left out: every closed month.", show_default=False),
+    ] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(help="Check this proof instead, without any gateway.", show_default=False),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="With --proof: the records, as JSON, or one a line.", show_default=False),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            help="The root that you have from elsewhere, an invoice for example.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compute closed months once more and compare, or check a tenant's proof. Exit code 1 if a check fails.
+
+    Example: florin cost verify --month 2026-11; florin cost verify --proof proof.json --records records.jsonl
+    """
+    if proof is not None and month is None:
+        found = [_offline(proof, records, root)]
+    elif proof is not None or records is not None:
+        raise UsageError("--records belongs to --proof, and --proof and --month exclude each other.")
+    elif root is not None and month is None:
+        raise UsageError("--root is of one --month, or of a --proof.")
+    else:
+        found = _online(session.api, month, root)
+    if session.json:
+        print_json({"ok": all(v["ok"] for v in found), "data": found})
+    elif not found:
+        note("No month is closed yet.")
+    else:
+        _verified(found)
+    if not all(v["ok"] for v in found):
+        raise typer.Exit(REFUSED)
+
+
+def _online(api: Api, month: str | None, root: str | None) -> list[Json]:
+    closed = [p["month"] for p in api.get(_PATH)["data"] if p["state"] == "closed"]
+    found = [api.get(f"{_PATH}/{segment(name)}/verify") for name in ([month] if month else closed)]
+    for made in found if root else ():
+        same = made["root"] == str(root).strip().lower()
+        said = made["root"] if same else f"It is {made['root']}, you expect {root}."
+        made["checks"].insert(0, {"name": "root expected", "ok": same, "detail": said})
+        made["ok"] = made["ok"] and same
+    return found
+
+
+def _offline(path: Path, records: Path | None, root: str | None) -> Json:
+    document = _read(path)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not a proof.")
+    try:
+        checks = verify_proof(document, None if records is None else _read_records(records), root)
+    except ProofError as error:
+        raise UsageError(f"{path} or the records are not what they should be: {error}") from error
+    ok = all(check.ok is not False for check in checks)
+    made = [asdict(check) for check in checks]
+    return {"month": document["month"], "root": document["root"], "ok": ok, "checks": made}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as JSON ({error}).") from error
+
+
+def _read_records(path: Path) -> list[Json]:
+    """An array, the API's pages, or one record a line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError):
+        lines = [_read(path)]
+    if not all(isinstance(value, list | dict) for value in lines):
+        raise UsageError(f"{path} holds no records.")
+    found: list[Json] = []
+    for value in lines:
+        found += value if isinstance(value, list) else value.get("data", [value])
+    return found
+
+
+def _verified(found: list[Json]) -> None:
+    words = {
+        True: Text("ok", "green"),
+        False: Text("FAILED", "bold red"),
+        None: Text("not checked", "yellow"),
+    }
+    rows = [(v["month"], c["name"], words[c["ok"]], c["detail"]) for v in found for c in v["checks"]]
+    show(table(("month", "check", "result", "what was found"), rows))
+    failed = [v["month"] for v in found if not v["ok"]]
+    say(f"Not as it was closed: {', '.join(failed)}." if failed else "Everything that was checked is right.")

@@ -1,0 +1,1 @@
+"""Closing a month for good: cut off, freeze, sum, seal."""

@@ -1,0 +1,260 @@
+"""Closing a month: after it, its figures never change, and a Merkle root says what they were.
+
+1. Flush: every pool-hour of the month whose roll-up is stale is rolled up.
+2. Cut off, in one transaction: which records the month covers, the rates of its rows, the price book as it
+   is. From here on whatever comes for the month's hours becomes correction rows in the next open month.
+3. Sum, without any lock: a tree of each tenant's records, its statement, the root.
+4. Seal, in one transaction: statements and root are written.
+
+A crash after any step is mended by closing again: 1 can be repeated, 2 and 4 happen or do not, and 3 is a
+function of what 2 froze. Two who close at once do the same work, and one of them writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from gateway.costs.closing.coverage import BEFORE_ALL, Cover
+from gateway.costs.closing.freezing import calibrations_of, freeze
+from gateway.costs.closing.sealing import Progress, Sealed, previous_root, seal, sums_of_records
+from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.rolling import lock_books, roll
+from gateway.costs.verifying.balance import imbalances
+from gateway.costs.verifying.merkle import canonical
+from gateway.metering.ledger import Ledger, next_batch
+from gateway.metering.schema import dirty_hours, period_tenants, periods, rollups, usage_records
+
+GRACE = HOUR
+"""How long after its end a month may be closed: until then records may still lie in a worker's log."""
+_ROLL_SECONDS = 5.0
+
+
+class ClosingError(Exception):
+    """The month cannot be closed as asked; the message says why, and what to do."""
+
+
+class UnpricedError(ClosingError):
+    """Some of its GPU-time has no price."""
+
+
+def close(
+    ledger: Ledger,
+    of: str,
+    *,
+    now: int,
+    by: str,
+    policy: str | None = None,
+    shares: Mapping[str, int] | None = None,
+    allow_missing_prices: bool = False,
+    force: bool = False,
+    progress: Progress = lambda *_: None,
+) -> dict[str, Any]:
+    """The closed period's row, and `already`: whether it was closed before. Takes a minute for some four
+    million records. `policy`: none if left out; `shares` of policy `fixed`, in any proportion; `force`: do
+    not wait for GRACE.
+
+    Raises PeriodError, ClosingError, LedgerUnavailableError."""
+    whole = month(of)
+    held = _row(ledger, of)
+    if held is None:
+        _check_over(whole, of, now, force=force)
+        _flush(ledger, whole, now, progress)
+        with ledger.write() as connection:
+            _cut_off(
+                connection,
+                of,
+                now=now,
+                by=by,
+                policy=policy or "none",
+                shares=shares or {},
+                allow_missing_prices=allow_missing_prices,
+            )
+        held = _row(ledger, of)
+        assert held is not None
+    _check_terms(held, policy, shares)
+    if held["state"] == "closed":
+        return {**held, "already": True}
+    sealed = _sum(ledger, held, progress)
+    with ledger.write() as connection:
+        _seal(connection, held, sealed, now)
+    closed = _row(ledger, of)
+    assert closed is not None
+    return {**closed, "already": False}
+
+
+def _row(ledger: Ledger, of: str) -> dict[str, Any] | None:
+    with ledger.read() as connection:
+        row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+def _check_over(whole: Period, of: str, now: int, *, force: bool) -> None:
+    if now < whole.end:
+        raise ClosingError(f"{of} is not over: it ends {iso(whole.end)}.")
+    if now < whole.end + GRACE and not force:
+        raise ClosingError(
+            f"{of} ended less than an hour ago, and workers may still hold records of it in their logs. "
+            f"Close it after {iso(whole.end + GRACE)}, or by force: what comes later is corrected in the "
+            "next month."
+        )
+
+
+def _check_terms(held: Mapping[str, Any], policy: str | None, shares: Mapping[str, int] | None) -> None:
+    """Closing again may not mean something else."""
+    same = policy in {None, held["policy"]} and (not shares or shares == json.loads(held["policy_shares"]))
+    if not same:
+        raise ClosingError(
+            f"{held['month']} was closed with policy {held['policy']}, which does not change any more."
+        )
+
+
+def _flush(ledger: Ledger, whole: Period, now: int, progress: Progress) -> None:
+    stale = _stale(ledger, whole)
+    most = stale
+    while stale:
+        progress("roll-ups", most - stale, most)
+        rolled = roll(ledger, now, patience=_ROLL_SECONDS).rolled
+        left = _stale(ledger, whole)
+        if left >= stale and not rolled:
+            raise ClosingError(
+                f"{left} engine-hours of the month or before it cannot be rolled up: see the gateway's log."
+            )
+        stale, most = left, max(left, most)
+
+
+def _stale(ledger: Ledger, whole: Period) -> int:
+    with ledger.read() as connection:
+        return _stale_hours(connection, whole)
+
+
+def _stale_hours(connection: Connection, whole: Period) -> int:
+    query = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour < whole.end)
+    return int(connection.execute(query).scalar_one())
+
+
+def _cut_off(
+    connection: Connection,
+    of: str,
+    *,
+    now: int,
+    by: str,
+    policy: str,
+    shares: Mapping[str, int],
+    allow_missing_prices: bool,
+) -> None:
+    """In a write transaction. Nothing is done if somebody else was first."""
+    whole = month(of)
+    lock_books(connection)
+    cutoff = next_batch(connection)  # every batch before it is committed, and later ones wait for us
+    known = connection.execute(
+        select(periods.c.month, periods.c.state, periods.c.cutoff_batch).order_by(periods.c.month)
+    ).all()
+    if any(row.month == of for row in known):
+        return
+    _check_order(connection, of, whole, [(row.month, row.state) for row in known])
+    if stale := _stale_hours(connection, whole):
+        raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours): try again.")
+    if wrong := imbalances(connection, of):
+        raise ClosingError(
+            "The parts of some engine-hours do not sum to their wholes, which is a defect or tampering: "
+            + "; ".join(map(str, wrong))
+        )
+    currency, missing, prices = freeze(connection, of)
+    if missing and not allow_missing_prices:
+        names = ", ".join(" ".join(part for part in series if part) for series in missing)
+        raise UnpricedError(
+            f"No price for {names}: add it (florin price add), or allow missing prices; then that time costs "
+            "nothing in this month, and a price added later makes a correction in the next."
+        )
+    terms = {
+        "policy": policy,
+        "shares": dict(shares),
+        "currency": currency,
+        "prices": prices,
+        "missing_prices": missing,
+        "calibrations": calibrations_of(connection, of),
+    }
+    connection.execute(
+        insert(periods).values(
+            month=of,
+            state="closing",
+            first_batch=known[-1].cutoff_batch if known else BEFORE_ALL,
+            cutoff_batch=cutoff,
+            closing_at=now,
+            closed_by=by,
+            policy=policy,
+            policy_shares=canonical(dict(shares)).decode(),
+            currency=currency,
+            document=canonical({"terms": terms}).decode(),
+        )
+    )
+
+
+def _check_order(connection: Connection, of: str, whole: Period, known: list[tuple[str, str]]) -> None:
+    """Months close in order. Those in which there was nothing may be left out, and then stay so."""
+    if half := next((name for name, state in known if state != "closed"), None):
+        raise ClosingError(f"The closing of {half} was interrupted: close {half} again first.")
+    latest = known[-1][0] if known else None
+    if latest is not None and latest > of:
+        raise ClosingError(
+            f"{latest} is closed; {of}, in which there was nothing, has been passed over. What comes late "
+            "for it is in the open month."
+        )
+    since = month(latest).end if latest else 0
+    ended = usage_records.c.ended
+    first = connection.execute(
+        select(func.min(ended)).where(ended >= since, ended < whole.start)
+    ).scalar_one()
+    posted = select(func.min(rollups.c.posted)).where(
+        rollups.c.posted > (latest or ""), rollups.c.posted < of
+    )
+    names = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
+    if names:
+        raise ClosingError(f"{min(names)} has usage and is not closed: close it first.")
+
+
+def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> Sealed:
+    cover = Cover(held["month"], held["first_batch"], held["cutoff_batch"])
+    sums = {tenant: s.document() for tenant, s in sums_of_records(ledger, cover, progress).items()}
+    with ledger.read() as connection:
+        before = previous_root(connection, held["month"])
+    progress("statements", 0, len(sums))
+    return seal(ledger, cover, json.loads(held["document"])["terms"], before, sums)
+
+
+def _seal(connection: Connection, held: Mapping[str, Any], sealed: Sealed, now: int) -> None:
+    """In a write transaction. Nothing is done if somebody else was first."""
+    done = connection.execute(
+        update(periods)
+        .where(periods.c.month == held["month"], periods.c.state == "closing")
+        .values(
+            state="closed",
+            closed_at=now,
+            records=sealed.books["records"],
+            root=sealed.root,
+            previous_root=sealed.header["previous_root"],
+            document=canonical(
+                {
+                    "terms": json.loads(held["document"])["terms"],
+                    "header": sealed.header,
+                    "books": sealed.books,
+                }
+            ).decode(),
+        )
+    )
+    if done.rowcount and sealed.statements:
+        rows = [
+            {
+                "month": held["month"],
+                "tenant": statement["tenant"],
+                "records": statement["records"],
+                "root": statement["root"],
+                "document": canonical(statement).decode(),
+            }
+            for statement in sealed.statements
+        ]
+        connection.execute(insert(period_tenants), rows)

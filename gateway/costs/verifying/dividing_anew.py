@@ -1,0 +1,93 @@
+"""The engine-hours of a month divided once more, from records, sightings, weights and prices as the ledger
+has them now, and compared with what all roll-up rows of each hour sum to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, and_, exists, func, select, tuple_
+
+from gateway.costs.closing.sealing import Progress
+from gateway.costs.periods import iso, month
+from gateway.costs.pool_hours import PLACE, Terms, compute
+from gateway.costs.posting import FIGURES, Figures, Key
+from gateway.metering.ledger import Ledger
+from gateway.metering.ledger import PoolHour as Place
+from gateway.metering.schema import dirty_hours, pool_hours, rollups
+
+_AT_A_TIME = 32
+
+
+@dataclass(slots=True)
+class Divided:
+    """Mutable while it is made."""
+
+    compared: int = 0
+    skipped: int = 0
+    """Marked: something has changed, and the correction is not posted yet."""
+    differences: list[str] = field(default_factory=list)
+
+
+def divided_anew(ledger: Ledger, of: str, progress: Progress) -> Divided:
+    """A few pool-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
+    whole = month(of)
+    table = pool_hours.c
+    within = and_(table.hour >= whole.start, table.hour < whole.end)
+    made = Divided()
+    after: Place | None = None
+    with ledger.read() as connection:
+        count = connection.execute(select(func.count()).select_from(pool_hours).where(within)).scalar_one()
+    while True:
+        with ledger.read() as connection:
+            key = [table[name] for name in PLACE]
+            query = select(*key).where(within).order_by(*key).limit(_AT_A_TIME)
+            if after is not None:
+                query = query.where(tuple_(*key) > after)
+            places: list[Place] = [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
+            if not places:
+                return made
+            progress("engine-hours", made.compared + made.skipped, count)
+            _compare(connection, places, made)
+        after = places[-1]
+
+
+def _compare(connection: Connection, places: list[Place], made: Divided) -> None:
+    terms = Terms(connection)
+    for place in places:
+        if _marked(connection, place):
+            made.skipped += 1
+            continue
+        made.compared += 1
+        fresh = {
+            key: figures for key, figures in compute(connection, terms, place).rows.items() if any(figures)
+        }
+        standing = _standing(connection, place)
+        made.differences += _differing(place, fresh, standing)
+
+
+def _marked(connection: Connection, place: Place) -> bool:
+    at = and_(*(dirty_hours.c[name] == value for name, value in zip(PLACE, place, strict=True)))
+    return bool(connection.execute(select(exists().where(at))).scalar())
+
+
+def _standing(connection: Connection, place: Place) -> dict[Key, Figures]:
+    """All postings of a pool-hour together."""
+    at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
+    key = [rollups.c[name] for name in Key._fields]
+    sums: dict[Key, Figures] = {}
+    for row in connection.execute(select(*key, *(rollups.c[name] for name in FIGURES)).where(at)):
+        found, figures = Key(*row[: len(key)]), row[len(key) :]
+        held = sums.get(found, (0,) * len(FIGURES))
+        sums[found] = tuple(a + b for a, b in zip(held, figures, strict=True))
+    return {found: figures for found, figures in sums.items() if any(figures)}
+
+
+def _differing(place: Place, fresh: dict[Key, Figures], standing: dict[Key, Figures]) -> Iterator[str]:
+    nothing = (0,) * len(FIGURES)
+    for key in sorted(fresh.keys() | standing.keys()):
+        made, stands = fresh.get(key, nothing), standing.get(key, nothing)
+        what = [f"{n} {b:,}, computed {a:,}" for n, a, b in zip(FIGURES, made, stands, strict=True) if a != b]
+        if what:
+            whose = " ".join(filter(None, (key.bucket, key.tenant, key.adapter, key.version)))
+            yield f"{place[1]} at {iso(place[0])}, {whose}: {', '.join(what)}"

@@ -1,0 +1,191 @@
+"""florin cost periods, close, proof and verify: what they ask, print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from gateway.costs.verifying.merkle import header_hash
+from gateway.costs.verifying.proof import prove, tenants_root
+from tests.property.test_merkle import statement
+from tests.unit.gateway.metering.make import record
+
+PATH = "/finance/v1/periods"
+TOTALS = {
+    "amount_cents": 374,
+    "billed": {"cost": "2.49", "amount_cents": 249},
+    "retry_waste": {"cost": "0.249", "amount_cents": 25},
+    "unallocated": {"cost": "0.996", "amount_cents": 100},
+}
+OPEN = {"month": "2026-11", "state": "open", "from": "2026-11-01", "to": "2026-12-01", "can_be_closed": True}
+CLOSED = OPEN | {
+    "state": "closed", "can_be_closed": False, "closed_at": "2026-12-01T01:00:00Z", "root": "ab" * 32,
+    "previous_root": None, "currency": "USD", "policy": "even", "records": 3, "tenants": 1,
+    "missing_prices": ["L40 on_demand"], "totals": TOTALS, "already": False,
+    "statements": [
+        {"tenant": "acme", "records": 3, "root": "cd" * 32, "nano_gpu_hours": 10**9,
+         "allocated_nano_gpu_hours": 5 * 10**8, "cost": "2.49", "amount_cents": 249}
+    ],
+}  # fmt: skip  # as the API shows it
+COSTS = {"totals": {"requests": 1234, "gpu_seconds": 5400.0}}
+
+
+def test_months_are_listed(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED, OPEN | {"month": "2026-12"}]})
+    out = fake.florin("cost", "periods")
+    assert out.exit_code == 0
+    first, second = out.stdout.splitlines()[1:]
+    assert first.split() == ["2026-11", "closed", "3", "2.49", "USD", "2026-12-01T01:00:00Z", "ab" * 32]
+    assert "2026-12" in second
+    assert "open, can be closed" in second
+
+
+def test_a_month_is_closed(fake):
+    fake.answer("GET", f"{PATH}/2026-11", OPEN)
+    fake.answer("GET", "/finance/v1/costs?month=2026-11&by=tenant", COSTS)
+    fake.answer("POST", f"{PATH}/2026-11/close", CLOSED)
+    out = fake.florin(
+        "cost", "close", "2026-11", "--policy", "fixed", "--share", "acme=60", "--share", "b=40"
+    )
+    assert out.exit_code == 0
+    assert fake.asked[-1][2] == {
+        "policy": "fixed", "shares": {"acme": 60, "b": 40}, "allow_missing_prices": False, "force": False,
+    }  # fmt: skip
+    assert "2026-11: 1,234 delivered requests, which took 1.500 GPU-hours." in out.stderr
+    assert "at no cost: L40 on_demand" in out.stderr
+    for part in ("ab" * 32, "cd" * 32, "2.49 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
+        assert part in out.stdout
+
+
+def test_a_closing_that_takes_long_is_asked_for_again(fake):
+    fake.answer("GET", f"{PATH}/2026-11", CLOSED)
+    answers = iter([OPEN | {"state": "closing"}, CLOSED | {"already": True}])
+
+    class Changing(dict):
+        def get(self, key, default=None):
+            return (200, next(answers)) if key[0] == "POST" else super().get(key, default)
+
+    fake.answers = Changing(fake.answers)
+    out = fake.florin("cost", "close", "2026-11", "--json")
+    assert (out.exit_code, json.loads(out.stdout)["already"]) == (0, False)
+    assert [asked[:2] for asked in fake.asked] == [("GET", f"{PATH}/2026-11")] + [
+        ("POST", f"{PATH}/2026-11/close")
+    ] * 2
+
+
+def test_closing_again_says_so(fake):
+    fake.answer("GET", f"{PATH}/2026-11", CLOSED)
+    fake.answer("POST", f"{PATH}/2026-11/close", CLOSED | {"already": True})
+    out = fake.florin("cost", "close", "2026-11")
+    assert "was closed already" in out.stderr
+
+
+def test_a_refusal_is_a_sentence(fake):
+    fake.answer("GET", f"{PATH}/2026-11", OPEN)
+    fake.answer("GET", "/finance/v1/costs?month=2026-11&by=tenant", COSTS)
+    error = {"message": "2026-10 has usage and is not closed.", "code": "cannot_close"}
+    fake.answer("POST", f"{PATH}/2026-11/close", {"error": error}, status=409)
+    out = fake.florin("cost", "close", "2026-11")
+    assert (out.exit_code, out.stderr.splitlines()[-1]) == (1, "florin: 2026-10 has usage and is not closed.")
+
+
+@pytest.mark.parametrize("share", ["acme", "acme=x", "=3", "acme=1.5"])
+def test_a_share_that_is_none(fake, share):
+    out = fake.florin("cost", "close", "2026-11", "--share", share)
+    assert (out.exit_code, fake.asked) == (2, [])
+
+
+RIGHT = {"month": "2026-11", "root": "ab" * 32, "ok": True, "checks": [
+    {"name": "root", "ok": True, "detail": "ab" * 32}, {"name": "records", "ok": None, "detail": "Cannot: pruned."},
+]}  # fmt: skip
+WRONG = RIGHT | {
+    "ok": False,
+    "checks": [{"name": "records", "ok": False, "detail": "acme: a record was changed"}],
+}
+
+
+def test_every_closed_month_is_verified(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED, OPEN | {"month": "2026-12"}]})
+    fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
+    out = fake.florin("cost", "verify")
+    assert out.exit_code == 0
+    assert "not checked" in out.stdout
+    assert out.stdout.splitlines()[-1] == "Everything that was checked is right."
+
+
+def test_what_is_wrong_is_named_and_ends_with_1(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED]})
+    fake.answer("GET", f"{PATH}/2026-11/verify", WRONG)
+    out = fake.florin("cost", "verify", "--month", "2026-11")
+    assert out.exit_code == 1
+    assert "FAILED" in out.stdout
+    assert "acme: a record was changed" in out.stdout
+    assert json.loads(fake.florin("cost", "verify", "--json").stdout) == {"ok": False, "data": [WRONG]}
+
+
+def test_another_root_than_expected(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED]})
+    fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
+    assert fake.florin("cost", "verify", "--month", "2026-11", "--root", "AB" * 32).exit_code == 0
+    out = fake.florin("cost", "verify", "--month", "2026-11", "--root", "12" * 32)
+    assert out.exit_code == 1
+    assert "root expected" in out.stdout
+
+
+@pytest.fixture
+def proved():
+    records = [asdict(record(f"r{n}", ended=n)) for n in range(3)]
+    for made in records:
+        del made["seq"], made["seen"]
+    statements = [statement("acme", records), statement("bolt", [])]
+    header = {"month": "2026-11", "tenants_root": tenants_root(statements)}
+    return prove(header, header_hash(header).hex(), statements, "acme"), records
+
+
+def test_a_proof_is_fetched_with_its_records_and_checked_without_a_gateway(fake, florin, proved, tmp_path):
+    proof, records = proved
+    fake.answer("GET", f"{PATH}/2026-11/proof?tenant=acme", proof)
+    fake.answer("GET", f"{PATH}/2026-11/records?tenant=acme", {"data": records[:2], "next": "x="})
+    fake.answer("GET", f"{PATH}/2026-11/records?tenant=acme&after=x%3D", {"data": records[2:], "next": None})
+    lines = tmp_path / "records.jsonl"
+    out = fake.florin("cost", "proof", "--tenant", "acme", "--month", "2026-11", "--records", str(lines))
+    assert json.loads(out.stdout) == proof
+    (tmp_path / "proof.json").write_text(out.stdout)
+    args = ("cost", "verify", "--proof", str(tmp_path / "proof.json"), "--root", proof["root"])
+    checked = florin(*args, "--records", str(lines))
+    assert checked.exit_code == 0
+    assert "covers these 3 records and no others" in checked.stdout
+
+    for number, text in enumerate((json.dumps(records, indent=1), json.dumps({"data": records}))):
+        other = tmp_path / f"{number}.json"
+        other.write_text(text)
+        assert florin(*args, "--records", str(other)).exit_code == 0
+    lines.write_text(lines.read_text().replace('"prompt_tokens": 10', '"prompt_tokens": 9', 1))
+    wrong = florin(*args, "--records", str(lines))
+    assert wrong.exit_code == 1
+    assert "At least one of the 3 records" in wrong.stdout
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3", '{"root": 3}', "é"])
+def test_a_file_that_is_no_proof(florin, tmp_path, text):
+    path = tmp_path / "proof.json"
+    path.write_text(text, encoding="latin-1")
+    assert florin("cost", "verify", "--proof", str(path)).exit_code == 2
+    assert florin("cost", "verify", "--proof", str(tmp_path / "none")).exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["3", '{"id": 1}', "[3]", "x"])
+def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
+    proof, path = tmp_path / "proof.json", tmp_path / "records"
+    proof.write_text(json.dumps(proved[0]))
+    path.write_text(text)
+    assert florin("cost", "verify", "--proof", str(proof), "--records", str(path)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "args", [("--records", "x"), ("--proof", "x", "--month", "2026-11"), ("--root", "ab")]
+)
+def test_options_that_do_not_go_together(fake, args):
+    assert fake.florin("cost", "verify", *args).exit_code == 2
