@@ -12,7 +12,7 @@ from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.cost.app import app
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import Session, command, confirm
-from gateway.costs.bill_files import MAX_BYTES
+from gateway.costs.reconciling.bill_files import MAX_BYTES
 
 _SHOWN = 12
 """Digits of a SHA-256: enough to name an import."""

@@ -5,11 +5,11 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import insert
 
-from gateway.costs.bill_files import Reading
-from gateway.costs.bills import import_bill
 from gateway.costs.periods import HOUR, iso, month
 from gateway.costs.prices import add_price
-from gateway.costs.reconcile import reconcile
+from gateway.costs.reconciling.bill_files import Reading
+from gateway.costs.reconciling.bills import import_bill
+from gateway.costs.reconciling.reconcile import reconcile
 from gateway.metering.schema import engine_counters, ledger_state, pool_hours, quarantine
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record

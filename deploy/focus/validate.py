@@ -1,0 +1,150 @@
+"""Run focus-validator over an export: `python -m deploy.focus.validate FILE …`.
+
+The validator needs Python 3.12 and packages that Florin does not; its environment is built once, in the
+user's cache, under a name that holds the hash of its requirements. What it says is read from its report,
+since it exits with 0 whatever it finds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.demo.cache import built, digest
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+OLDEST, NEWEST = 12, 14
+
+CRITERIA = (
+    "ACCOUNT_NAMING_SUPPORTED",
+    "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED",
+    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED",
+    "NEGOTIATED_PRICING_SUPPORTED",
+    "PUBLIC_PRICE_LIST_SUPPORTED",
+    "REGION_SUPPORTED",
+    "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
+    "SUB_ACCOUNT_SUPPORTED",
+    "TAGGING_SUPPORTED",
+    "UNIT_PRICING_SUPPORTED",
+    "USAGE_MEASUREMENT_SUPPORTED",
+)
+"""What of FOCUS applies to Florin. It has no availability zones, capacity reservations, commitment discounts,
+account types, or second currencies; rules about those are not run."""
+
+
+class ValidatorUnavailableError(Exception):
+    """It cannot be run here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    passed: int
+    skipped: int
+    failed: tuple[str, ...]
+    """Rule and reason."""
+
+
+def validate(file: Path, *, environment: Path | None = None) -> Report:
+    """Raises ValidatorUnavailableError."""
+    place = environment or build()
+    [packages] = place.glob("lib/python3.*/site-packages")  # where it looks for its files by relative paths
+    with tempfile.TemporaryDirectory() as scratch:
+        report, logging = Path(scratch) / "report.xml", Path(scratch) / "logging.yaml"
+        logging.write_text("version: 1\n")  # or else it writes a log where it stands
+        command = [
+            *(
+                str(place / "bin" / "python"),
+                "-m",
+                "focus_validator.main",
+                "--data-file",
+                str(file.resolve()),
+            ),
+            *("--validate-version", "1.2", "--block-download"),
+            *("--applicability-criteria", ",".join(CRITERIA)),
+            *("--output-type", "unittest", "--output-destination", str(report)),
+        ]
+        done = subprocess.run(  # noqa: S603  # our own command
+            command,
+            cwd=packages,
+            env={**os.environ, "LOGGING_CONFIG": str(logging)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        if not report.exists():
+            raise ValidatorUnavailableError(f"It made no report: {(done.stderr or done.stdout)[-800:]}")
+        return _read(report)
+
+
+def _read(report: Path) -> Report:
+    passed = skipped = 0
+    failed = []
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # written by our own child
+        found = case.find("failure")
+        found = case.find("error") if found is None else found
+        if found is not None:
+            failed.append(f"{case.get('name')}: {found.get('message')}")
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return Report(passed, skipped, tuple(sorted(failed)))
+
+
+def build() -> Path:
+    """The environment's directory, built if it is not there. Raises ValidatorUnavailableError."""
+    return built(f"focus-validator-{digest(REQUIREMENTS.read_bytes())}", _install)
+
+
+def _install(directory: Path) -> None:
+    _run([find_python(), "-m", "venv", str(directory)])
+    _run([str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)])
+
+
+def find_python() -> str:
+    """A Python that the validator runs on. Raises ValidatorUnavailableError."""
+    for candidate in _pythons():
+        probe = [candidate, "-c", f"import sys; sys.exit(not (3, {OLDEST}) <= sys.version_info)"]
+        with suppress(OSError):
+            if subprocess.run(probe, capture_output=True, check=False).returncode == 0:  # noqa: S603  # found on the path
+                return candidate
+    raise ValidatorUnavailableError(f"No Python 3.{OLDEST} or newer on this machine.")
+
+
+def _pythons() -> Iterator[str]:
+    yield sys.executable
+    for minor in range(OLDEST, NEWEST + 1):
+        if found := shutil.which(f"python3.{minor}"):
+            yield found
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from sorted(str(path) for path in pyenv.glob("versions/3.1[2-9].*/bin/python"))
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # our own command
+    if done.returncode:
+        raise ValidatorUnavailableError(f"{' '.join(command[:4])} failed: {done.stderr[-800:]}")
+
+
+def main() -> int:
+    status = 0
+    for name in sys.argv[1:]:
+        report = validate(Path(name))
+        print(f"{name}: {report.passed} passed, {report.skipped} skipped, {len(report.failed)} failed")  # noqa: T201  # its output
+        for line in report.failed:
+            print(f"  {line}")  # noqa: T201  # its output
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""florin cost export"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import UsageError
+from gateway.commands.cost.app import app
+from gateway.commands.download import download
+from gateway.commands.output import note
+from gateway.commands.session import Session, command
+from gateway.costs.export.columns import DATASETS, FORMATS
+
+
+@command(app, "export")
+def export(
+    session: Session,
+    *,
+    month: Annotated[str, typer.Option(help="For example 2026-07, UTC.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; replaced if there.")],
+    kind: Annotated[
+        str, typer.Option("--format", help="focus-1.2, focus-1.4, csv or parquet.")
+    ] = "focus-1.2",
+    dataset: Annotated[
+        str,
+        typer.Option(help="chargeback: tokens by tenant; infrastructure: each engine-hour and who used it."),
+    ] = "chargeback",
+    parquet: Annotated[bool, typer.Option("--parquet", help="FOCUS as Parquet instead of CSV.")] = False,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's rows.")] = None,
+) -> None:
+    """Write a month's costs to a file: FOCUS 1.2 or 1.4, or plain ledger lines as CSV or Parquet.
+
+    Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
+    """
+    for name, value, known in (("--format", kind, FORMATS), ("--dataset", dataset, DATASETS)):
+        if value not in known:
+            raise UsageError(f"{name} {value!r} is not one of {', '.join(known)}.")
+    params = {
+        "month": month,
+        "format": kind,
+        "dataset": dataset,
+        "parquet": "true" if parquet else None,
+        "tenant": tenant,
+    }
+    saved = download(session.api, "/finance/v1/export", params, output)
+    body = {"file": str(output), "bytes": saved.size, "rows": saved.rows, "format": kind, "dataset": dataset}
+    session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))

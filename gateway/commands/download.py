@@ -1,0 +1,77 @@
+"""Files from the gateway: beside their place first, with a progress bar, and moved there when whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from gateway.commands.client import Api, Json, UnreachableError, UsageError
+from gateway.commands.output import console
+
+ROWS_HEADER = "x-florin-rows"
+COMPLETE_HEADER = "x-florin-complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    size: int
+    """Bytes."""
+    rows: int
+    """As the gateway says."""
+    complete: bool = True
+    """Whether all records were in the ledger, if the gateway said."""
+
+
+def download(api: Api, path: str, params: Json, place: Path) -> Saved:
+    """GET `path` into the file `place`, which is replaced at the end or not touched.
+
+    Raises UsageError where the file cannot be written, ApiError, UnreachableError."""
+    err = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with _beside(place) as file, Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+        task = bar.add_task("adding up …", total=None)
+        return api.stream(path, params, lambda answer: _save(answer, file, bar, task))
+
+
+@contextmanager
+def _beside(place: Path) -> Iterator[BinaryIO]:
+    try:
+        handle, made = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be written: {error.strerror}.") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(made).chmod(0o666 & ~umask)  # as any other file that one makes
+        Path(made).replace(place)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be written: {error.strerror}.") from error
+    finally:
+        with suppress(FileNotFoundError):
+            Path(made).unlink()
+
+
+def _save(answer: httpx.Response, file: BinaryIO, bar: Progress, task: TaskID) -> Saved:
+    total = int(answer.headers.get("content-length", 0))
+    size = 0
+    bar.update(task, description="downloading", total=total or None)
+    for chunk in answer.iter_bytes():
+        file.write(chunk)
+        size += len(chunk)
+        bar.update(task, completed=size)
+    if total and size != total and "content-encoding" not in answer.headers:
+        raise UnreachableError(f"The gateway broke off after {size:,} of {total:,} bytes.")
+    complete = answer.headers.get(COMPLETE_HEADER) != "false"
+    return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), complete)

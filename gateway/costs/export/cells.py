@@ -1,0 +1,44 @@
+"""What stands in a cell, and how it is written: exact, whatever reads it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from gateway.costs.prices import decimal_text
+
+
+class Fixed(NamedTuple):
+    """The decimal `units` / 10**`places`, exactly."""
+
+    units: int
+    places: int
+
+    def __str__(self) -> str:
+        return decimal_text(self.units, self.places)
+
+
+Cell = str | int | Fixed | bool | None
+Row = dict[str, Cell]
+"""By column; a column that is missing is null."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@lru_cache(maxsize=8192, typed=True)  # most cells of a row stand in the next, and a cost in it five times
+def csv_text(cell: Cell) -> str:
+    """Null is empty. Text that a spreadsheet would run as a formula gets an apostrophe before it: names of
+    tenants and adapters cannot begin so, but labels that operators choose (regions, GPU types) can."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return str(cell)
+
+
+def divided(units: int, by: int) -> int:
+    """The quotient, rounded half away from zero. `by` is not 0."""
+    sign = -1 if (units < 0) != (by < 0) else 1
+    return sign * ((2 * abs(units) + abs(by)) // (2 * abs(by)))

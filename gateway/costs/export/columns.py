@@ -1,0 +1,145 @@
+"""The columns of each file, as data. FOCUS columns are named and typed as versions 1.2 and 1.4 of the
+specification say; those that begin with `x_` are Florin's own and come last, as it asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "json", "time", "integer", "boolean", "cost", "quantity", "price"]
+
+PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 21}
+"""Places of the decimals. A cost is nano-GPU-hours times millionths: 15. A unit price has so many that, times
+its quantity, it gives the cost to the last of those 15, for up to 10**12 tokens an hour."""
+
+Dataset = Literal["infrastructure", "chargeback"]
+DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback")
+FOCUS_VERSIONS = ("1.2", "1.4")
+Format = Literal["focus-1.2", "focus-1.4", "csv", "parquet"]
+FORMATS: tuple[Format, ...] = ("focus-1.2", "focus-1.4", "csv", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: Kind
+    nullable: bool = False
+    values: frozenset[str] = frozenset()
+    """All that it may hold; empty: anything of its kind."""
+    versions: tuple[str, ...] = FOCUS_VERSIONS
+
+
+def _one_of(name: str, *values: str, nullable: bool = False) -> Column:
+    return Column(name, "text", nullable=nullable, values=frozenset(values))
+
+
+_BOTH = (
+    Column("BilledCost", "cost"),
+    Column("BillingAccountId", "text"),
+    Column("BillingAccountName", "text"),
+    Column("BillingCurrency", "text"),
+    Column("BillingPeriodEnd", "time"),
+    Column("BillingPeriodStart", "time"),
+    _one_of("ChargeCategory", "Usage"),
+    _one_of("ChargeClass", "Correction", nullable=True),
+    Column("ChargeDescription", "text"),
+    _one_of("ChargeFrequency", "Usage-Based"),
+    Column("ChargePeriodEnd", "time"),
+    Column("ChargePeriodStart", "time"),
+    # Always null: what is reserved is told by PricingCategory. ConsumedQuantity's rules of 1.2 refer to it.
+    Column("CommitmentDiscountStatus", "text", nullable=True, versions=("1.2",)),
+    Column("ConsumedQuantity", "quantity"),
+    _one_of("ConsumedUnit", "GPU-Hours", "Tokens"),
+    Column("ContractedCost", "cost"),
+    Column("ContractedUnitPrice", "price", nullable=True),
+    Column("EffectiveCost", "cost"),
+    Column("HostProviderName", "text", versions=("1.4",)),
+    # Always null: a statement is no invoice. (The validator's rules InvoiceId-C-004 and C-005 ask for null
+    # and for its opposite, whatever the charge.)
+    Column("InvoiceDetailId", "text", nullable=True, versions=("1.4",)),
+    Column("InvoiceId", "text", nullable=True),
+    Column("InvoiceIssuerName", "text"),
+    Column("ListCost", "cost"),
+    Column("ListUnitPrice", "price", nullable=True),
+    _one_of("PricingCategory", "Standard", "Dynamic", "Committed"),
+    # Billing is in the price book's currency; the validator of 1.2 asks for these of whoever lists prices.
+    Column("PricingCurrency", "text", versions=("1.2",)),
+    Column("PricingCurrencyContractedUnitPrice", "price", nullable=True, versions=("1.2",)),
+    Column("PricingCurrencyEffectiveCost", "cost", versions=("1.2",)),
+    Column("PricingCurrencyListUnitPrice", "price", nullable=True, versions=("1.2",)),
+    Column("PricingQuantity", "quantity"),
+    _one_of("PricingUnit", "GPU-Hours", "1000000 Tokens"),
+    Column("ProviderName", "text", versions=("1.2",)),
+    Column("PublisherName", "text", versions=("1.2",)),
+    Column("RegionId", "text", nullable=True),
+    Column("RegionName", "text", nullable=True),
+    Column("ResourceId", "text"),
+    Column("ResourceName", "text"),
+    _one_of("ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool"),
+    _one_of("ServiceCategory", "AI and Machine Learning"),
+    Column("ServiceName", "text"),
+    Column("ServiceProviderName", "text", versions=("1.4",)),
+    _one_of("ServiceSubcategory", "Generative AI"),
+    Column("SkuId", "text"),
+    _one_of("SkuMeter", "GPU Time", "Input Tokens", "Cached Input Tokens", "Output Tokens"),
+    Column("SkuPriceDetails", "json"),
+    Column("SkuPriceId", "text"),
+    Column("SubAccountId", "text", nullable=True),
+    Column("SubAccountName", "text", nullable=True),
+    Column("Tags", "json"),
+)
+_ALLOCATED = (
+    Column("AllocatedMethodDetails", "json", nullable=True, versions=("1.4",)),
+    Column("AllocatedMethodId", "text", nullable=True, versions=("1.4",)),
+    Column("AllocatedResourceId", "text", nullable=True, versions=("1.4",)),
+    Column("AllocatedResourceName", "text", nullable=True, versions=("1.4",)),
+    Column("AllocatedTags", "json", nullable=True, versions=("1.4",)),
+)
+_OWN = (
+    Column("x_Adapter", "text", nullable=True),
+    Column("x_AdapterVersion", "text", nullable=True),
+    Column("x_BaseModel", "text", nullable=True),
+    Column("x_Bucket", "text"),
+    Column("x_CachedTokens", "integer"),
+    Column("x_GpuHours", "quantity"),
+    Column("x_GpuType", "text"),
+    Column("x_InputTokens", "integer"),
+    Column("x_OutputTokens", "integer"),
+    Column("x_Requests", "integer"),
+    Column("x_Tenant", "text", nullable=True),
+)
+_LINES = (
+    Column("month", "text"),
+    Column("hour", "time"),
+    Column("engine", "text", nullable=True),
+    Column("gpu_type", "text", nullable=True),
+    Column("region", "text", nullable=True),
+    Column("purchase", "text"),
+    Column("tenant", "text", nullable=True),
+    Column("adapter", "text", nullable=True),
+    Column("version", "text", nullable=True),
+    Column("base_model", "text", nullable=True),
+    Column("bucket", "text"),
+    Column("correction", "boolean"),
+    Column("calibration", "integer"),
+    Column("requests", "integer"),
+    Column("prompt_tokens", "integer"),
+    Column("cached_tokens", "integer"),
+    Column("completion_tokens", "integer"),
+    Column("reasoning_tokens", "integer"),
+    Column("gpu_hours", "quantity"),
+    Column("rate_per_gpu_hour", "price", nullable=True),
+    Column("cost", "cost", nullable=True),
+    Column("currency", "text", nullable=True),
+)
+
+
+def focus(version: str) -> tuple[Column, ...]:
+    """Of a row of either dataset."""
+    named = sorted((*_BOTH, *_ALLOCATED), key=lambda column: column.name)
+    return tuple(column for column in (*named, *_OWN) if version in column.versions)
+
+
+def plain() -> tuple[Column, ...]:
+    """Of a ledger line."""
+    return _LINES

@@ -1,0 +1,124 @@
+"""One file of one month."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from sqlalchemy import Connection, select
+
+from gateway.costs.allocation import Policy, allocate
+from gateway.costs.export import chargeback, infrastructure, plain
+from gateway.costs.export.cells import Row
+from gateway.costs.export.columns import Dataset, Format, focus
+from gateway.costs.export.columns import plain as plain_columns
+from gateway.costs.export.facts import Facts
+from gateway.costs.export.writers import write_csv, write_parquet
+from gateway.costs.lines import Line, read_lines
+from gateway.costs.periods import month
+from gateway.costs.prices import PriceBook, read_prices
+from gateway.metering.ledger import Ledger
+from gateway.metering.schema import periods
+
+
+class MissingPriceError(Exception):
+    """A cost cannot be told. The message names each price that is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What file is wanted."""
+
+    month: str
+    format: Format
+    dataset: Dataset
+    issuer: str
+    parquet: bool = False
+    """Also FOCUS as Parquet."""
+    tenants: tuple[str, ...] = ()
+    """Only rows of a tenant that is each of them."""
+
+    @property
+    def as_parquet(self) -> bool:
+        return self.parquet or self.format == "parquet"
+
+    @property
+    def file_name(self) -> str:
+        kind = self.format if self.format.startswith("focus") else "lines"
+        return f"florin-{self.month}-{self.dataset}-{kind}.{'parquet' if self.as_parquet else 'csv'}"
+
+
+def export(ledger: Ledger, order: Order, path: Path) -> int:
+    """Fill the file `path`, which must be there: whoever removes it meanwhile wants it no more. Returns how
+    many rows it has. Raises MissingPriceError, ParquetMissingError, LedgerUnavailableError, and
+    FileNotFoundError."""
+    with path.open("r+b") as file, ledger.read() as connection:
+        file.truncate()
+        return write(connection, order, file)
+
+
+def write(connection: Connection, order: Order, file: BinaryIO) -> int:
+    book = PriceBook(read_prices(connection))
+    if order.format.startswith("focus"):
+        _check_prices(connection, book, order)
+        facts = Facts(order.month, book.currency or "", order.issuer)
+        columns, constants = focus(order.format.removeprefix("focus-")), facts.constants()
+        rows = _focus_rows(connection, book, order)
+    else:
+        columns, constants = plain_columns(), {}
+        rows = _plain_rows(connection, book, order)
+    put = write_parquet if order.as_parquet else write_csv
+    return put(file, columns, constants, rows)
+
+
+def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[Line]:
+    return read_lines(connection, book, month(order.month), by, tenants=order.tenants)
+
+
+def _focus_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
+    if order.dataset == "chargeback":
+        charges = chargeback.rows(_lines(connection, book, order, chargeback.BY))
+        return chain(charges, _allocated_rows(connection, order))
+    return infrastructure.rows(_lines(connection, book, order, infrastructure.BY))
+
+
+def _allocated_rows(connection: Connection, order: Order) -> Iterator[Row]:
+    query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
+    document = connection.execute(query).scalar_one_or_none()
+    if document is None:  # nobody has decided yet
+        return
+    terms = json.loads(document)["terms"]
+    lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
+    allocated = allocate(Policy(terms["policy"], terms["shares"]), lines)
+    yield from chargeback.allocated_rows(allocated, order.tenants, order.month)
+
+
+def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
+    by = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    lines = _lines(connection, book, order, by)
+    if order.dataset == "chargeback":
+        lines = (line for line in lines if line.bucket == "usage")
+    return plain.rows(lines, by, month=order.month, currency=book.currency)
+
+
+def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
+    if missing := missing_prices(_lines(connection, book, order, ())):
+        raise MissingPriceError(f"No price of {missing} for all of {order.month}: florin price add has it.")
+
+
+def missing_prices(lines: Iterable[Line]) -> str:
+    """Names of what has cost GPU-time at an unknown rate; empty: nothing."""
+    found = {
+        (line.gpu_type, line.region, line.purchase)
+        for line in lines
+        if line.rate_micros is None and line.bucket != "rejected"
+    }
+    return ", ".join(_series(*series) for series in sorted(found))
+
+
+def _series(gpu_type: str, region: str, purchase: str) -> str:
+    return f"{gpu_type} ({purchase}{f', {region}' if region else ''})"

@@ -1,0 +1,98 @@
+"""The infrastructure dataset: what each engine cost in each hour, split to the workloads that ran on it.
+
+The origin charge is an engine's hour (or the part of it with one rate). Its rows have the same dimensions,
+sum to it in quantity and cost, and differ in what they are allocated to. What nobody used (idle, start-up,
+headroom) is allocated to nothing: its AllocatedResourceId is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from gateway.costs.export.cells import Fixed, Row
+from gateway.costs.export.facts import PURCHASE, gpu_time, hour, object_text, priced, sku
+from gateway.costs.lines import Line
+
+BY = ("hour", "engine", "gpu_type", "region", "purchase", "tenant", "adapter", "version", "base_model")
+_ENGINE_HOUR = 5  # keys
+_RATIO_PLACES = 12
+
+
+def rows(lines: Iterable[Line]) -> Iterator[Row]:
+    """From lines by BY, in their order. Memory in proportion to one engine's hour."""
+    for _, of_hour in groupby(lines, key=lambda line: line.keys[:_ENGINE_HOUR]):
+        origins: dict[tuple[int, bool, int], list[Line]] = {}
+        for line in of_hour:
+            if line.bucket != "rejected":  # reached no engine
+                key = (priced(line), line.correction, line.calibration)
+                origins.setdefault(key, []).append(line)
+        for _, origin in sorted(origins.items()):
+            yield from _split(origin)
+
+
+def _split(origin: list[Line]) -> Iterator[Row]:
+    first = origin[0]
+    start, engine, gpu_type, region, purchase, *_ = first.keys
+    same: Row = {
+        **hour(start),
+        **sku("gpu", "GPU Time", gpu_type, region, purchase),
+        "ChargeClass": "Correction" if first.correction else None,
+        "ChargeDescription": f"GPU-hours of engine {engine} ({gpu_type}, {PURCHASE[purchase]})",
+        "ResourceId": engine,
+        "ResourceName": engine,
+        "ResourceType": "GPU Engine",
+        "AllocatedMethodId": "florin-measured-gpu-time" if first.calibration else "florin-weighted-tokens",
+        "x_GpuType": gpu_type,
+    }
+    for line, ratio in zip(origin, ratios([line.nano_gpu_hours for line in origin]), strict=True):
+        yield {**same, **gpu_time(line.nano_gpu_hours, priced(line)), **_share(line, ratio)}
+
+
+def _share(line: Line, ratio: Fixed | None) -> Row:
+    tenant, adapter, version, base_model = line.keys[_ENGINE_HOUR:]
+    return {
+        **({} if not tenant else _workload(tenant, adapter, version, base_model, line.bucket)),
+        "AllocatedMethodDetails": None if ratio is None else _details(line, ratio),
+        "x_Adapter": adapter or None,
+        "x_AdapterVersion": version or None,
+        "x_BaseModel": base_model or None,
+        "x_Bucket": line.bucket,
+        "x_CachedTokens": line.cached_tokens,
+        "x_GpuHours": Fixed(line.nano_gpu_hours, 9),
+        "x_InputTokens": line.prompt_tokens - line.cached_tokens,
+        "x_OutputTokens": line.completion_tokens,
+        "x_Requests": line.requests,
+        "x_Tenant": tenant or None,
+    }
+
+
+def _workload(tenant: str, adapter: str, version: str, base_model: str, bucket: str) -> Row:
+    name = f"{adapter}@{version}" if adapter else base_model
+    tags = {"florin/tenant": tenant, "florin/base_model": base_model, "florin/bucket": bucket}
+    if adapter:
+        tags |= {"florin/adapter": adapter, "florin/version": version}
+    return {
+        "AllocatedResourceId": f"{tenant}:{name}:{bucket}",
+        "AllocatedResourceName": f"{name} for {tenant}" + (" (retries)" if bucket == "retry_waste" else ""),
+        "AllocatedTags": object_text(**tags),
+    }
+
+
+def _details(line: Line, ratio: Fixed) -> str:
+    hours = Fixed(line.nano_gpu_hours, 9)
+    # By hand, since a float would not be exact. Only numbers go in.
+    return f'{{"Elements":[{{"AllocatedRatio":{ratio},"UsageUnit":"GPU-Hours","UsageQuantity":{hours}}}]}}'
+
+
+def ratios(parts: list[int]) -> list[Fixed | None]:
+    """Each part's share of the sum, to 12 places that add up to exactly 1; None where the sum is 0, as in a
+    correction that only moves GPU-time from one to another."""
+    whole = sum(parts)
+    if whole == 0:
+        return [None] * len(parts)
+    one = 10**_RATIO_PLACES
+    floors = [part * one // whole for part in parts]
+    lost = [abs(part * one % whole) for part in parts]
+    first = sorted(range(len(parts)), key=lambda index: (-lost[index], index))[: one - sum(floors)]
+    return [Fixed(floor + (index in first), _RATIO_PLACES) for index, floor in enumerate(floors)]

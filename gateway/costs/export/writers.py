@@ -1,0 +1,77 @@
+"""Rows into files, as they come."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from decimal import Context, Decimal
+from itertools import islice
+from typing import Any, BinaryIO
+
+from gateway.costs.export.cells import Cell, Fixed, Row, csv_text
+from gateway.costs.export.columns import PLACES, Column
+from gateway.costs.periods import instant
+
+_BATCH = 10_000
+_EXACT = Context(prec=60)
+
+
+class ParquetMissingError(Exception):
+    """pyarrow is not installed."""
+
+
+def write_csv(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: Iterable[Row]) -> int:
+    """UTF-8, comma, CRLF (RFC 4180), a line of names first. Returns how many rows it wrote."""
+    names = [column.name for column in columns]
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+    writer = csv.writer(text)
+    writer.writerow(names)
+    count = 0
+    same = {name: csv_text(cell) for name, cell in constants.items()}
+    for row in rows:
+        writer.writerow([csv_text(row[name]) if name in row else same.get(name, "") for name in names])
+        count += 1
+    text.flush()
+    text.detach()  # the file is the caller's
+    return count
+
+
+def write_parquet(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: Iterable[Row]) -> int:
+    """Decimals are decimal128, times are UTC microseconds, columns that cannot be null say so. Returns how
+    many rows it wrote. Raises ParquetMissingError."""
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415  # no stubs; an extra of the package
+        from pyarrow import parquet  # noqa: PLC0415
+    except ImportError as error:
+        raise ParquetMissingError("Parquet needs pyarrow: install florin[parquet].") from error
+    types: dict[str, Any] = {
+        "text": pa.string(),
+        "json": pa.string(),
+        "time": pa.timestamp("us", tz="UTC"),
+        "integer": pa.int64(),
+        "boolean": pa.bool_(),
+        **{kind: pa.decimal128(38, places) for kind, places in PLACES.items()},
+    }
+    schema = pa.schema([pa.field(c.name, types[c.kind], nullable=c.nullable) for c in columns])
+    count = 0
+    ahead = iter(rows)
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        while batch := list(islice(ahead, _BATCH)):
+            arrays = [pa.array(_values(column, constants, batch), types[column.kind]) for column in columns]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            count += len(batch)
+    return count
+
+
+def _values(column: Column, constants: Row, batch: Sequence[Row]) -> list[Any]:
+    default = constants.get(column.name)
+    return [_value(column, row.get(column.name, default)) for row in batch]
+
+
+def _value(column: Column, cell: Cell) -> Any:
+    if isinstance(cell, Fixed):
+        return _EXACT.scaleb(Decimal(cell.units), -cell.places)
+    if column.kind == "time" and isinstance(cell, str):
+        return instant(column.name, cell)
+    return cell

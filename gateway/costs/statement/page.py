@@ -1,0 +1,156 @@
+"""The statement as one page of HTML that needs nothing else, and prints on one sheet of A4."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import accumulate
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from gateway.costs.periods import iso
+from gateway.costs.statement import plots
+from gateway.costs.statement.figures import Item, Statement, read_statement
+from gateway.metering.ledger import Ledger
+
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip  # one name a line says no more
+_ROWS, _CORRECTIONS, _PRICES = 11, 4, 4
+"""Lines of the tables. More do not fit; the last row then sums the rest. The export has them all."""
+_LETTERS = 26
+"""That fit on one line of the first column."""
+
+
+def statement_page(
+    ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
+) -> str | None:
+    """The page of a tenant and a month. Without anything in that month it is an empty one if the tenant is
+    `known`, else None. `now`: what a preliminary one is dated. Raises PeriodError, MissingPriceError,
+    LedgerUnavailableError."""
+    with ledger.read() as connection:
+        statement = read_statement(connection, tenant, month, known=known)
+    return None if statement is None else render(statement, issuer=issuer, now=now)
+
+
+def render(statement: Statement, *, issuer: str, now: int) -> str:
+    series = plots.top(statement.days)
+    colours = {one.name: one.colour for one in series}
+    first, last = iso(statement.period.start)[:10], iso(statement.period.end - 1)[:10]
+    return _template().render(
+        s=statement,
+        issuer=issuer,
+        title=f"{_MONTHS[int(statement.month[5:]) - 1]} {statement.month[:4]}",
+        first=first,
+        last=last,
+        dated=iso(statement.seal.closed_at if statement.seal else now)[:10],
+        totals=summed("", statement.usage),
+        rows=fitting(_short(statement.usage, statement.tenant), _ROWS),
+        allocated=summed("", statement.allocated) if statement.allocated else None,
+        corrections=fitting(_short(statement.corrections, statement.tenant), _CORRECTIONS),
+        prices=statement.unit_prices[:_PRICES],
+        series=[replace(one, name=short(one.name, statement.tenant)) for one in series],
+        millions=_in_millions(statement),
+        scaled=_millions if _in_millions(statement) else count,
+        days=plots.days(series, "Tokens per day, by adapter"),
+        bars=plots.bars(_bars(statement, colours), "Amount by adapter"),
+    )
+
+
+def fitting(items: Sequence[Item], most: int) -> list[Item]:
+    """The dearest in `most` lines, and the rest in one."""
+    ordered = sorted(items, key=lambda item: (-abs(item.cents), item.name, item.gpu))
+    lines = list(accumulate(1 + (len(item.name) - 1) // _LETTERS for item in ordered))
+    if not lines or lines[-1] <= most:
+        return list(items)
+    kept = max(1, bisect_right(lines, most - 1))
+    rest = ordered[kept:]
+    last = [summed(f"{len(rest)} more", rest)] if rest else []
+    return [*sorted(ordered[:kept], key=lambda i: (i.name, i.gpu)), *last]
+
+
+def summed(name: str, items: Iterable[Item]) -> Item:
+    total = Item(name, "", 0, 0, 0, 0, 0, 0)
+    for item in items:
+        total = replace(total, **{field: getattr(total, field) + getattr(item, field) for field in _SUMS})
+    return total
+
+
+_SUMS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "nano_gpu_hours", "cents")
+
+
+def _bars(statement: Statement, colours: dict[str, str]) -> list[tuple[str, str, int, str]]:
+    amounts: dict[str, int] = {}
+    for item in statement.usage:
+        name = item.name.partition("@")[0]
+        name = name if name in colours else plots.REST
+        amounts[name] = amounts.get(name, 0) + item.cents
+    ordered = sorted(amounts.items(), key=lambda pair: (pair[0] == plots.REST, -pair[1], pair[0]))
+    return [
+        (short(name, statement.tenant), colours.get(name, plots.COLOURS[-1]), cents, money(cents))
+        for name, cents in ordered
+    ]
+
+
+def short(name: str, tenant: str) -> str:
+    """As the tenant calls it: its own adapters without its name."""
+    return name.removeprefix(f"{tenant}/")
+
+
+def _short(items: Iterable[Item], tenant: str) -> list[Item]:
+    return [replace(item, name=short(item.name, tenant)) for item in items]
+
+
+def _in_millions(statement: Statement) -> bool:
+    return any(
+        max(i.input_tokens, i.cached_tokens, i.output_tokens) >= 10**8
+        for i in (*statement.usage, *statement.corrections)
+    )
+
+
+def _millions(tokens: int) -> str:
+    return f"{tokens / 10**6:,.3f}".replace("-", MINUS)
+
+
+def money(cents: int) -> str:
+    sign = MINUS if cents < 0 else ""
+    return f"{sign}{abs(cents) // 100:,}.{abs(cents) % 100:02d}"
+
+
+def hours(nano: int) -> str:
+    """To three places; exact figures are in the export."""
+    return f"{nano / 10**9:,.3f}".replace("-", MINUS)
+
+
+def count(number: int) -> str:
+    return f"{number:,}".replace("-", MINUS)
+
+
+def tokens(number: int) -> str:
+    """For a glance: three digits."""
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            value = number / unit
+            return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} {name}"
+    return str(number)
+
+
+def per_million(price: int | None) -> str:
+    return DASH if price is None else f"{price / 10**15:,.4f}"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("gateway.costs.statement", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update({f.__name__: f for f in (money, hours, count, tokens, per_million)})
+    return environment.get_template("statement.html.j2")

@@ -1,0 +1,57 @@
+"""The FOCUS project's own validator over our exports, where a Python is at hand that it runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy.focus.validate import ValidatorUnavailableError, build, validate
+from gateway.costs.export.files import Order, export
+from gateway.metering.ledger import Ledger
+from tests.unit.gateway.costs.export.month import MONTH, fill
+
+CONTRADICTION = "InvoiceId-C-005-C"
+"""It wants every charge to have an invoice; InvoiceId-C-004-C wants none to have one. One of them always
+fails, whatever the file says."""
+
+
+@pytest.fixture(scope="module")
+def environment() -> Path:
+    try:
+        return build()
+    except ValidatorUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def exported(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(ledger)
+
+    def to_file(dataset: str) -> Path:
+        path = tmp_path / f"{dataset}.csv"
+        path.touch()
+        export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH"), path)
+        return path
+
+    yield to_file
+    ledger.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dataset", ["infrastructure", "chargeback"])
+def test_it_finds_nothing_but_its_own_contradiction(environment, exported, dataset):
+    report = validate(exported(dataset), environment=environment)
+    assert [line.split(" ")[0] for line in report.failed] == [CONTRADICTION]
+    assert report.passed > 250
+
+
+@pytest.mark.timeout(600)
+def test_it_would_find_something(environment, exported):
+    """Or else the test above could not fail. (It does not multiply prices by quantities where ChargeClass is
+    null, nor look at PricingCategory's values; tests of our own do.)"""
+    path = exported("infrastructure")
+    path.write_text(path.read_text().replace("Usage-Based", "Sometimes").replace(",EUR,", ",,"))
+    failed = {line.split(" ")[0] for line in validate(path, environment=environment).failed}
+    assert {"ChargeFrequency-C-003-M", "BillingCurrency-C-004-M"} <= failed

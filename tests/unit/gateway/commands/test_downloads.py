@@ -1,0 +1,86 @@
+"""Commands that bring files: what they ask for, and that a file is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+EXPORT = "/finance/v1/export?month=2026-07&format=focus-1.2&dataset=chargeback"
+STATEMENT = "/finance/v1/statements/acme?month=2026-07"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_export_asks_and_writes(fake, here):
+    fake.answer("GET", EXPORT, b"a,b\r\n1,2\r\n")
+    done = fake.florin("cost", "export", "--month", "2026-07", "--output", "o.csv")
+    assert done.exit_code == 0
+    assert fake.asked == [("GET", EXPORT, None)]
+    assert (here / "o.csv").read_bytes() == b"a,b\r\n1,2\r\n"
+    assert "o.csv: 0 rows, 10 bytes." in done.stderr
+    assert done.stdout == ""
+
+
+def test_every_option_is_passed_on(fake):
+    path = "/finance/v1/export?month=2026-07&format=focus-1.4&dataset=infrastructure&parquet=true&tenant=acme"
+    fake.answer("GET", path, b"PAR1")
+    args = ("--format", "focus-1.4", "--dataset", "infrastructure", "--parquet", "--tenant", "acme")
+    assert fake.florin("cost", "export", "--month", "2026-07", "-o", "o", *args).exit_code == 0
+    assert fake.asked == [("GET", path, None)]
+
+
+def test_json_says_what_was_written(fake):
+    fake.answer("GET", EXPORT, b"a\r\n")
+    done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv", "--json")
+    assert json.loads(done.stdout) == {
+        "file": "o.csv", "bytes": 3, "rows": 0, "format": "focus-1.2", "dataset": "chargeback",
+    }  # fmt: skip
+
+
+def test_a_statement_has_a_name_of_its_own(fake, here):
+    fake.answer("GET", STATEMENT, "ü".encode())
+    assert fake.florin("cost", "statement", "--tenant", "acme", "--month", "2026-07").exit_code == 0
+    assert (here / "acme-2026-07.html").read_text("utf-8") == "ü"
+
+
+def test_what_is_typed_stays_inside_its_place(fake, here):
+    done = fake.florin("cost", "statement", "--tenant", "../acme", "--month", "2026-07")
+    assert done.exit_code == 1
+    assert fake.asked == [("GET", "/finance/v1/statements/..%2Facme?month=2026-07", None)]
+    assert list(here.iterdir()) == []
+
+
+def test_a_refusal_leaves_what_was_there(fake, here):
+    (here / "o.csv").write_text("old")
+    done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv")
+    assert (done.exit_code, (here / "o.csv").read_text()) == (1, "old")
+    assert "No /finance/v1/export" in done.stderr
+    assert len(list(here.iterdir())) == 1
+
+
+def test_no_gateway_leaves_what_was_there(fake, florin, here):
+    (here / "o.csv").write_text("old")
+    env = {"FLORIN_URL": "http://127.0.0.1:9", "FLORIN_OPERATOR_KEY": "k"}
+    done = florin("cost", "export", "--month", "2026-07", "-o", "o.csv", **env)
+    assert done.exit_code == 3
+    assert [path.name for path in here.iterdir()] == ["o.csv"]
+
+
+def test_the_file_is_as_readable_as_others(fake, here):
+    fake.answer("GET", EXPORT, b"x")
+    fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv")
+    (here / "other").touch()
+    assert stat.S_IMODE((here / "o.csv").stat().st_mode) == stat.S_IMODE((here / "other").stat().st_mode)
+
+
+@pytest.mark.parametrize("args", [("--format", "xls"), ("--dataset", "all")])
+def test_wrong_usage_asks_nothing(fake, args):
+    done = fake.florin("cost", "export", "--month", "2026-07", "-o", "o.csv", *args)
+    assert (done.exit_code, fake.asked) == (2, [])
+    assert "is not one of" in done.stderr

@@ -1,0 +1,270 @@
+"""FOCUS files against our own table of the specification, and against the ledger to the last unit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import defaultdict
+from decimal import Decimal
+
+import pytest
+
+from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS, focus
+from gateway.costs.export.files import MissingPriceError, Order, export
+from gateway.costs.periods import month
+from gateway.metering.ledger import Ledger
+from tests.unit.gateway.costs.export.focus_spec import OURS, OURS_1_4, SPECIFICATION
+from tests.unit.gateway.costs.export.month import MONTH, add_prices, fill, make
+from tests.unit.gateway.costs.rolled import write
+
+KINDS = {
+    "Decimal": {"cost", "quantity", "price"},
+    "String": {"text"},
+    "Date/Time": {"time"},
+    "JSON": {"json"},
+}
+DECIMAL = re.compile(r"-?(0|[1-9]\d*)\.\d{1,21}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:00:00Z")
+NANO = Decimal(10) ** -9
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def filled(sqlite):
+    return sqlite, fill(sqlite)
+
+
+def text_of(ledger, tmp_path, version, dataset, **options) -> str:
+    path = tmp_path / "out.csv"
+    path.touch()
+    export(ledger, Order(MONTH, f"focus-{version}", dataset, "Nordlicht GmbH", **options), path)
+    return path.read_text("utf-8")
+
+
+def rows_of(ledger, tmp_path, version, dataset, **options) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text_of(ledger, tmp_path, version, dataset, **options))))
+
+
+def true_cost(row) -> Decimal:
+    rates = {"H100": {"eu": 3_249_999, "us": 1_100_000}, "L40S": {"": 875_000}}
+    rate = row["rate_micros"] if row["rate_micros"] is not None else rates[row["gpu_type"]][row["region"]]
+    return Decimal(row["nano_gpu_hours"] * rate).scaleb(-15)
+
+
+def total(rows, column="BilledCost") -> Decimal:
+    return sum((Decimal(row[column]) for row in rows), Decimal(0))
+
+
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+class TestColumns:
+    def test_every_column_that_the_specification_asks_for_is_there(self, version):
+        required = {name for name, spec in SPECIFICATION[version].items() if spec.level == "Mandatory"} | OURS
+        required |= OURS_1_4 if version == "1.4" else set()
+        assert not required - {column.name for column in focus(version)}
+
+    def test_each_is_of_the_specification_or_marked_as_our_own(self, version):
+        for column in focus(version):
+            if column.name.startswith("x_"):
+                assert re.fullmatch(r"x_([A-Z][a-z]+)+", column.name)
+                continue
+            spec = SPECIFICATION[version][column.name]
+            assert column.kind in KINDS[spec.kind]
+            assert spec.nullable or not column.nullable
+            assert not spec.values or column.values <= spec.values
+
+    def test_our_own_come_last(self, version):
+        own = [column.name.startswith("x_") for column in focus(version)]
+        assert own == sorted(own)
+
+    def test_names_are_there_once(self, version):
+        names = [column.name for column in focus(version)]
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+class TestCells:
+    def test_types_nullability_and_allowed_values(self, filled, tmp_path, version, dataset):
+        rows = rows_of(filled[0], tmp_path, version, dataset)
+        assert len(rows) > 100
+        for row in rows:
+            for column in focus(version):
+                cell = row[column.name]
+                if not cell:
+                    assert column.nullable, column.name
+                    continue
+                assert not column.values or cell in column.values
+                match column.kind:
+                    case "cost" | "quantity" | "price":
+                        assert DECIMAL.fullmatch(cell), (column.name, cell)
+                    case "time":
+                        assert TIME.fullmatch(cell)
+                    case "json":
+                        assert isinstance(json.loads(cell), dict)
+                    case "integer":
+                        int(cell)
+        assert {row["BillingAccountName"] for row in rows} == {"Nordlicht GmbH"}
+
+    def test_price_times_quantity_is_the_cost(self, filled, tmp_path, version, dataset):
+        for row in rows_of(filled[0], tmp_path, version, dataset):
+            for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
+                if row[price]:
+                    assert Decimal(row[price]) >= 0
+                    product = Decimal(row[price]) * Decimal(row["PricingQuantity"])
+                    assert product.quantize(Decimal(10) ** -15) == Decimal(row[cost])
+                else:
+                    assert row["ChargeClass"] == "Correction"
+
+    def test_periods(self, filled, tmp_path, version, dataset):
+        for row in rows_of(filled[0], tmp_path, version, dataset):
+            assert row["BillingPeriodStart"] == "2026-10-01T00:00:00Z"
+            assert row["BillingPeriodEnd"] == "2026-11-01T00:00:00Z"
+            earlier = row["ChargePeriodStart"] < row["BillingPeriodStart"]
+            assert (row["ChargeClass"] == "Correction") == earlier
+            assert row["ChargePeriodStart"] < row["ChargePeriodEnd"]
+
+
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+class TestSums:
+    def test_infrastructure_is_gpu_hours_times_rate(self, filled, tmp_path, version):
+        ledger, ledger_rows = filled
+        rows = rows_of(ledger, tmp_path, version, "infrastructure")
+        counted = [row for row in ledger_rows if row["bucket"] != "rejected"]
+        assert total(rows) == sum(map(true_cost, counted))
+        assert total(rows, "PricingQuantity") == sum(row["nano_gpu_hours"] for row in counted) * NANO
+        for name in ("ListCost", "EffectiveCost", "ContractedCost"):
+            assert total(rows, name) == total(rows)
+
+    def test_chargeback_and_what_is_not_charged_are_the_infrastructure(self, filled, tmp_path, version):
+        ledger, ledger_rows = filled
+        infrastructure = rows_of(ledger, tmp_path, version, "infrastructure")
+        charged = rows_of(ledger, tmp_path, version, "chargeback")
+        rest = [row for row in infrastructure if row["x_Bucket"] != "usage"]
+        assert total(charged) + total(rest) == total(infrastructure)
+        assert {row["x_Bucket"] for row in rest} == {"idle", "startup", "headroom", "retry_waste"}
+        for tenant in ("acme", "bolt", "corgi", "delta"):
+            own = [r for r in ledger_rows if r["tenant"] == tenant and r["bucket"] == "usage"]
+            mine = [row for row in charged if row["SubAccountId"] == tenant]
+            assert total(mine) == sum(map(true_cost, own))
+            for column, name in (
+                ("x_OutputTokens", "completion_tokens"),
+                ("x_CachedTokens", "cached_tokens"),
+            ):
+                assert sum(int(row[column]) for row in mine) == sum(row[name] for row in own)
+            prompts = sum(row["prompt_tokens"] - row["cached_tokens"] for row in own)
+            assert sum(int(row["x_InputTokens"]) for row in mine) == prompts
+            assert sum(int(row["x_Requests"]) for row in mine) == sum(row["requests"] for row in own)
+
+    def test_units(self, filled, tmp_path, version):
+        for row in rows_of(filled[0], tmp_path, version, "chargeback"):
+            if row["ConsumedUnit"] == "Tokens":
+                assert row["PricingUnit"] == "1000000 Tokens"
+                assert Decimal(row["ConsumedQuantity"]) == Decimal(row["PricingQuantity"]) * 1_000_000
+            else:
+                assert row["SkuMeter"] == "GPU Time"
+
+
+def test_a_row_of_one_kind_of_token_says_only_its_own(filled, tmp_path):
+    for row in rows_of(filled[0], tmp_path, "1.4", "chargeback"):
+        counts = {name: int(row[name]) for name in ("x_InputTokens", "x_CachedTokens", "x_OutputTokens")}
+        if row["ConsumedUnit"] == "Tokens":
+            assert sorted(map(bool, counts.values())) == [False, False, True]
+            assert Decimal(row["ConsumedQuantity"]) == sum(counts.values())
+
+
+def test_gpu_time_without_tokens_is_charged_in_gpu_hours(filled, tmp_path):
+    rows = [r for r in rows_of(filled[0], tmp_path, "1.2", "chargeback") if r["SubAccountId"] == "delta"]
+    assert rows
+    assert {(row["SkuMeter"], row["PricingUnit"]) for row in rows} == {("GPU Time", "GPU-Hours")}
+
+
+def test_the_split_of_an_origin_charge_follows_the_specification(filled, tmp_path):
+    """Same dimensions and unit prices within it, ratios that sum to 1, nothing allocated where nobody used."""
+    origins = defaultdict(list)
+    for row in rows_of(filled[0], tmp_path, "1.4", "infrastructure"):
+        key = (row["ResourceId"], row["ChargePeriodStart"], row["ListUnitPrice"], row["ChargeClass"])
+        origins[key].append(row)
+    measures = {
+        "ConsumedQuantity",
+        "PricingQuantity",
+        "BilledCost",
+        "EffectiveCost",
+        "ListCost",
+        "ContractedCost",
+    }
+    for rows in origins.values():
+        for name in rows[0]:
+            if not name.startswith(("x_", "Allocated")) and name not in measures:
+                assert len({row[name] for row in rows}) == 1, name
+        ratios = [json.loads(r["AllocatedMethodDetails"], parse_float=Decimal) for r in rows]
+        assert sum(e["AllocatedRatio"] for r in ratios for e in r["Elements"]) == 1
+        names = [row["AllocatedResourceId"] for row in rows if row["AllocatedResourceId"]]
+        assert len(names) == len(set(names))
+        for row in rows:
+            nobody = row["x_Bucket"] in {"idle", "startup", "headroom"}
+            assert bool(row["AllocatedResourceId"]) != nobody
+            assert bool(row["AllocatedTags"]) != nobody
+            assert row["AllocatedMethodId"]
+            assert not row["SubAccountId"]
+    assert len(origins) > 15
+
+
+def test_an_hour_with_two_rates_is_two_origins(filled, tmp_path):
+    rows = rows_of(filled[0], tmp_path, "1.2", "infrastructure")
+    prices = {
+        r["ListUnitPrice"]
+        for r in rows
+        if (r["ResourceId"], r["ChargePeriodStart"][11:13]) == ("gpu-0", "01")
+    }
+    assert prices == {"3.249999", "2.000001"}
+
+
+def test_one_tenant_gets_its_own_rows_only(filled, tmp_path):
+    ledger = filled[0]
+    rows = rows_of(ledger, tmp_path, "1.4", "chargeback", tenants=("bolt",))
+    assert {row["SubAccountId"] for row in rows} == {"bolt"}
+    everybody = rows_of(ledger, tmp_path, "1.4", "chargeback")
+    assert rows == [row for row in everybody if row["SubAccountId"] == "bolt"]
+    assert rows_of(ledger, tmp_path, "1.4", "chargeback", tenants=("bolt", "acme")) == []
+
+
+def test_without_a_price_the_export_is_refused_with_its_name(sqlite, tmp_path):
+    add_prices(sqlite)
+    strange = {"gpu_type": "B200", "region": "eu", "purchase": "spot"}
+    write(sqlite, *make(hours=1, seed=1), {**make(hours=1, seed=1)[0], **strange})
+    with pytest.raises(MissingPriceError, match=r"B200 \(spot, eu\) for all of 2026-10"):
+        text_of(sqlite, tmp_path, "1.2", "infrastructure")
+
+
+def test_a_month_without_anything_is_a_line_of_names(sqlite, tmp_path):
+    text = text_of(sqlite, tmp_path, "1.4", "chargeback")
+    assert text.splitlines() == [",".join(column.name for column in focus("1.4"))]
+
+
+def test_what_a_spreadsheet_would_run_is_text(sqlite, tmp_path):
+    add_prices(sqlite)
+    first = make(hours=1, seed=1)[0]
+    write(
+        sqlite,
+        {**first, "region": "=cmd|' /C calc'!A0", "rate_micros": 1, "base_model": "+1+1", "adapter": ""},
+    )
+    [row] = [r for r in rows_of(sqlite, tmp_path, "1.2", "chargeback") if r["SkuMeter"] == "Input Tokens"]
+    assert row["RegionId"] == "'=cmd|' /C calc'!A0"
+    assert row["ResourceId"] == "'+1+1"
+    assert not any(cell.startswith(("=", "+", "@")) for cell in row.values())
+
+
+def test_the_file_is_the_month_asked_for(filled, tmp_path):
+    ledger, rows = filled
+    later = {**rows[0], "posted": "2026-11", "hour": month("2026-11").start, "piece": month("2026-11").start}
+    before = text_of(ledger, tmp_path, "1.2", "infrastructure")
+    write(ledger, later)
+    assert text_of(ledger, tmp_path, "1.2", "infrastructure") == before

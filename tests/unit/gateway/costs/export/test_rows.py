@@ -1,0 +1,71 @@
+"""The division of money, alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.costs.export.cells import Fixed, csv_text, divided
+from gateway.costs.export.chargeback import split
+from gateway.costs.export.infrastructure import ratios
+from gateway.costs.lines import Line
+
+amounts = st.integers(-(10**18), 10**18)
+
+
+@given(st.lists(amounts, max_size=30))
+def test_ratios_sum_to_one_or_are_not_given(parts):
+    found = ratios(parts)
+    if sum(parts) == 0:
+        assert found == [None] * len(parts)
+    else:
+        assert sum(ratio.units for ratio in found) == 10**12
+
+
+def line(nano, weights, tokens, *, correction=False):
+    prompt, cached, output = tokens
+    return Line(
+        (),
+        "usage",
+        "H100",
+        "",
+        "on_demand",
+        1,
+        0,
+        correction,
+        1,
+        prompt + cached,
+        cached,
+        output,
+        0,
+        nano,
+        *weights,
+        0,
+    )
+
+
+@given(amounts, st.tuples(amounts, amounts, amounts), st.tuples(amounts, amounts, amounts))
+def test_a_split_loses_nothing_whatever_the_line(nano, weights, tokens):
+    parts, rest = split(line(nano, weights, tokens, correction=True), tokens)
+    assert sum(parts) + rest == nano
+    for part, count in zip(parts, tokens, strict=True):
+        assert part == 0 or part * count > 0  # so that the unit price is one
+
+
+def test_tokens_bear_cost_by_their_weights():
+    assert split(line(100, (30, 0, 70), (30, 5, 35)), (30, 5, 35)) == ([30, 0, 70], 0)
+
+
+def test_a_kind_without_tokens_bears_nothing():
+    assert split(line(100, (30, 0, 70), (30, 0, 0)), (30, 0, 0)) == ([100, 0, 0], 0)
+
+
+def test_rounding_is_half_away_from_zero():
+    assert [divided(n, 2) for n in (-3, -1, 0, 1, 3)] == [-2, -1, 0, 1, 2]
+    assert divided(3, -2) == divided(-3, 2) == -2
+
+
+def test_cells():
+    assert [csv_text(cell) for cell in (None, True, False, 7, Fixed(1_234_567, 0), Fixed(-5, 9), "-x", "x")] == [
+        "", "true", "false", "7", "1234567.00", "-0.000000005", "'-x", "x",
+    ]  # fmt: skip
