@@ -59,6 +59,10 @@ class BaseModel:
     config: dict[str, Any] | None = None
 
 
+Purchase = Literal["on_demand", "spot", "reserved"]
+"""How a GPU is paid for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One vLLM server process."""
@@ -75,6 +79,11 @@ class Engine:
     """`--max-cpu-loras`, at least `slots`."""
     state: Literal["active", "cordoned", "draining"] = "active"
     """cordoned: takes no new adapters; draining: takes no new requests either."""
+    region: str = ""
+    """Where its GPUs are paid for, in the price book's words; empty: not said."""
+    purchase: Purchase = "on_demand"
+    registered: int = 0
+    """Unix microseconds, UTC: since when it is paid for; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

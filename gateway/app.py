@@ -33,9 +33,11 @@ from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.config import Settings, load_settings
+from gateway.costs import bookkeeper
 from gateway.costs.books import Books
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
+from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metrics import Metrics
@@ -138,10 +140,13 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             metrics=metrics,
             cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
         )
+        engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        stack.push_async_callback(engine_time.close)
         prober = Prober(
             pool,
             control_session,
             metrics,
+            engine_time,
             interval=settings.probe_interval,
             timeout=settings.probe_timeout,
         )
@@ -155,7 +160,28 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             interval=settings.probe_interval,
             probe_timeout=settings.probe_timeout,
         )
-        for work in (pool.run, prober.run, reconciler.run, partial(_watch_feed, follower, metrics)):
+        stack.push_async_callback(prober.last_look)
+        keeper = bookkeeper.Bookkeeper(
+            store=store,
+            books=books.aside(),
+            owner=worker,
+            interval=settings.bookkeeping_interval,
+            retention_days=settings.retention_days,
+        )
+        for work in (
+            pool.run,
+            prober.run,
+            reconciler.run,
+            engine_time.run,
+            keeper.run,
+            partial(
+                bookkeeper.show,
+                ledger,
+                metrics,
+                seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
+            ),
+            partial(_watch_feed, follower, metrics),
+        ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(
             settings=settings,

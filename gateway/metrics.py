@@ -10,16 +10,18 @@ looks at when it is imported; then any worker renders the sum over all.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+from gateway.metrics_files import render_all
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "__unknown__"
@@ -29,9 +31,13 @@ OTHER: Final = "__other__"
 BASE: Final = "__base__"
 """`adapter` label of requests to the base model itself."""
 LABEL_CAP: Final = 1000
+ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
+"""Results of usage records that are shown before there is any, so that the first is seen as a rise."""
 
 AdapterInfo = tuple[str, str, str]
 """Full name, tenant, base model."""
+Series = Sequence[tuple[Sequence[str], float]]
+"""Label values, and the value."""
 
 METRICS: Final[dict[str, str]] = {
     "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
@@ -51,7 +57,27 @@ METRICS: Final[dict[str, str]] = {
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
     "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
     "florin_errors_total": "Error answers to clients, by error code.",
+    "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
+    "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
+    "florin_cost_total": "Cost in the currency, by who caused it; `bucket` is `usage`, `retry_waste`, "
+    "`headroom`, `startup` or `idle`, the last three without an adapter.",
+    "florin_token_drift_ratio": "What no rule explains of the difference between an engine's own token "
+    "counters and its usage records, of the last whole hour, relative to the counters.",
+    "florin_ledger_imbalance_nano_gpu_hours": "By how much the parts of engine-hours miss their wholes: "
+    "anything but 0 is a defect.",
+    "florin_bookkeeping_timestamp_seconds": "When the ledger was last rolled up and checked, Unix time; the "
+    "six metrics of GPU-time, cost and the ledger are of that moment.",
 }
+
+BOOKS: Final[dict[str, tuple[str, ...]]] = {
+    "florin_gpu_provisioned_seconds_total": ("engine", "gpu_type"),
+    "florin_gpu_busy_seconds_total": ("engine", "gpu_type"),
+    "florin_cost_total": ("adapter", "gpu_type", "currency", "bucket"),
+    "florin_token_drift_ratio": ("engine", "token_type"),
+    "florin_ledger_imbalance_nano_gpu_hours": (),
+    "florin_bookkeeping_timestamp_seconds": (),
+}
+"""What the ledger tells, and its labels."""
 
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -75,6 +101,35 @@ class LabelCap:
         return name
 
 
+@dataclass(frozen=True, slots=True)
+class BookFigures:
+    """What the bookkeeper found at one moment: the series of each metric in BOOKS."""
+
+    at: int
+    """Unix microseconds, UTC."""
+    series: dict[str, Series]
+
+    @classmethod
+    def of(cls, document: Any) -> Self:
+        return cls(**document)
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def never_back(self, before: Self) -> Self:
+        """With counters at least as high as they were. Sums can fall a little: an hour looks idle until the
+        requests that run in it have ended, and corrections are negative too; but to Prometheus a counter that
+        falls has begun anew at 0, and the whole sum would be counted once more."""
+        series = dict(self.series)
+        for name in BOOKS:
+            if name.endswith("_total"):
+                high = {tuple(labels): value for labels, value in before.series.get(name, ())}
+                for labels, value in series.get(name, ()):
+                    high[tuple(labels)] = max(value, high.get(tuple(labels), value))
+                series[name] = sorted(high.items())
+        return type(self)(self.at, series)
+
+
 class Metrics:
     """One worker's metrics. Every method is thread-safe and costs about a microsecond."""
 
@@ -84,6 +139,8 @@ class Metrics:
         # Mutable state: the names seen so far.
         self._adapters = LabelCap(label_cap)
         self._tenants = LabelCap(label_cap)
+        self._engines: set[str] = set()
+        self._books: BookFigures | None = None
         self._requests = self._counter("florin_requests_total", "adapter", "outcome")
         self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
         self._tenant_tokens = self._counter("florin_tenant_tokens_total", "tenant", "token_type")
@@ -95,6 +152,8 @@ class Metrics:
         self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
         self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
         self._usage_records = self._counter("florin_usage_records_total", "result")
+        for result in ALARMING:
+            self._usage_records.labels(result)
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
         self._failovers = self._counter("florin_failovers_total", "reason")
@@ -149,12 +208,13 @@ class Metrics:
         self._evictions.labels(engine).inc()
 
     def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
+        self._engines.add(engine)
         self._engine_up.labels(engine, gpu_type).set(int(up))
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
         """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
-        if self._multiprocess_dir:  # values in shared files cannot be removed, only zeroed
-            self._engine_up.labels(engine, gpu_type).set(0)
+        self._engines.discard(engine)
+        if self._multiprocess_dir:  # values in shared files cannot be removed: `render` passes over them
             return
         for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
             with suppress(KeyError):
@@ -180,47 +240,39 @@ class Metrics:
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()
 
+    def show_books(self, figures: BookFigures) -> None:
+        """From now on, until there are newer ones. Every worker shows the same."""
+        self._books = figures
+
     def render(self, adapters: Iterable[AdapterInfo] = ()) -> bytes:
         """The text exposition: of all workers when there are several. `adapters`: all that the registry
         knows, so that one that nobody calls is still seen."""
-        return self._own() + generate_latest(_Registered(islice(adapters, LABEL_CAP)))
+        return self._own() + generate_latest(_AtScrape(islice(adapters, LABEL_CAP), self._books))
 
     def _own(self) -> bytes:
         if not self._multiprocess_dir:
             return generate_latest(self.registry)
-        clean_dead(Path(self._multiprocess_dir))
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._multiprocess_dir)  # type: ignore[no-untyped-call]  # theirs
-        return generate_latest(registry)
+        return render_all(Path(self._multiprocess_dir), self._engines)
 
 
-class _Registered(CollectorRegistry):
-    """What is true at the moment of the scrape, the same on every worker, and kept nowhere."""
+class _AtScrape(CollectorRegistry):
+    """What is the same on every worker, and belongs to none: from the registry, and from the ledger."""
 
-    def __init__(self, adapters: Iterable[AdapterInfo]) -> None:
+    def __init__(self, adapters: Iterable[AdapterInfo], books: BookFigures | None) -> None:
         super().__init__()
-        name = "florin_adapter_info"
-        self._info = GaugeMetricFamily(name, METRICS[name], labels=("adapter", "tenant", "base_model"))
-        for labels in adapters:
-            self._info.add_metric(labels, 1)
+        self._adapters = adapters
+        self._series = books.series if books else {}
 
     def collect(self) -> Iterator[Metric]:
-        yield self._info
+        name = "florin_adapter_info"
+        yield _family(name, ("adapter", "tenant", "base_model"), ((labels, 1) for labels in self._adapters))
+        for name, labels in BOOKS.items():
+            yield _family(name, labels, self._series.get(name, ()))
 
 
-def clean_dead(directory: Path) -> None:
-    """Drop the gauges of workers that died. Their counters stay, or the sums would run backwards."""
-    for path in directory.glob("gauge_live*_*.db"):
-        pid = path.stem.rpartition("_")[2]
-        if pid.isdigit() and not _alive(int(pid)):
-            mark_process_dead(int(pid), str(directory))  # type: ignore[no-untyped-call]  # theirs
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _family(name: str, labels: Sequence[str], series: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, METRICS[name], labels=labels)
+    for values, value in series:
+        family.add_metric(values, value)
+    return family

@@ -9,6 +9,7 @@ import typer
 from gateway.commands.adapters import absolute
 from gateway.commands.client import Json, segment
 from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command, confirm
 
 app = typer.Typer(no_args_is_help=True, help="vLLM engines: the fleet that serves.")
@@ -35,6 +36,8 @@ def add(
     slots: Annotated[int, typer.Option(min=1, help="The engine's --max-loras, taken at your word.")],
     max_rank: Annotated[int, typer.Option(min=1, help="The engine's --max-lora-rank.")],
     gpu_count: Annotated[int, typer.Option(min=1, help="GPUs of this engine.")] = 1,
+    region: Annotated[str, typer.Option(help="Where its GPUs are paid for, as in the price book.")] = "",
+    purchase: Annotated[Purchase, typer.Option(help="How its GPUs are paid for.")] = Purchase.ON_DEMAND,
     cpu_slots: Annotated[
         int | None, typer.Option(help="The engine's --max-cpu-loras; at least --slots.")
     ] = None,
@@ -63,6 +66,8 @@ def add(
         "base": base,
         "gpu_type": gpu_type,
         "gpu_count": gpu_count,
+        "region": region,
+        "purchase": purchase.value,
         "slots": slots,
         "cpu_slots": cpu_slots,
         "max_rank": max_rank,
@@ -91,7 +96,7 @@ def list_(session: Session) -> None:
                 e["state"],
                 e["health"],
                 e["base"],
-                f"{e['gpu_count']} x {e['gpu_type']}",
+                _gpus(e),
                 f"{e['resident']}/{e['slots']}",
                 e["max_rank"],
                 e["running"],
@@ -173,6 +178,13 @@ def _added(body: Json) -> None:
             f"Florin does not have the config.json of {clean(body['base'])}, without which adapters cannot "
             "be checked: say it again with --base-config PATH."
         )
+
+
+def _gpus(engine: Json) -> str:
+    """`2 x H200`, and what is said of how they are paid for: `2 x H200 spot, eu-1`."""
+    purchase = "" if engine["purchase"] == Purchase.ON_DEMAND else f" {engine['purchase']}"
+    region = f", {engine['region']}" if engine["region"] else ""
+    return f"{engine['gpu_count']} x {engine['gpu_type']}{purchase}{region}"
 
 
 def _state(session: Session, name: str, state: str) -> None:

@@ -7,6 +7,8 @@ worker, however that ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -27,54 +29,96 @@ R = TypeVar("R")
 class Books:
     """One per worker."""
 
-    def __init__(self, ledger_url: str) -> None:
+    def __init__(self, ledger_url: str, *, patience: float = 3.0) -> None:
+        """`patience`: seconds that what runs at the end may take."""
         self._url = ledger_url
+        self._patience = patience
+        self._starting = asyncio.Lock()
         # Mutable: the process, once there is one.
         self._pool: ProcessPoolExecutor | None = None
+        self._pid = 0
+        self._closed = False
+        self._aside: Books | None = None
 
     def __repr__(self) -> str:
-        return f"<Books {'open' if self._pool else 'not opened'}>"
+        return f"<Books {f'open in process {self._pid}' if self._pool else 'not opened'}>"
 
     async def run(
         self, function: Callable[Concatenate[Ledger, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """`function(ledger, *args, **kwargs)` in the process. It must be a module's own function, and what
-        goes in and comes out must be plain data. Raises what it raises. A process that died (killed, out of
-        memory) is replaced once."""
+        goes in and comes out must be plain data. Raises what it raises. Where the process dies (killed, out
+        of memory), it is asked once more in another."""
         call = partial(_call, function, args, kwargs)
+        loop = asyncio.get_running_loop()
+        pool = await self._open()
         try:
-            return await self._submit(call)
+            return await loop.run_in_executor(pool, call)
         except BrokenProcessPool:
-            self._pool = None
-            return await self._submit(call)
+            self._forget(pool)
+            if self._closed:
+                raise
+        pool = await self._open()
+        try:
+            return await loop.run_in_executor(pool, call)
+        except BrokenProcessPool:
+            self._forget(pool)
+            raise
 
-    async def _submit(self, call: Callable[[], R]) -> R:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                max_workers=1,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_open,
-                initargs=(self._url,),
-            )
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+    def aside(self) -> Books:
+        """A second process, for what takes minutes: questions need not wait behind it. It is closed with
+        this one."""
+        if self._aside is None:
+            self._aside = Books(self._url, patience=self._patience)
+        return self._aside
 
     async def close(self) -> None:
-        """What runs is finished first."""
+        """What runs may finish, for a while; then it is cut off: what it had not committed is undone."""
+        self._closed = True
+        if self._aside is not None:
+            await self._aside.close()
         pool, self._pool = self._pool, None
-        if pool is not None:
-            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+        if pool is None:
+            return
+        ending = asyncio.create_task(asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True))
+        done, _ = await asyncio.wait([ending], timeout=self._patience)
+        if not done:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        await ending
+
+    async def _open(self) -> ProcessPoolExecutor:
+        """The process is started by a thread: that takes longer than the event loop should stand still."""
+        async with self._starting:
+            if self._pool is None:
+                pool = ProcessPoolExecutor(
+                    max_workers=1,
+                    mp_context=multiprocessing.get_context("spawn"),
+                    initializer=_prepare,
+                    initargs=(self._url,),
+                )
+                self._pid = await asyncio.wrap_future(await asyncio.to_thread(pool.submit, os.getpid))
+                self._pool = pool
+            return self._pool
+
+    def _forget(self, pool: ProcessPoolExecutor) -> None:
+        """Unless another caller has already replaced it."""
+        if self._pool is pool:
+            self._pool = None
 
 
 _ledger: Ledger | None = None
 """The process's own."""
 
 
-def _open(url: str) -> None:
+def _prepare(url: str) -> None:
     global _ledger  # noqa: PLW0603  # a process pool's initializer has no other place
     # Ctrl-C in a terminal goes to the whole group; the worker says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Millions of rows come and go, none in a cycle: the usual threshold costs a sixth of the time.
+    gc.set_threshold(50_000, 20, 50)
     _ledger = Ledger(url)
 
 

@@ -7,9 +7,13 @@ import contextlib
 import itertools
 import logging
 import re
+import time
+from collections.abc import Callable
 
 import aiohttp
 
+from gateway.metering.engine_sample import Sample, read_sample
+from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
 from gateway.routing.pool import EngineState, Pool
 
@@ -18,16 +22,27 @@ log = logging.getLogger(__name__)
 METRICS_EVERY = 3
 """Probes to one scrape: writing its metrics costs an engine's HTTP process about 6 ms."""
 
-_GAUGES = re.compile(rb"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+_GAUGES = re.compile(rb"\nvllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? ([0-9.e+]+)")
 
 
 class Prober:
     def __init__(
-        self, pool: Pool, session: aiohttp.ClientSession, metrics: Metrics, *, interval: float, timeout: float
+        self,
+        pool: Pool,
+        session: aiohttp.ClientSession,
+        metrics: Metrics,
+        engine_time: EngineTime,
+        *,
+        interval: float,
+        timeout: float,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
+        """`clock`: microseconds, UTC."""
         self._pool = pool
         self._session = session
         self._metrics = metrics
+        self._engine_time = engine_time
+        self._clock = clock
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
@@ -42,6 +57,7 @@ class Prober:
                         del self._watched[name]
                         task.cancel()
                         self._metrics.forget_engine(name, state.engine.gpu_type)
+                        self._engine_time.gone(name)
                 for name, state in states.items():
                     if name not in self._watched:
                         task = asyncio.create_task(self._watch(state), name=f"probe {name}")
@@ -53,6 +69,11 @@ class Prober:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def last_look(self) -> None:
+        """After the last request: so that the engines' counters hold its tokens too."""
+        healthy = [state for state in self._pool.states() if state.healthy]
+        await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
         for count in itertools.count():
@@ -67,26 +88,35 @@ class Prober:
 
     async def probe(self, state: EngineState, *, measure: bool = True) -> None:
         engine = state.engine
+        up, sample = False, None
         try:
             async with self._session.get(engine.url + "/health", timeout=self._timeout) as response:
                 status = response.status
             if status == 200:
                 if measure:
-                    await self._measure(state)
+                    sample = await self._measure(state)
                 self._pool.mark_up(state)
+                up = True
             else:
                 self._pool.mark_down(state, f"/health says {status}")
         except TimeoutError:
             self._pool.missed(state, "/health does not answer in time")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._pool.mark_down(state, f"/health: {error}")
+        if up:
+            self._engine_time.alive(engine, self._clock(), sample)
+        else:
+            self._engine_time.missed(engine, self._clock(), down=state.healthy is False)
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
 
-    async def _measure(self, state: EngineState) -> None:
+    async def _measure(self, state: EngineState) -> Sample | None:
+        """Raises what the session raises, ValueError."""
         own = state.in_flight
         async with self._session.get(state.engine.url + "/metrics", timeout=self._timeout) as response:
             text = await response.read()
-        if response.status == 200:
-            found = {k: int(float(v)) for k, v in _GAUGES.findall(text)}
-            state.running, state.waiting = found.get(b"running", 0), found.get(b"waiting", 0)
-            state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
+        if response.status != 200:
+            return None
+        found = {k: int(float(v)) for k, v in _GAUGES.findall(text)}
+        state.running, state.waiting = found.get(b"running", 0), found.get(b"waiting", 0)
+        state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
+        return read_sample(text, self._clock())

@@ -81,7 +81,10 @@ class State:
     """Requests whose adapter was in no GPU slot."""
     disk_reads: int = 0
     """Requests whose adapter was not in the CPU cache either."""
+    ready: float = field(default_factory=time.time)
+    """When it had loaded its model; `started` is when its process began."""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generation_tokens: int = 0
     finished: int = 0
     _in_flight: int = 0
@@ -150,8 +153,8 @@ class State:
         self._cpu.clear()
         self._gpu.clear()
         self._prefixes.clear()
-        self.prompt_tokens = self.generation_tokens = self.finished = 0
-        self.started = time.time()
+        self.prompt_tokens = self.cached_tokens = self.generation_tokens = self.finished = 0
+        self.started = self.ready = time.time()
 
     # generation
 
@@ -167,7 +170,9 @@ class State:
             self.swaps += self._use(self._gpu, model, self.spec.max_loras)
             self.disk_reads += self._use(self._cpu, model, self.spec.max_cpu_loras)
         self.prompt_tokens += sum(asked.prompts)
-        return self._cached(asked)
+        cached = self._cached(asked)
+        self.cached_tokens += cached
+        return cached
 
     def end(self, asked: Asked, generated: int) -> None:
         self._in_flight -= 1
@@ -202,12 +207,16 @@ class State:
 
     def metrics(self, waiting: int) -> bytes:
         label = f'{{engine="0",model_name="{self.spec.base}"}}'
-        lines = [f"process_start_time_seconds {self.started:.2f}"]
+        lines = [
+            f"process_start_time_seconds {self.started:.2f}",
+            f"vllm:prompt_tokens_created{label} {self.ready!r}",
+        ]
         for name, kind, value in (
             ("num_requests_running", "gauge", float(self._in_flight)),
             ("num_requests_waiting", "gauge", float(waiting)),
             ("kv_cache_usage_perc", "gauge", min(1.0, self._in_flight / 256)),
             ("prompt_tokens_total", "counter", float(self.prompt_tokens)),
+            ("prompt_tokens_cached_total", "counter", float(self.cached_tokens)),
             ("generation_tokens_total", "counter", float(self.generation_tokens)),
         ):
             lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
@@ -227,6 +236,7 @@ class State:
             "swaps": self.swaps,
             "disk_reads": self.disk_reads,
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "generation_tokens": self.generation_tokens,
             "finished": self.finished,
         }

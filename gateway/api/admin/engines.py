@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
 from adapters.errors import ConflictError, NotFoundError
-from adapters.model import BaseModel, Engine, SlotState, check_name, dump
+from adapters.model import BaseModel, Engine, Purchase, SlotState, check_name, dump
 from adapters.store import Change
 from gateway.api.admin.common import Body, Json, Operator, Reading, change
 from gateway.api.admin.fleet import base_for, normal_url, verify
@@ -30,6 +31,14 @@ class NewEngine(Body):
     base: Label = Field(description="The base model, as the engine serves it.")
     gpu_type: Label = Field(description="What prices are given for.", examples=["H200"])
     gpu_count: Count = 1
+    region: str = Field(
+        "",
+        max_length=63,
+        pattern=r"^[ -~]*$",
+        description="Where its GPUs are paid for, as in the price book; empty: not said.",
+        examples=["eu-1"],
+    )
+    purchase: Purchase = "on_demand"
     slots: Count = Field(description="--max-loras")
     cpu_slots: Count | None = Field(None, description="--max-cpu-loras; as many as `slots` if left out.")
     max_rank: Count = Field(description="--max-lora-rank")
@@ -59,6 +68,8 @@ class NewEngine(Body):
             max_rank=self.max_rank,
             gpu_count=self.gpu_count,
             cpu_slots=cpu_slots,
+            region=self.region,
+            purchase=self.purchase,
         )
 
 
@@ -70,12 +81,14 @@ class NewState(Body):
 async def add_engine(body: NewEngine, state: StateDep, response: Response) -> Json:
     """Register an engine, or change what is known of it: 201 when it is new, 200 when it existed."""
     wanted = body.engine()
+    now = time.time_ns() // 1000
     listing = await verify(state.control, wanted) if body.verify else None
 
     async def plan(reading: Reading) -> tuple[list[Change], tuple[Engine | None, Engine, BaseModel]]:
         _check_url_free(reading, wanted)
         old = reading.catalog.engines.get(wanted.name)
-        new = replace(wanted, state=old.state if old else "active")
+        kept = {"state": old.state, "registered": old.registered} if old else {"registered": now}
+        new = replace(wanted, **kept)
         known = reading.catalog.bases.get(body.base)
         base = await base_for(known, body, listing)
         changes = []

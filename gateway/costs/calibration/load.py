@@ -39,13 +39,20 @@ class EngineUnderLoad:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits, trust_env=False)
         self._random = random.Random(self.seed)  # noqa: S311  # prompts, not secrets
+        try:
+            await self._introduce()
+        except BaseException:
+            await self._client.aclose()
+            raise
+        return self
+
+    async def _introduce(self) -> None:
         self.version = str((await self._get("/version")).get("version", ""))
         for model in (await self._get("/v1/models")).get("data", ()):
             if model.get("id") == self.model:
                 self.max_model_len = int(model.get("max_model_len") or 0)
         if not self.max_model_len:
             raise CalibrationError(f"{self.url} does not serve {self.model!r}, or does not tell its length.")
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()

@@ -4,7 +4,7 @@ import textwrap
 
 from prometheus_client import CollectorRegistry
 
-from gateway.metrics import METRICS, OTHER, UNKNOWN, LabelCap, Metrics
+from gateway.metrics import ALARMING, BOOKS, METRICS, OTHER, UNKNOWN, BookFigures, LabelCap, Metrics
 
 
 def sample(metrics, name, **labels):
@@ -14,8 +14,9 @@ def sample(metrics, name, **labels):
 def test_the_table_names_what_there_is_and_no_more():
     metrics = Metrics()
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
-    assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == set(METRICS) - {
-        "florin_adapter_info"  # told at the scrape, from the registry
+    assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == METRICS.keys() - {
+        "florin_adapter_info",  # told at the scrape, from the registry
+        *BOOKS,  # and from the ledger
     }
     assert all(help_text.endswith(".") for help_text in METRICS.values())
 
@@ -79,6 +80,44 @@ def test_every_method_shows_in_the_text():
     assert "duplicate" not in text.replace(METRICS["florin_usage_records_total"], "")
 
 
+def test_what_should_never_happen_is_shown_as_not_having_happened():
+    lines = Metrics().render().decode().splitlines()
+    assert {f'florin_usage_records_total{{result="{result}"}} 0.0' for result in ALARMING} <= set(lines)
+
+
+FIGURES = BookFigures(
+    at=7,
+    series={
+        "florin_gpu_busy_seconds_total": [(["a1", "H100"], 36.5)],
+        "florin_cost_total": [
+            (["acme/support", "H100", "USD", "usage"], 1.25),
+            (["", "H100", "USD", "idle"], 2.0),
+        ],
+        "florin_token_drift_ratio": [(["a1", "input"], -0.01)],
+        "florin_ledger_imbalance_nano_gpu_hours": [([], 0.0)],
+        "florin_bookkeeping_timestamp_seconds": [([], 1.8e9)],
+    },
+)
+SHOWN = [
+    'florin_gpu_busy_seconds_total{engine="a1",gpu_type="H100"} 36.5',
+    'florin_cost_total{adapter="acme/support",bucket="usage",currency="USD",gpu_type="H100"} 1.25',
+    'florin_cost_total{adapter="",bucket="idle",currency="USD",gpu_type="H100"} 2.0',
+    'florin_token_drift_ratio{engine="a1",token_type="input"} -0.01',
+    "florin_ledger_imbalance_nano_gpu_hours 0.0",
+    "florin_bookkeeping_timestamp_seconds 1.8e+09",
+]
+
+
+def test_what_the_ledger_tells_is_shown_as_it_was_found():
+    metrics = Metrics()
+    assert "# TYPE florin_cost_total counter" in metrics.render().decode()
+    assert not any(line in metrics.render().decode() for line in SHOWN)
+    metrics.show_books(FIGURES)
+    assert set(SHOWN) <= set(metrics.render().decode().splitlines())
+    metrics.show_books(BookFigures.of(FIGURES.document() | {"at": 8, "series": {}}))
+    assert not any(line in metrics.render().decode() for line in SHOWN)
+
+
 def test_an_engine_that_left_leaves_no_gauge():
     metrics = Metrics()
     metrics.engine_up("e", "H100", up=True)
@@ -99,17 +138,51 @@ def test_two_in_one_process_do_not_meet():
 
 WORKER = textwrap.dedent("""
     import sys
-    from gateway.metrics import Metrics
+    from gateway.metrics import BookFigures, Metrics
     metrics = Metrics()
     metrics.error("not_found")
     metrics.in_flight("e", 1)
     metrics.feed_connected(connected=True)
+    metrics.engine_up("e", "H100", up=True)
+    metrics.engine_up("gone", "H100", up=False)
+    metrics.forget_engine("gone", "H100")
+    metrics.show_books(BookFigures(1, {"florin_cost_total": [(["a", "H100", "USD", "usage"], 2.5)]}))
     if sys.argv[1] == "stay":
         print("ready", flush=True)
         sys.stdin.read()
     elif sys.argv[1] == "render":
         print(metrics.render().decode())
 """)
+
+
+MAKING = textwrap.dedent("""
+    import os, pathlib, subprocess, sys, threading
+    from gateway.metrics import Metrics
+    metrics = Metrics()
+    metrics.error("not_found")
+    directory = pathlib.Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = directory / f"counter_{dead.pid}.db"
+    left.touch()
+    being_made = directory / f"counter_{os.getppid()}.db"
+    being_made.touch()
+    threading.Timer(0.05, being_made.write_bytes, [bytes([8, 0, 0, 0]) + bytes(100)]).start()
+    print(metrics.render().decode(), left.exists(), being_made.exists())
+""")
+
+
+def test_a_worker_that_is_just_making_its_files_disturbs_no_scrape(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", MAKING],
+        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert 'florin_errors_total{code="not_found"} 1.0' in done.stdout
+    assert done.stdout.endswith("False True\n")
 
 
 def test_workers_are_summed_and_the_gauges_of_dead_ones_dropped(tmp_path):
@@ -128,3 +201,7 @@ def test_workers_are_summed_and_the_gauges_of_dead_ones_dropped(tmp_path):
     assert 'florin_errors_total{code="not_found"} 3.0' in text
     assert 'florin_in_flight{engine="e"} 2.0' in text
     assert "florin_feed_connected 1.0" in text
+    assert 'florin_engine_up{engine="e",gpu_type="H100"} 1.0' in text
+    assert 'engine="gone"' not in text
+    # What the ledger tells is everybody's, and no sum over workers.
+    assert 'florin_cost_total{adapter="a",bucket="usage",currency="USD",gpu_type="H100"} 2.5' in text
