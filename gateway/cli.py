@@ -9,9 +9,16 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import adapters, engines, keys, placement, prices, tenants
+from gateway.commands import adapters, calibrate, engines, keys, placement, prices, tenants
 from gateway.commands.cost import app as cost
+from gateway.commands.cost import bills as _bills  # noqa: F401  # joins the group
+from gateway.commands.cost import compare as _compare  # noqa: F401  # joins the group
+from gateway.commands.cost import export as _export  # noqa: F401  # joins the group
+from gateway.commands.cost import periods as _periods  # noqa: F401  # joins the group
+from gateway.commands.cost import proofs as _proofs  # noqa: F401  # joins the group
+from gateway.commands.cost import reconcile as _reconcile  # noqa: F401  # joins the group
 from gateway.commands.cost import report as _report  # noqa: F401  # joins the group
+from gateway.commands.cost import statement as _statement  # noqa: F401  # joins the group
 from gateway.commands.output import print_json, say
 
 app = typer.Typer(
@@ -31,6 +38,7 @@ app.add_typer(engines.app, name="engine")
 placement.register(app)
 app.add_typer(prices.prices, name="price")
 app.add_typer(cost.app, name="cost")
+calibrate.register(app)
 
 
 @app.command()

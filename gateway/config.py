@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -48,6 +56,20 @@ class Settings(BaseSettings):
     )
     ledger_url: str = Field(
         "", description="SQLAlchemy URL of the ledger. Empty: SQLite in the state directory."
+    )
+    retention_days: NonNegativeInt = Field(
+        400,
+        description="Days after which the usage records of closed months are removed; reports and closed "
+        "periods stay. 0: never.",
+    )
+    bookkeeping_interval: PositiveFloat = Field(
+        60.0, description="Seconds between two roll-ups of the ledger into the metrics, at least."
+    )
+    issuer: str = Field(
+        "Florin",
+        min_length=1,
+        max_length=100,
+        description="Name of the company that stands on statements and in FOCUS exports.",
     )
     artifact_dir: Path | None = Field(
         None,

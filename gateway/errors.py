@@ -37,7 +37,10 @@ CODES: dict[str, Code] = {
         400, _INVALID, "The engine refused the request.", "See the message, which is the engine's."
     ),
     "body_too_large": Code(
-        413, _INVALID, "The body exceeds FLORIN_MAX_BODY_BYTES.", "Send less, or raise the setting."
+        413,
+        _INVALID,
+        "The body exceeds FLORIN_MAX_BODY_BYTES, or a bill 64 MiB.",
+        "Send less, or raise the setting.",
     ),
     "method_not_allowed": Code(
         405, _INVALID, "The path exists, but not for this method.", "Use the method that `allow` names."
@@ -68,6 +71,12 @@ CODES: dict[str, Code] = {
         _INVALID,
         "The adapter failed a check; `findings` lists each with what was found and expected.",
         "Mend it.",
+    ),
+    "bill_rejected": Code(
+        422,
+        _INVALID,
+        "A bill's file cannot be read; `findings` lists the bad lines.",
+        "Mend, map or rename what the message names.",
     ),
     "engine_rejected": Code(422, _INVALID, "The engine cannot serve as registered.", "See the message."),
     # our side
@@ -100,6 +109,18 @@ CODES: dict[str, Code] = {
     ),
     "ledger_unavailable": Code(
         503, _SERVER, "The ledger's database is away.", "Retry; nothing metered is lost meanwhile."
+    ),
+    "cannot_close": Code(
+        409,
+        "conflict_error",
+        "The month cannot be closed now, or was closed on other terms.",
+        "The message says what to do first.",
+    ),
+    "missing_price": Code(
+        409,
+        "conflict_error",
+        "A cost is asked for that the price book cannot tell; the message names each price that is missing.",
+        "`florin price add`.",
     ),
     "metering_unavailable": Code(
         503, _SERVER, "The usage log cannot be written, and FLORIN_WAL_FULL is `refuse`.", "Free disk space."

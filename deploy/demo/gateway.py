@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,12 +31,16 @@ class GatewayError(Exception):
 class Gateway:
     """Mutable state: the process, and its URL once it listens."""
 
-    def __init__(self, state_dir: Path, log: Path, *, port: int = 0) -> None:
+    def __init__(
+        self, state_dir: Path, log: Path, *, port: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`settings`: more FLORIN_* variables."""
         self.state_dir = state_dir
         self.operator_key = f"fl-operator-{secrets.token_urlsafe(24)}"
         self.url = ""
         self._log = log
         self._port = port
+        self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -45,6 +50,11 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process, "not launched"
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -60,6 +70,7 @@ class Gateway:
             "FLORIN_PORT": str(self._port),
             "FLORIN_OPERATOR_KEY": self.operator_key,
             "FLORIN_SHUTDOWN_GRACE": "5",
+            **self._settings,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH")))),
         }
         with self._log.open("ab") as log:

@@ -10,6 +10,9 @@ from rich.table import Table
 
 from deploy.demo.stack import Customer
 
+_PARTS = {"retry_waste": "retries", "startup": "start-up", "headroom": "headroom", "idle": "idle"}
+"""What else than answers the GPUs' time goes into."""
+
 
 def customer_table(customers: Sequence[Customer]) -> Table:
     table = Table("customer", "API key", "adapter", "content", "speaks like")
@@ -51,10 +54,14 @@ def cost_table(report: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right")
     for row in report["rows"]:
         table.add_row(row["tenant"], row["adapter"] or "(base model)", row["gpu_type"], *_figures(row))
-    totals = report["totals"]
-    if isinstance(totals, dict):
+    table.add_section()
+    table.add_row("all customers", "", "", *_figures(report["totals"]), style="bold")
+    for part, label in _PARTS.items():
+        if part in report and report[part]["totals"]["gpu_seconds"]:
+            table.add_row(label, "", "", *_figures(report[part]["totals"]))
+    if "whole" in report:
         table.add_section()
-        table.add_row("all", "", "", *_figures(totals), style="bold")
+        table.add_row("the GPUs' bill", "", "", *_figures(report["whole"]), style="bold")
     return table
 
 

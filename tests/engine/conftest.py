@@ -16,7 +16,7 @@ from rich.console import Console
 
 from deploy.demo.cache import cache_home, locked
 from deploy.demo.engine_env import EngineEnv, ensure_engine_env
-from deploy.demo.engines import Fleet
+from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel, ensure_demo_model
 
 HERE = Path(__file__).parent
@@ -49,7 +49,9 @@ def fleet(
     logs = tmp_path_factory.mktemp("engines")
     with (
         locked(cache_home() / "engine-tests.lock", on_wait=lambda: None),
-        Fleet(engine_env, demo_model, logs=logs) as started,
+        Fleet(
+            engine_env, demo_model, logs=logs, options=EngineOptions(extra=("--enable-log-requests",))
+        ) as started,
     ):
         started.start()
         yield started

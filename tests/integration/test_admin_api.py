@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -92,6 +93,7 @@ PATHS = [
     ("POST", "adapters/acme/x/rollback"),
     ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("DELETE", "engines/a1"),
     ("GET", "placement"), ("GET", "explain/acme/x"),
+    ("GET", "calibrations"), ("POST", "calibrations"),
 ]  # fmt: skip
 
 
@@ -231,9 +233,14 @@ async def test_another_worker_hears_within_a_second_and_answers_what_this_one_wr
 async def test_an_engines_life(gateway, admin, engine, model):
     new = await admin.post("engines", json=registration(engine, base_aliases=["org/base"]))
     assert new.status_code == 201, new.text
+    registered = new.json()["registered"]
+    assert abs(registered - time.time_ns() // 1000) < 60_000_000
     assert new.json() | {"health": ""} == {
         **registration(engine),
         "gpu_count": 1,
+        "region": "",
+        "purchase": "on_demand",
+        "registered": registered,
         "cpu_slots": 2,
         "state": "active",
         "health": "",
@@ -248,6 +255,8 @@ async def test_an_engines_life(gateway, admin, engine, model):
     assert (await admin.put("engines/a1/state", json={"state": "cordoned"})).json()["state"] == "cordoned"
     same = await admin.post("engines", json=registration(engine, url=engine.url + "/v1/"))
     assert (same.status_code, same.json()["state"]) == (200, "cordoned")
+    spot = await admin.post("engines", json=registration(engine, region="eu-1", purchase="spot"))
+    assert [spot.json()[k] for k in ("region", "purchase", "registered")] == ["eu-1", "spot", registered]
     changed = await admin.post("engines", json=registration(engine, slots=4, gpu_type="H100"))
     assert (changed.status_code, changed.json()["slots"], changed.json()["cpu_slots"]) == (200, 4, 4)
     assert [e["gpu_type"] for e in (await admin.get("engines")).json()["data"]] == ["H100"]
@@ -280,6 +289,9 @@ async def test_an_engine_comes_up(admin, engine):
         ({"gpu_type": "a\nb"}, "gpu_type"),
         ({"base_config": "relative/config.json"}, "base_config"),
         ({"gpu": "H200"}, "gpu"),
+        ({"purchase": "stolen"}, "purchase"),
+        ({"region": "eu\n1"}, "region"),
+        ({"region": "r" * 64}, "region"),
     ],
 )
 async def test_a_registration_that_cannot_be_right_is_refused(admin, fields, param):

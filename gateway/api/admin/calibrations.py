@@ -8,15 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.api.admin.common import Body, Json
+from gateway.api.admin.common import Body, Json, Operator
 from gateway.api.admin.engines import Label
-from gateway.api.deps import FinanceKey, OperatorKey, StateDep
-from gateway.api.finance.common import only_staff
+from gateway.api.deps import StateDep
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 
-router = APIRouter(prefix="/calibrations", tags=["calibrations"])
+router = APIRouter(prefix="/calibrations", tags=["calibrations"], dependencies=[Operator])
 
 Picoseconds = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -43,7 +42,7 @@ class NewCalibration(Body):
 
 
 @router.post("", status_code=201)
-async def add(body: NewCalibration, _: OperatorKey, state: StateDep) -> Json:
+async def add(body: NewCalibration, state: StateDep) -> Json:
     """Keep a calibration. Hours from `valid_from` on are divided by it; those before stay as they are."""
     weights = body.weights_ps.model_dump()
     if not any(weights.values()):
@@ -67,7 +66,6 @@ async def add(body: NewCalibration, _: OperatorKey, state: StateDep) -> Json:
 
 
 @router.get("")
-async def show(key: FinanceKey, state: StateDep) -> Json:
+async def show(state: StateDep) -> Json:
     """All calibrations, newest first."""
-    only_staff(key)
     return {"data": [c.json() for c in await state.books.run(list_calibrations)]}

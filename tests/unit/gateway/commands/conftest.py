@@ -32,6 +32,14 @@ class FakeGateway:
         return CliRunner().invoke(app, args, env={"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY})
 
 
+def _read(raw: bytes) -> Any:
+    """JSON, or a file as it is."""
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return raw
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeGateway]:
     gateway = FakeGateway()
@@ -39,7 +47,7 @@ def fake() -> Iterator[FakeGateway]:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-            gateway.asked.append((self.command, self.path, json.loads(raw) if raw else None))
+            gateway.asked.append((self.command, self.path, _read(raw)))
             gateway.keys.append(self.headers.get("authorization"))
             unknown = {
                 "error": {"message": f"No {self.path}.", "type": "", "param": None, "code": "not_found"}

@@ -1,0 +1,284 @@
+"""Promise 5 on real engines: thousands of mixed requests, clients that hang up, engines and gateway workers
+killed, the database away, the log shipped twice: every attempt is in the ledger once, with what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from deploy.demo.engines import Fleet
+from deploy.demo.gateway import Gateway
+from deploy.demo.model import DemoModel
+from tests.engine.crowd import TOKENS, Crowd, Seen
+from tests.postgres import Postgres
+
+TENANTS = ("acme", "bolt", "corgi", "delta")
+REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "2000"))
+WORKER_KILLS = 5
+ENGINE_KILLS = 2
+AWAY_SECONDS = 60
+SEED = 20261121
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Counters:
+    """An engine process's own counts. Mutable: the last seen."""
+
+    began: float = 0.0
+    prompt: int = 0
+    completion: int = 0
+
+    @classmethod
+    def read(cls, url: str) -> Counters:
+        text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
+        found = {
+            name: float(value)
+            for name, value in re.findall(
+                r"^(process_start_time_seconds|vllm:(?:prompt|generation)_tokens_total)(?:\{[^}]*\})? (\S+)",
+                text,
+                re.MULTILINE,
+            )
+        }
+        return cls(
+            found["process_start_time_seconds"],
+            int(found["vllm:prompt_tokens_total"]),
+            int(found["vllm:generation_tokens_total"]),
+        )
+
+
+@dataclass
+class Fire:
+    """What is done to the installation while the crowd asks. Mutable: what has been done."""
+
+    gateway: Gateway
+    fleet: Fleet
+    database: Postgres | None
+    copies: Path
+    draw: random.Random
+    worker_kills: int = 0
+    engine_kills: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def kill_workers(self) -> None:
+        for _ in range(WORKER_KILLS):
+            await asyncio.sleep(self.draw.uniform(3, 6))
+            workers = [p.pid for p in psutil.Process(self.gateway.pid).children() if is_worker(p)]
+            if workers:
+                os.kill(self.draw.choice(workers), signal.SIGKILL)
+                self.worker_kills += 1
+
+    async def kill_engines(self) -> None:
+        for number in range(ENGINE_KILLS):
+            await asyncio.sleep(self.draw.uniform(4, 8))
+            engine = self.fleet.engines[number % len(self.fleet.engines)]
+            await asyncio.to_thread(engine.kill)
+            self.engine_kills += 1
+            await asyncio.to_thread(self.fleet.restart, engine.index)
+
+    async def take_the_database_away(self) -> None:
+        if self.database is not None:
+            await asyncio.sleep(5)
+            await asyncio.to_thread(self.database.kill)
+            await asyncio.sleep(AWAY_SECONDS)
+            await asyncio.to_thread(self.database.start)
+
+    async def copy_logs(self) -> None:
+        """The logs as they are now and then, to be shipped once more at the end."""
+        usage = self.gateway.state_dir / "usage"
+        for number in range(1000):
+            if self.over.is_set():
+                return
+            for directory in usage.iterdir():
+                target = self.copies / f"again-{number}-{directory.name}"
+                shutil.copytree(directory, target, ignore=shutil.ignore_patterns("shipped", "lock", ".*"),
+                                copy_function=copy_if_there)  # fmt: skip
+            await asyncio.sleep(4)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "gateway.workers" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def copy_if_there(source: str, target: str) -> None:
+    """Segments go once they are shipped."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(source, target)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
+    """None: SQLite in the state directory. Else a server of this test's own, which it may kill."""
+    if request.param == "sqlite":
+        yield None
+        return
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def gateway(
+    mended_fleet: Fleet, demo_model: DemoModel, database: Postgres | None, tmp_path: Path
+) -> Iterator[Gateway]:
+    """`florin serve` with two workers, a process of its own, and what an operator would register."""
+    settings = {
+        "FLORIN_LEDGER_URL": database.url("postgres") if database else "",
+        "FLORIN_WORKERS": "2",
+        "FLORIN_PLACEMENT_TIMEOUT": "60",
+        "FLORIN_PROBE_INTERVAL": "0.5",
+        "FLORIN_PROBE_TIMEOUT": "5",
+    }
+    with Gateway(tmp_path / "state", tmp_path / "gateway.log", settings=settings) as started:
+        started.launch()
+        started.wait()
+        for engine, gpu_type in zip(mended_fleet.engines, ("h100", "l40s"), strict=True):
+            body = {
+                "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
+                "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
+            }  # fmt: skip
+            started.call("POST", "/admin/v1/engines", body)
+        for tenant in TENANTS:
+            started.call("POST", "/admin/v1/tenants", {"name": tenant})
+            source = str(demo_model.adapters[tenant].path)
+            started.call("POST", "/admin/v1/adapters", {"adapter": f"{tenant}/support", "source": source})
+        yield started
+
+
+def crowd_of(gateway: Gateway) -> Crowd:
+    keys = {
+        tenant: gateway.call("POST", "/admin/v1/keys", {"tenant": tenant, "role": "tenant"})["key"]
+        for tenant in TENANTS
+    }
+    return Crowd(f"{gateway.url}/v1", keys, random.Random(SEED))
+
+
+def records_of(gateway: Gateway) -> list[Record]:
+    """Every record of the ledger, page by page, as an analyst would pull them."""
+    found: list[Record] = []
+    page: dict[str, Any] = {"next": ""}
+    while page["next"] is not None:
+        more = {"after": page["next"]} if page["next"] else {}
+        page = gateway.call(
+            "GET", "/finance/v1/usage", limit="1000", **{"from": "2020-01-01", "to": "2100-01-01"}, **more
+        )
+        found += page["data"]
+    return found
+
+
+def settle(gateway: Gateway, seconds: float = 60) -> None:
+    """Until no directory of a dead worker is left, and nothing runs any more."""
+    usage = gateway.state_dir / "usage"
+    deadline = time.monotonic() + seconds
+    while True:
+        living = {p.pid for p in psutil.Process(gateway.pid).children() if is_worker(p)}
+        names = [d.name for d in usage.iterdir() if not d.name.startswith(".")]
+        left = [name for name in names if int(name.split("-")[0]) not in living]
+        if not left:
+            return
+        assert time.monotonic() < deadline, f"nobody has closed {left}"
+        time.sleep(0.2)
+
+
+def check_requests(seen: list[Seen], records: list[Record]) -> None:
+    """What each client saw, against the ledger."""
+    by_request: dict[str, list[Record]] = {}
+    for record in records:
+        by_request.setdefault(record["request_id"], []).append(record)
+    for one in seen:
+        mine = by_request.get(one.request_id, [])
+        if one.finished:
+            delivered = [r for r in mine if r["billable"]]
+            assert len(delivered) == 1, f"{one} is in the ledger {len(delivered)} times"
+            (record,) = delivered
+            assert (record["outcome"], record["usage_source"]) == ("ok", "engine_final"), (one, record)
+            assert record["tenant"] == one.tenant
+            assert record["completion_tokens"] == one.asked, (one, record)
+            if one.usage:
+                assert (record["prompt_tokens"], record["completion_tokens"]) == one.usage, (one, record)
+        elif one.request_id:
+            assert mine, f"{one} reached an engine, and is not in the ledger"
+
+
+def attempts_in(log: Path) -> set[tuple[str, int]]:
+    """The attempts that an engine took in, by its own log."""
+    found = re.findall(r"Received request \S*?(req-[0-9a-f]{24})-(\d+)", log.read_text(errors="replace"))
+    return {(request, int(attempt)) for request, attempt in found}
+
+
+@pytest.mark.timeout(900)
+async def test_every_attempt_is_in_the_ledger_once(
+    gateway: Gateway, mended_fleet: Fleet, database: Postgres | None, tmp_path: Path
+):
+    crowd = crowd_of(gateway)
+    fire = Fire(gateway, mended_fleet, database, tmp_path / "copies", random.Random(SEED))
+    fire.copies.mkdir()
+    began = time.time()
+    async with asyncio.TaskGroup() as group:
+        work = [
+            group.create_task(w)
+            for w in (fire.kill_workers(), fire.kill_engines(), fire.take_the_database_away())
+        ]
+        group.create_task(fire.copy_logs())
+        await crowd.run(REQUESTS, at_once=24, aborts=0.15)
+        while not all(task.done() for task in work):  # the fire goes on: so does the crowd
+            await crowd.run(50, at_once=24, aborts=0.15)
+        fire.over.set()
+    assert (fire.worker_kills, fire.engine_kills) == (WORKER_KILLS, ENGINE_KILLS)
+    await asyncio.sleep(2)
+    await asyncio.to_thread(settle, gateway)
+    records = await asyncio.to_thread(records_of, gateway)
+
+    ids = [record["id"] for record in records]
+    assert len(ids) == len(set(ids))
+    attempts = Counter((r["request_id"], r["attempt"]) for r in records)
+    assert set(attempts.values()) == {1}
+    check_requests(crowd.seen, records)
+    outcomes = Counter(one.kind for one in crowd.seen if one.finished)
+    assert sum(outcomes.values()) > REQUESTS / 2, "too few were served for this to show anything"
+    for engine in mended_fleet.engines:
+        reached = attempts_in(engine.log)
+        assert reached - set(attempts) == set(), "an engine took in attempts that the ledger does not know"
+
+    # Sums, for the processes that are there to be asked: what was seen to the end counts exactly; what broke
+    # off was counted as far as it was seen, and the engine may have gone on to what was asked for.
+    for engine in mended_fleet.engines:
+        own = Counters.read(engine.url)
+        since = max(own.began, began) * 1e6
+        mine = [r for r in records if r["engine"] == f"e{engine.index}" and r["dispatched"] >= since]
+        exact = [r for r in mine if r["usage_source"] == "engine_final"]
+        partial = [r for r in mine if r["usage_source"] != "engine_final"]
+        counted = sum(r["completion_tokens"] for r in exact)
+        seen = counted + sum(r["completion_tokens"] for r in partial)
+        most = counted + len(partial) * TOKENS[1] * 4
+        assert seen <= own.completion <= most, (engine.url, seen, own.completion, most)
+
+    # The same log once more: nothing changes.
+    for copy in fire.copies.iterdir():
+        copy.rename(gateway.state_dir / "usage" / copy.name.replace("again", "1"))
+    await asyncio.to_thread(settle, gateway, 120)
+    again = await asyncio.to_thread(records_of, gateway)
+    assert {r["id"]: r for r in again} == {r["id"]: r for r in records}
+    assert len(again) == len(records)
