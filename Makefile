@@ -23,7 +23,7 @@ demo: $(READY)
 
 test: $(READY)
 	@$(BIN)/python -m deploy.demo.model
-	$(BIN)/python -m pytest -n 2 $(FAST)
+	$(if $(FAST),$(BIN)/python -m pytest -n 2 $(FAST))
 	$(BIN)/python -m pytest tests/engine $(ARGS)
 
 check: $(READY)

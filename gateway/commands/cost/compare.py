@@ -46,23 +46,25 @@ def _people(body: Json) -> None:
         f"({_percent(work['utilisation'])} used); it cost {cost}."
     )
     columns = (
-        "GPU type", "region", "purchase", "per GPU-hour", "discount", "speed", "speed is",
-        f"per {reference}-hour", "busy hours", "cost if busy", "hours", f"cost {currency}", "",
+        "GPU", "per hour", "speed", "", f"per {reference}-hour", "busy hours", "if busy", "hours",
+        f"cost {currency}", "",
     )  # fmt: skip  # one name a line says no more
     rows = [
         [
-            row["gpu_type"], row["region"], row["purchase"], _money(row["rate_per_gpu_hour"]),
-            _percent(row["discount"]), _maybe(row["speedup"], 3), _how(row), _maybe(row["effective_rate"], 4),
-            _maybe(row["busy_gpu_hours"], 2), _maybe(row["busy_cost"], 2), _maybe(row["loaded_gpu_hours"], 2),
-            _maybe(row["loaded_cost"], 2), Text("cheapest", "bold") if row["cheapest"] else Text(""),
+            _gpu(row), _money(row["rate_per_gpu_hour"]), _maybe(row["speedup"], 3), row["speedup_is"],
+            _maybe(row["effective_rate"], 4), _maybe(row["busy_gpu_hours"], 2), _maybe(row["busy_cost"], 2),
+            _maybe(row["loaded_gpu_hours"], 2), _maybe(row["loaded_cost"], 2),
+            Text("cheapest", "bold") if row["cheapest"] else Text(""),
         ]
         for row in body["rows"]
     ]  # fmt: skip  # as the columns
-    show(table(columns, rows, right=(*columns[3:6], *columns[7:12])))
+    show(table(columns, rows, right=(*columns[1:3], *columns[4:9])))
     note(
-        f"The same work, if nothing stood idle (cost if busy), or with {_percent(work['utilisation'])} of "
+        f"The same work, if nothing stood idle (if busy), or with {_percent(work['utilisation'])} of "
         f"the hours used, as in {clean(body['month'])} (cost {currency})."
     )
+    for source, names in _sources(body["rows"]).items():
+        note(f"The speed of {', '.join(names)} is as stated: {clean(source)}.")
     for name in actual["left_out"]:
         note(f"What ran on {clean(name)} is left out: {_advice(name, reference)}")
     for name in dict.fromkeys(row["gpu_type"] for row in body["rows"] if row["speedup"] is None):
@@ -78,9 +80,21 @@ def _advice(gpu_type: str, reference: str) -> str:
     )
 
 
-def _how(row: Json) -> str:
-    how, source = row["speedup_is"], row["speedup_source"]
-    return f"{how}: {clean(source)}" if source else how
+def _gpu(row: Json) -> str:
+    """`H100 spot in eu-west, -64.0 %`: what is bought."""
+    where = f" in {row['region']}" if row["region"] else ""
+    discount = "" if row["discount"] is None else f", -{_percent(row['discount'])}"
+    return f"{row['gpu_type']} {row['purchase'].replace('_', ' ')}{where}{discount}"
+
+
+def _sources(rows: list[Json]) -> dict[str, list[str]]:
+    """Who stated a speed → of which GPU types."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        names = found.setdefault(row["speedup_source"], []) if row["speedup_source"] else []
+        if row["gpu_type"] not in names:
+            names.append(clean(row["gpu_type"]))
+    return found
 
 
 def _maybe(text: str | None, places: int) -> str:

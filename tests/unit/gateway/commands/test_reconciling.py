@@ -208,8 +208,9 @@ def test_a_comparison_marks_the_cheapest_and_tells_what_is_measured(fake):
     )
     assert done.exit_code == 0, done.output
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
-    assert rows[1] == "L40 - spot 0.10 90.0 % 0.500 stated: a blog 0.2000 10.00 1.00 20.00 2.00 cheapest"
-    assert rows[2] == "B200 - spot 0.10 - - unknown - - - - -"
+    assert rows[1] == "L40 spot, -90.0 % 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 cheapest"
+    assert rows[2] == "B200 spot 0.10 - unknown - - - - -"
+    assert "The speed of L40 is as stated: a blog." in done.stderr
     assert "50.0 % used); it cost 40.00 USD" in done.stderr
     assert "What ran on TPU is left out: calibrate TPU and A100" in done.stderr
     assert "The speed of B200 is unknown: calibrate B200 and A100" in done.stderr

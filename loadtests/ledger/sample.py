@@ -1,0 +1,162 @@
+"""`python -m loadtests.ledger.sample DIRECTORY`: a small month to try finance's commands on.
+
+October 2026 of three customers on two engines: a ledger, and a bill of the provider that does not quite agree
+with it. Deterministic. Nothing else is in the directory, so `FLORIN_STATE_DIR=DIRECTORY florin serve` serves
+no models, but every question about that month.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import insert
+
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices import add_price
+from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
+from gateway.metering.schema import engine_counters, engine_spans
+
+MONTH = month("2026-10")
+MODEL = "llama-3.1-8b"
+ENGINES = {"h100-0": ("H100", 0.55), "l40s-1": ("L40S", 0.30)}
+"""GPU type, and the share of time in which something runs."""
+CUSTOMERS = {"acme": (("support", 5), ("sales", 2)), "bolt": (("support", 4),), "corgi": (("support", 2),)}
+"""Adapters and how often they are called."""
+OUTCOMES = (Outcome.OK,) * 96 + (Outcome.CLIENT_ABORT,) * 3 + (Outcome.FAILOVER,)
+STARTUP = 150_000_000
+MAINTENANCE = (MONTH.start + 14 * 24 * HOUR + 2 * HOUR, MONTH.start + 14 * 24 * HOUR + 5 * HOUR)
+"""Engine l40s-1 was down, and its GPU was paid for."""
+
+
+def records() -> Iterator[UsageRecord]:
+    draw = random.Random(10)
+    adapters = [(t, name, often) for t, mine in CUSTOMERS.items() for name, often in mine]
+    for engine, (gpu_type, load) in ENGINES.items():
+        at, number = MONTH.start + STARTUP, 0
+        while at < MONTH.end - HOUR:
+            tenant, name, _ = draw.choices(adapters, [often for *_, often in adapters])[0]
+            took = round(draw.lognormvariate(3.8, 0.6) * 1e6)
+            number += 1
+            if not (engine == "l40s-1" and at + took > MAINTENANCE[0] and at < MAINTENANCE[1]):
+                yield _record(draw, f"req-{engine}-{number:08}", (tenant, name), (engine, gpu_type), at, took)
+            at += round(took / load)
+
+
+def _record(
+    draw: random.Random, request: str, adapter: tuple[str, str], engine: tuple[str, str], at: int, took: int
+) -> UsageRecord:
+    outcome = draw.choice(OUTCOMES)
+    prompt = draw.randint(200, 3000)
+    completion = round(took / 1e6 * draw.uniform(25, 45) * (0.4 if outcome is not Outcome.OK else 1))
+    return UsageRecord(
+        id=record_id(request, 1),
+        request_id=request,
+        attempt=1,
+        tenant=adapter[0],
+        key_id=f"key-{adapter[0]}",
+        adapter="/".join(adapter),
+        version="v1" if at < MONTH.start + 20 * 24 * HOUR else "v2",
+        base_model=MODEL,
+        engine=engine[0],
+        gpu_type=engine[1],
+        gpu_count=1,
+        dispatched=at,
+        first_token=at + took // 50,
+        ended=at + took,
+        prompt_tokens=prompt,
+        cached_tokens=draw.choice((0, 0, prompt // 2)) // 16 * 16,
+        completion_tokens=completion,
+        reasoning_tokens=0,
+        n=1,
+        usage_source=(
+            UsageSource.ENGINE_FINAL if outcome is Outcome.OK else UsageSource.ENGINE_PARTIAL
+        ).value,
+        outcome=outcome.value,
+        billable=outcome is not Outcome.FAILOVER,
+    )
+
+
+def fill(ledger: Ledger) -> None:
+    """An empty ledger becomes one with the month in it."""
+    for gpu_type, rate, speedup in (("H100", "2.99", "1"), ("L40S", "0.99", "0.31"), ("H200", "3.79", "1.4")):
+        add_price(
+            ledger, gpu_type=gpu_type, rate=rate, currency="USD", purchase="on_demand", region="",
+            valid_from=0, valid_to=None, now=MONTH.start, speedup=None if gpu_type == "H100" else speedup,
+            speedup_reference=None if gpu_type == "H100" else "H100",
+            speedup_source=None if gpu_type == "H100" else "our load test of September",
+        )  # fmt: skip
+    made = sorted(records(), key=lambda record: record.ended or 0)
+    for start in range(0, len(made), 500):
+        ledger.insert(made[start : start + 500])
+    with ledger.write() as connection:
+        connection.execute(insert(engine_spans), list(_spans()))
+        connection.execute(insert(engine_counters), list(_counters(made)))
+        mark_dirty(
+            connection,
+            [(h, e, g, 1) for e, (g, _) in ENGINES.items() for h in range(MONTH.start, MONTH.end, HOUR)],
+        )
+
+
+def _spans() -> Iterator[dict[str, object]]:
+    for engine, (gpu_type, _) in ENGINES.items():
+        common = {
+            "engine": engine, "worker": "sample", "gpu_type": gpu_type, "gpu_count": 1, "region": "",
+            "purchase": "on_demand", "base_model": MODEL,
+        }  # fmt: skip
+        up = [(MONTH.start + STARTUP, MONTH.end)]
+        if engine == "l40s-1":
+            up = [(MONTH.start + STARTUP, MAINTENANCE[0]), (MAINTENANCE[1], MONTH.end)]
+        yield {**common, "phase": "startup", "started": MONTH.start, "seen": MONTH.start + STARTUP}
+        for began, seen in up:
+            yield {**common, "phase": "up", "started": began, "seen": seen}
+
+
+def _counters(made: list[UsageRecord]) -> Iterator[dict[str, object]]:
+    """As the engines would count: what Florin saw, what ran on unseen after a hang-up, and one health check
+    that somebody sent past Florin."""
+    for engine in ENGINES:
+        own: Counter[str] = Counter(prompt_tokens=10, completion_tokens=1)
+        for record in (r for r in made if r.engine == engine):
+            own["prompt_tokens"] += record.prompt_tokens
+            own["cached_tokens"] += record.cached_tokens or 0
+            own["completion_tokens"] += record.completion_tokens + (record.outcome != Outcome.OK) * 7
+        yield {"engine": engine, "epoch": MONTH.start, "hour": MONTH.end - HOUR, "at": MONTH.end - 1, **own}
+
+
+def bill() -> str:
+    """The provider charges whole months, whatever ran, and a GPU that nobody remembers."""
+    head = "start,end,resource,gpu_type,region,purchase,gpu_hours,cost,currency,description\n"
+    hours = (MONTH.end - MONTH.start) // HOUR
+    time = "2026-10-01,2026-11-01"
+    lines = [
+        f"{time},{engine},{gpu_type},,on_demand,{hours},{hours * rate / 100:.2f},USD,1 x {gpu_type}\n"
+        for (engine, (gpu_type, _)), rate in zip(ENGINES.items(), (299, 99), strict=True)
+    ]
+    return head + "".join(lines) + f"{time},h100-9,H100,,on_demand,24,71.76,USD,left over from a trial\n"
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m loadtests.ledger.sample DIRECTORY\n")
+        return 2
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "ledger.db"
+    if path.exists():
+        sys.stderr.write(f"{path} is there already: name another directory.\n")
+        return 1
+    ledger = Ledger(f"sqlite:///{path}")
+    fill(ledger)
+    ledger.close()
+    (directory / "bill.csv").write_text(bill())
+    sys.stdout.write(f"October 2026 lies in {directory}: ledger.db and bill.csv.\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
