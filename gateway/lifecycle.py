@@ -150,10 +150,12 @@ class Lifecycle:
         ]
         request_id = f"{exchange.request_id}-{journey.attempts}"
         relay = Relay(exchange, call, target, lease, record)
+        sent = False
         try:
             await record.logged()  # before the engine hears of it
             if not self.meter.accepting:
                 raise unmetered()
+            sent = True
             async with self.upstream.post(
                 engine, call.endpoint.path, payload, request_id, target
             ) as response:
@@ -170,7 +172,7 @@ class Lifecycle:
                 raise self._engine_lost(lease, record) from None
             # Hung up on, or cut off by our own shutdown: then nobody can say that it was delivered.
             outcome = Outcome.CLIENT_ABORT if exchange.hung_up else Outcome.ORPHANED
-            record.end(outcome, billable=exchange.hung_up, exact=False)
+            record.end(outcome, billable=exchange.hung_up, exact=False, worked=sent)
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # unless it has ended

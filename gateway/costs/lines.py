@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal_column, null, select
 
-from gateway.costs.periods import DAY, HOUR, Period, iso, month, months
+from gateway.costs.periods import DAY, HOUR, LAST_HOUR, Period, iso, month, months
 from gateway.costs.prices import PriceBook, Rate, read_prices
 from gateway.metering.ledger import Ledger
 from gateway.metering.schema import rollups as table
@@ -105,7 +105,7 @@ def read_lines(
 
 def effective(period: Period) -> Period:
     """The whole hours that the period touches: what is told of it."""
-    return Period(period.start - period.start % HOUR, period.end + -period.end % HOUR)
+    return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
 def _within(period: Period) -> ColumnElement[bool]:

@@ -36,6 +36,10 @@ def micros(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
+LAST_HOUR = micros(datetime(9999, 12, 31, 23, tzinfo=UTC))
+"""The last that can be written."""
+
+
 def iso(at: int) -> str:
     """`2026-11-01T00:00:00Z`, with as many places of a second as it has."""
     when = _EPOCH + timedelta(microseconds=at)

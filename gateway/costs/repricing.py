@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from gateway.costs.periods import HOUR, month
 from gateway.metering.ledger import PoolHour
-from gateway.metering.schema import periods, pool_hours
+from gateway.metering.schema import dirty_hours, periods, pool_hours
 
 if TYPE_CHECKING:
     from gateway.costs.prices import PriceBook
@@ -36,6 +36,7 @@ def stale(
 ) -> Iterator[PoolHour]:
     """Pool-hours to be rolled up anew when a price of `gpu_type` for [start, end) makes `new` of `old`."""
     cut = {at - at % HOUR for at in (start, end) if at is not None and at % HOUR}
+    yield from marked(connection, gpu_type, dirty_hours.c.hour.in_(cut))
     table = pool_hours.c
     touched = [table.hour >= start - start % HOUR, table.hour < opened]
     if end is not None:
@@ -48,6 +49,15 @@ def stale(
         hour, engine, _, gpu_count = place
         if hour in cut or differs(gpu_type, region, purchase, hour):
             yield hour, engine, gpu_type, gpu_count
+
+
+def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[PoolHour]:
+    """Pool-hours that wait to be rolled up. Somebody may be computing them just now as they were: what
+    changes them marks them again, or its mark would go with theirs."""
+    mark = dirty_hours.c
+    query = select(mark.hour, mark.engine, mark.gpu_type, mark.gpu_count)
+    rows = connection.execute(query.where(mark.gpu_type == gpu_type, where))
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
 
 
 def _differs(old: PriceBook, new: PriceBook) -> Callable[[str, str, str, int], bool]:

@@ -225,6 +225,6 @@ def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:
                 continue  # torn or damaged: what came before it stands
             if record.kind == "final":
                 still.pop(record.id, None)
-            else:
-                still[record.id] = record
+            elif (held := still.get(record.id)) is None or held.seq <= record.seq:
+                still[record.id] = record  # a new segment has what is known now before what waited unsynced
     return list(still.values())

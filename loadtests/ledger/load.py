@@ -61,7 +61,7 @@ def _bulk(url: str) -> Iterator[Put]:
 def _into_sqlite(path: str) -> Iterator[Put]:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")  # a month that is lost is made again
-    connection.execute("PRAGMA cache_size = -3000000")  # random ids: the whole index is written to at a time
+    connection.execute("PRAGMA cache_size = -1500000")  # random ids: the whole index is written to at a time
     statement = f"INSERT INTO usage_records ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
 
     def put(rows: list[Row]) -> None:

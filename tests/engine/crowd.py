@@ -109,8 +109,9 @@ class Crowd:
         raw = await create(messages=messages, stream=True, **options)
         seen.request_id = raw.headers["x-request-id"]
         usage = None
-        async for chunk in raw.parse():
-            usage = chunk.usage or usage
+        async with raw.parse() as events:
+            async for chunk in events:
+                usage = chunk.usage or usage
         # The client's iterator ends quietly only at [DONE]; a stream that breaks off raises.
         self._whole(seen, usage)
 

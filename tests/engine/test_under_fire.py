@@ -28,11 +28,13 @@ from tests.engine.crowd import TOKENS, Crowd, Seen
 from tests.postgres import Postgres
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
-REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "2000"))
+REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "1500"))
 WORKER_KILLS = 5
 ENGINE_KILLS = 2
 AWAY_SECONDS = 60
+QUIET_REQUESTS = 200
 SEED = 20261121
+PASSING = shutil.ignore_patterns("shipped", "lock", ".*")
 
 Record = dict[str, Any]
 
@@ -106,9 +108,11 @@ class Fire:
             if self.over.is_set():
                 return
             for directory in usage.iterdir():
+                if directory.name.startswith("."):  # on its way in or out
+                    continue
                 target = self.copies / f"again-{number}-{directory.name}"
-                shutil.copytree(directory, target, ignore=shutil.ignore_patterns("shipped", "lock", ".*"),
-                                copy_function=copy_if_there)  # fmt: skip
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    shutil.copytree(directory, target, ignore=PASSING, copy_function=copy_if_there)
             await asyncio.sleep(4)
 
 
@@ -222,12 +226,32 @@ def check_requests(seen: list[Seen], records: list[Record]) -> None:
             assert mine, f"{one} reached an engine, and is not in the ledger"
 
 
-def attempts_in(log: Path) -> set[tuple[str, int]]:
-    """The attempts that an engine took in, by its own log."""
-    found = re.findall(r"Received request \S*?(req-[0-9a-f]{24})-(\d+)", log.read_text(errors="replace"))
+def attempts_in(log: Path, start: int) -> set[tuple[str, int]]:
+    """The attempts that an engine took in, by its own log from byte `start` on."""
+    text = log.read_bytes()[start:].decode(errors="replace")
+    found = re.findall(r"Received request \S*?(req-[0-9a-f]{24})-(\d+)", text)
     return {(request, int(attempt)) for request, attempt in found}
 
 
+async def check_quiet_sums(gateway: Gateway, fleet: Fleet, crowd: Crowd, known: set[str]) -> list[Record]:
+    """When nothing breaks, the sums are equal: a prompt counts once for each of its n answers. Returns all
+    records, those that are `known` too."""
+    before = {engine.index: Counters.read(engine.url) for engine in fleet.engines}
+    await crowd.run(QUIET_REQUESTS, at_once=16, aborts=0)
+    await asyncio.sleep(2)
+    records = await asyncio.to_thread(records_of, gateway)
+    for engine in fleet.engines:
+        own, then = Counters.read(engine.url), before[engine.index]
+        mine = [r for r in records if r["engine"] == f"e{engine.index}" and r["id"] not in known]
+        assert {r["usage_source"] for r in mine} <= {"engine_final"}
+        assert own.completion - then.completion == sum(r["completion_tokens"] for r in mine)
+        assert own.prompt - then.prompt == sum(r["prompt_tokens"] * r["n"] for r in mine)
+    check_requests(crowd.seen, records)
+    return records
+
+
+# A client that is cut off while it connects leaves its socket to the garbage collector: httpx's way, not ours.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(900)
 async def test_every_attempt_is_in_the_ledger_once(
     gateway: Gateway, mended_fleet: Fleet, database: Postgres | None, tmp_path: Path
@@ -236,6 +260,7 @@ async def test_every_attempt_is_in_the_ledger_once(
     fire = Fire(gateway, mended_fleet, database, tmp_path / "copies", random.Random(SEED))
     fire.copies.mkdir()
     began = time.time()
+    logged = {engine.index: engine.log.stat().st_size for engine in mended_fleet.engines}
     async with asyncio.TaskGroup() as group:
         work = [
             group.create_task(w)
@@ -259,7 +284,8 @@ async def test_every_attempt_is_in_the_ledger_once(
     outcomes = Counter(one.kind for one in crowd.seen if one.finished)
     assert sum(outcomes.values()) > REQUESTS / 2, "too few were served for this to show anything"
     for engine in mended_fleet.engines:
-        reached = attempts_in(engine.log)
+        reached = attempts_in(engine.log, logged[engine.index])
+        assert reached, "the engine's log shows no requests: nothing is checked"
         assert reached - set(attempts) == set(), "an engine took in attempts that the ledger does not know"
 
     # Sums, for the processes that are there to be asked: what was seen to the end counts exactly; what broke
@@ -274,6 +300,8 @@ async def test_every_attempt_is_in_the_ledger_once(
         seen = counted + sum(r["completion_tokens"] for r in partial)
         most = counted + len(partial) * TOKENS[1] * 4
         assert seen <= own.completion <= most, (engine.url, seen, own.completion, most)
+
+    records = await check_quiet_sums(gateway, mended_fleet, crowd, set(ids))
 
     # The same log once more: nothing changes.
     for copy in fire.copies.iterdir():

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from gateway.metering.attempt import AttemptMeter
 from tests.integration.conftest import Town
 from tests.integration.test_routing import ask, stream
 
@@ -53,6 +54,20 @@ async def test_at_every_moment_of_a_request(town: Town, streamed: bool):
     assert len(records) == len(town.calls())  # an attempt that reached an engine is there once
     assert {r.outcome for r in records} <= {"ok", "client_abort"}
     assert await ask(town, "acme") == await stream(town, "acme")
+
+
+async def test_before_the_engine_has_heard_of_it(town: Town, monkeypatch: pytest.MonkeyPatch):
+    """The log is slow, and the client gone meanwhile: a prompt that was never sent counts no tokens."""
+    await ask(town, "acme")
+    asked = len(town.calls())
+    slow = asyncio.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(AttemptMeter, "logged", lambda _: slow.wait())
+        await hang_up_after(town, "acme", 0.1, streamed=False)
+        await settled(town)
+    assert len(town.calls()) == asked
+    [gone] = [r for r in await town.gateway.usage("acme") if r.outcome != "ok"]
+    assert (gone.outcome, gone.prompt_tokens, gone.usage_source) == ("client_abort", 0, "none")
 
 
 async def test_while_waiting_for_a_cold_adapter(town: Town):

@@ -28,7 +28,7 @@ from gateway.costs.allocation import Policy, PolicyError, policy_of
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.lines import DIMENSIONS
 from gateway.costs.reports.flat import FileFormat, report_file
-from gateway.costs.reports.report import DEFAULT_BY, Question, cost_report
+from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.errors import FlorinError
 
 router = APIRouter(route_class=Tagged)
@@ -85,10 +85,10 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        report = await state.books.run(cost_report, question, now=time.time_ns() // 1000)
-        report["complete"] &= flushed
-        report["next"] = None if report["next"] is None else token(report["next"])
-        text = json.dumps(report, ensure_ascii=False, separators=(",", ":"))
+        text, beside = await state.books.run(report_text, question, now=time.time_ns() // 1000)
+        beside["complete"] &= flushed
+        beside["next"] = None if beside["next"] is None else token(beside["next"])
+        text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     return await _file(state, question, "csv" if kind == "csv" else "parquet", flushed=flushed)
 

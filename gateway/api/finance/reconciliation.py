@@ -29,7 +29,10 @@ async def reconciliation(
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`; left out: this month so far.")] = None,
     tolerance: Annotated[
-        Decimal, Query(ge=0, le=100, description="Percent of a whole that may be unexplained.")
+        Decimal,
+        Query(  # of few places: 1e-999999 is a number, and its fraction hours of work
+            ge=0, le=100, decimal_places=9, description="Percent of a whole that may be unexplained."
+        ),
     ] = Decimal(TOLERANCE.numerator) / TOLERANCE.denominator,
 ) -> dict[str, Any]:
     """Every difference as a line with its cause; `unexplained` has a sentence for each that exceeds the

@@ -10,9 +10,10 @@ from sqlalchemy import insert, select
 
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.periods import HOUR, iso
-from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.costs.repricing import marked
+from gateway.metering.ledger import Ledger, mark_dirty, next_batch
 from gateway.metering.schema import calibrations as table
-from gateway.metering.schema import periods, pool_hours
+from gateway.metering.schema import dirty_hours, periods, pool_hours
 
 
 class CalibrationConflictError(Exception):
@@ -72,6 +73,7 @@ def add_calibration(
     since = now if valid_from is None else valid_from
     since -= since % HOUR
     with ledger.write() as connection:
+        next_batch(connection)  # as who closes a month does: neither sees half of the other
         closed = connection.execute(select(periods.c.month).order_by(periods.c.month.desc())).scalar()
         if closed is not None and iso(since)[:7] <= closed:
             raise CalibrationConflictError(f"{closed} is closed: a calibration cannot reach into it.")
@@ -100,7 +102,8 @@ def add_calibration(
             pool_hours.c.gpu_type == gpu_type,
             pool_hours.c.base_model == base_model,
         )
-        mark_dirty(connection, [tuple(row) for row in connection.execute(touched)])
+        waiting = marked(connection, gpu_type, dirty_hours.c.hour >= since)
+        mark_dirty(connection, [*waiting, *(tuple(row) for row in connection.execute(touched))])
         return kept
 
 

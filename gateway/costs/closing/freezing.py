@@ -56,4 +56,6 @@ def calibrations_of(connection: Connection, of: str) -> list[dict[str, Any]]:
     """Those with which the rows were made."""
     used = select(rollups.c.calibration).where(rollups.c.posted == of).distinct()
     query = select(*(calibrations.c[name] for name in _CALIBRATION)).where(calibrations.c.id.in_(used))
-    return [dict(row) for row in connection.execute(query.order_by(calibrations.c.id)).mappings()]
+    # By our own names: those that a row of mappings has are no plain texts, and have no canonical JSON.
+    rows = connection.execute(query.order_by(calibrations.c.id))
+    return [dict(zip(_CALIBRATION, row, strict=True)) for row in rows]

@@ -3,6 +3,7 @@ that it says, and that all that was spent is GPU-hours times rate."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -74,13 +75,15 @@ def cost_check(connection: Connection, of: str) -> tuple[list[str], int, int]:
     nano = cost = 0
     for (hour, engine), pieces in groupby(_pieces(connection, of, book), key=lambda p: (p[0], p[1])):
         for piece, rates in groupby(pieces, key=lambda p: p[2]):
-            amounts = [(rate, amount) for _, _, _, rate, amount in rates]
-            left = [rate for rate, amount in amounts if amount]
+            amounts: defaultdict[int, int] = defaultdict(int)  # a correction not frozen yet has the same rate
+            for _, _, _, rate, amount in rates:
+                amounts[rate] += amount
+            left = [rate for rate, amount in amounts.items() if amount]
             if len(left) > 1:
                 shown = ", ".join(map(_rate_text, left))
                 wrong.append(f"{engine} at {iso(piece)} ({iso(hour)}): several rates remain ({shown})")
-            nano += sum(amount for _, amount in amounts)
-            cost += sum(rate * amount for rate, amount in amounts)
+            nano += sum(amounts.values())
+            cost += sum(rate * amount for rate, amount in amounts.items())
     whole = month(of)
     query = select(func.coalesce(func.sum(pool_hours.c.nano_gpu_hours), 0)).where(
         pool_hours.c.hour >= whole.start, pool_hours.c.hour < whole.end
@@ -111,9 +114,9 @@ def _pieces(connection: Connection, of: str, book: PriceBook) -> Iterator[tuple[
         .order_by(*key)
     )
     for row in connection.execute(query):
-        hour, engine, gpu_type, _, piece, region, purchase, frozen, amount = tuple(row)
+        hour, engine, gpu_type, gpu_count, piece, region, purchase, frozen, amount = tuple(row)
         rate = frozen if frozen is not None else book.rate(gpu_type, region, purchase, piece) or 0
-        yield hour, f"{engine} ({gpu_type})", piece, rate, int(amount)
+        yield hour, f"{engine} ({gpu_count} {gpu_type})", piece, rate, int(amount)
 
 
 def _rate_text(rate_micros: int) -> str:

@@ -201,8 +201,8 @@ def test_how_far_a_closing_is_can_be_seen_while_it_runs(original, tmp_path, monk
         seen.append(progress_of(ledger, of, terms["now"]))
         return {"already": False}
 
-    monkeypatch.setattr("gateway.costs.closed.close", fake)
-    monkeypatch.setattr("gateway.costs.closed.time.time_ns", lambda: DECEMBER * 1000)
+    monkeypatch.setattr("gateway.costs.closing.closed.close", fake)
+    monkeypatch.setattr("gateway.costs.closing.closed.time.time_ns", lambda: DECEMBER * 1000)
     assert close_watched(ledger, "2026-11", now=DECEMBER) is False
     assert seen == [{"doing": "records", "done": 5, "of": 60}]
     assert progress_of(ledger, "2026-11", DECEMBER) is None

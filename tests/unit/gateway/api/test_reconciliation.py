@@ -159,3 +159,11 @@ async def test_a_comparison(client_for, installed):
         (400, "gpu_type"),
         (400, "month"),
     ]
+
+
+@pytest.mark.parametrize("tolerance", ["1e-999999", "0.0000000001", "NaN", "-1", "101"])
+async def test_a_tolerance_that_is_none_is_refused_at_once(client_for, tolerance):
+    """The smallest of them would be a fraction of a million digits."""
+    async with client_for() as client:
+        answer = await client.get("/reconciliation", params={"tolerance": tolerance})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")

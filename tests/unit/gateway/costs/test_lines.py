@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import insert
 
 from gateway.costs.lines import DIMENSIONS, effective, lines
-from gateway.costs.periods import HOUR, Period, instant, month
+from gateway.costs.periods import HOUR, Period, instant, iso, month
 from gateway.costs.prices import PriceBook, add_price, list_prices
 from gateway.metering.schema import prices
 from tests.unit.gateway.costs.rolled import row, write
@@ -83,6 +83,11 @@ def test_a_month_is_its_books_and_another_range_is_what_is_known_now(ledger):
     assert prompt(Period(NOVEMBER.start, DECEMBER.end)) == 105
     assert prompt(Period(NOVEMBER.start, NOVEMBER.start + HOUR)) == 5
     assert prompt(Period(DECEMBER.start, DECEMBER.end - HOUR)) == 100
+
+
+def test_a_range_that_ends_with_time_itself_has_an_end_that_can_be_written():
+    whole = effective(Period(instant("from", "2026-11-03"), instant("to", "9999-12-31T23:59:59Z")))
+    assert iso(whole.end) == "9999-12-31T23:00:00Z"
 
 
 def test_a_range_is_widened_to_whole_hours(ledger):

@@ -6,8 +6,11 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from gateway.costs import rolling
+from gateway.costs.calibration.fit import TERMS
+from gateway.costs.calibration.store import add_calibration
 from gateway.costs.periods import HOUR, month
 from gateway.costs.posting import FIGURES
+from gateway.costs.prices import add_price
 from gateway.costs.rolling import Rolled, imbalance, roll
 from gateway.metering.ledger import Ledger, LedgerUnavailableError, mark_dirty
 from gateway.metering.schema import (
@@ -563,3 +566,29 @@ def test_what_was_rolled_before_an_outage_stays(ledger, monkeypatch):
     done = len(rows(ledger))
     assert 0 < done < rolling._MARKS + 1
     assert roll(ledger, LATE) == Rolled(rolling._MARKS + 1 - done, 0)
+
+
+@pytest.mark.parametrize("change", ["weights", "a price"])
+def test_what_changes_while_an_hour_is_first_computed_is_not_lost(ledger, change):
+    """The hour has no whole yet by which it could be found: only its mark."""
+    priced(ledger, 1, 0)
+    ledger.insert([used("a", length=HALF)])
+    found = rolling._compute(ledger, LATE, None, None)
+    if change == "weights":
+        add_calibration(
+            ledger, gpu_type="H100", base_model="base", engine_version="1", valid_from=OCTOBER,
+            weights_ps=dict.fromkeys(TERMS, 1), document={}, now=LATE,
+        )  # fmt: skip
+    else:
+        add_price(
+            ledger, gpu_type="H100", rate="2", currency="USD", purchase="on_demand", region="",
+            valid_from=OCTOBER + HALF // 2, valid_to=None, now=LATE,
+        )  # fmt: skip
+    with ledger.write() as connection:
+        rolling._post(connection, found)
+    roll(ledger, LATE)
+    if change == "weights":
+        assert whole(ledger)["calibration"] != 0
+    else:
+        pieces = [(OCTOBER,), (OCTOBER + HALF // 2,)]
+        assert rows(ledger, "piece", bucket="usage") == pieces

@@ -124,6 +124,15 @@ def test_a_dead_worker_s_log_is_shipped_and_its_open_attempts_closed(shipper, le
     assert result(metrics, "orphaned") == 1
 
 
+def test_a_line_that_waited_for_its_sync_does_not_outdo_a_later_one(shipper, ledger, tmp_path):
+    """A new segment begins with the counts of its moment; what was not synced in the one before follows."""
+    now = intent("cut", seq=4, completion_tokens=8, usage_source="engine_partial")
+    dead_worker(tmp_path, [now.line(), intent("cut").line(), intent("cut", seq=1).line()])
+    shipper.flush_now()
+    [cut] = ledger.usage(start=0, end=2**62)
+    assert (cut.completion_tokens, cut.usage_source) == (8, "engine_partial")
+
+
 def test_an_adoption_that_breaks_off_is_taken_up_again(shipper, ledger, tmp_path):
     dead = dead_worker(tmp_path, [intent("cut").line(), record("done").line()])
     ledger.away = ledger.after_commit = True

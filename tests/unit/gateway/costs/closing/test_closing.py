@@ -8,21 +8,29 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import delete, func, insert, select, update
 
+from gateway.costs.calibration.fit import TERMS
+from gateway.costs.calibration.store import add_calibration
 from gateway.costs.closing import closing
 from gateway.costs.closing.closing import GRACE, ClosingError, UnpricedError, close
 from gateway.costs.closing.coverage import cover_of, record_page, records
 from gateway.costs.lines import read_lines
 from gateway.costs.periods import HOUR, PeriodError, iso
 from gateway.costs.periods import month as month_of
-from gateway.costs.prices import PriceBook, read_prices
+from gateway.costs.prices import PriceBook, add_price, read_prices
 from gateway.costs.rolling import imbalance, roll
 from gateway.costs.verifying.verify import verify
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import dirty_hours, period_tenants, periods, pool_hours, rollups
+from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.metering.schema import (
+    dirty_hours,
+    engine_spans,
+    period_tenants,
+    periods,
+    pool_hours,
+    rollups,
+)
+from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, price, span
+from tests.unit.gateway.costs.month import records as some_records
 from tests.unit.gateway.metering.make import record
-
-from .month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, price, span
-from .month import records as some_records
 
 NOW = DECEMBER + GRACE
 
@@ -303,6 +311,57 @@ def test_a_closed_month_s_rows_stay_while_a_price_or_nothing_at_all_changes(ledg
     found = {check.name: check for v in verify(ledger, "2026-11") for check in v.checks}
     assert all(check.ok for check in found.values())
     assert imbalance(ledger) == 0
+
+
+def calibrate(ledger, valid_from):
+    add_calibration(
+        ledger, gpu_type="H100", base_model="base", engine_version="0.32.0", valid_from=valid_from,
+        weights_ps=dict.fromkeys(TERMS, 10**8), document={}, now=valid_from,
+    )  # fmt: skip
+
+
+def test_a_month_whose_weights_were_measured_closes_and_says_which(ledger):
+    fill(ledger)
+    roll(ledger, NOW)
+    calibrate(ledger, OCTOBER + HOUR)
+    row = shut(ledger, "2026-10", policy="proportional")
+    shut(ledger, "2026-11")
+    assert [made["prefill_ps"] for made in json.loads(row["document"])["terms"]["calibrations"]] == [10**8]
+    assert "headroom" in json.loads(row["document"])["books"]["totals"]["buckets"]
+    all_right(ledger)
+
+
+def test_a_correction_that_is_not_priced_for_good_yet_has_the_rate_of_what_it_corrects(ledger):
+    """Idle time is corrected, start-up stands as it was: both cost the same."""
+    fill(ledger)
+    quiet = OCTOBER + 24 * HOUR
+    span(ledger, quiet, hours=1)
+    shut(ledger, "2026-10")
+    start = quiet + HOUR // 2
+    ledger.insert([record("late", engine="b", gpu_type="L40", dispatched=start, ended=start + HOUR // 4)])
+    roll(ledger, NOW)
+    with ledger.read() as connection:
+        posted = select(rollups.c.rate_micros).where(rollups.c.correction, rollups.c.nano_gpu_hours != 0)
+        assert None in set(connection.execute(posted).scalars())
+    all_right(ledger)
+
+
+def test_an_engine_that_came_back_with_other_gpus_within_the_hour(ledger):
+    """At another price too: these are two pools, and each has its rate."""
+    fill(ledger)
+    twin = {
+        "engine": "b", "worker": "w", "started": OCTOBER, "phase": "up", "seen": OCTOBER + HOUR // 2,
+        "gpu_type": "L40", "gpu_count": 4, "region": "", "purchase": "spot", "base_model": "base",
+    }  # fmt: skip
+    with ledger.write() as connection:
+        connection.execute(insert(engine_spans), [twin])
+        mark_dirty(connection, [(OCTOBER, "b", "L40", 4)])
+    add_price(
+        ledger, gpu_type="L40", rate="0.10", currency="USD", purchase="spot", region="",
+        valid_from=0, valid_to=None, now=0,
+    )  # fmt: skip
+    shut(ledger, "2026-10")
+    all_right(ledger)
 
 
 def test_progress_is_told(ledger):

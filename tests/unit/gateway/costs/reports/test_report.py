@@ -283,7 +283,7 @@ def test_the_state_of_several_months(ledger, states, state):
 
 
 def test_what_waits_makes_a_report_incomplete(ledger, monkeypatch):
-    monkeypatch.setattr("gateway.costs.report.roll", lambda *_, **__: Rolled(1, 1))
+    monkeypatch.setattr("gateway.costs.reports.report.roll", lambda *_, **__: Rolled(1, 1))
     assert report_of(ledger)["complete"] is False
 
 

@@ -20,8 +20,7 @@ from gateway.metering.schema import (
     rollups,
     usage_records,
 )
-
-from .month import DECEMBER, NOVEMBER, OCTOBER, fill
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
 
 MONTHS = ("2026-10", "2026-11")
 
