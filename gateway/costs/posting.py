@@ -151,11 +151,16 @@ def corrections(
 ) -> list[tuple[Key, Price, Figures]]:
     """The rows that turn what stands in closed books into `fresh`: -old at the price it has there, +new by
     the price book; none for a key whose figures and price stand as they are now. `price`: what the book says
-    now."""
+    now. Where it has ceased to say anything (a second series has made the choice unclear), the one price that
+    stands there holds on: a late record must not take back what was charged."""
     held: dict[Key, dict[Price, Figures]] = {}
     for key, at, figures in standing:
         of = held.setdefault(key, {})
         of[at] = _plus(of[at], figures) if at in of else figures
+    charged: dict[tuple[int, str, str], set[Price]] = {}
+    for key, of in held.items():
+        still = {at for at, figures in of.items() if at.rate_micros is not None and any(figures)}
+        charged.setdefault((key.piece, key.region, key.purchase), set()).update(still)
     made: list[tuple[Key, Price, Figures]] = []
     for key in sorted({*held, *fresh}):
         old = [(at, figures) for at, figures in held.get(key, {}).items() if any(figures)]
@@ -164,7 +169,9 @@ def corrections(
             continue
         made += [(key, at, tuple(-figure for figure in figures)) for at, figures in old]
         if new is not None:
-            made.append((key, BY_BOOK, new))
+            known = charged.get((key.piece, key.region, key.purchase), set())
+            silent = price(key).rate_micros is None and len(known) == 1
+            made.append((key, next(iter(known)) if silent else BY_BOOK, new))
     return made
 
 

@@ -111,3 +111,15 @@ def test_earlier_corrections_count_as_what_stands():
 def test_without_a_price_there_is_none_to_correct_to():
     assert corrected([(A, BY_BOOK, ONE)], {A: ONE}, USD) == []
     assert corrected([(A, USD, ONE)], {A: ONE}, BY_BOOK) == []
+
+
+def test_what_was_charged_stays_charged_when_the_book_falls_silent():
+    """A second series for the GPU type: whoever comes late has the price that all others had."""
+    assert corrected([(A, USD, ONE)], {A: TWO}, BY_BOOK) == [(A, USD, negative(ONE)), (A, USD, TWO)]
+    assert corrected([(A, USD, ONE)], {A: ONE, B: TWO}, BY_BOOK) == [(B, USD, TWO)]
+
+
+def test_two_prices_in_one_piece_leave_the_choice_open():
+    other = Price(7, "USD")
+    made = corrected([(A, USD, ONE), (B, other, ONE)], {A: ONE, B: TWO}, BY_BOOK)
+    assert made == [(B, other, negative(ONE)), (B, BY_BOOK, TWO)]
