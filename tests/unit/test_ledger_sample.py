@@ -1,0 +1,29 @@
+"""The sample month is what the README shows of it."""
+
+from decimal import Decimal
+from pathlib import Path
+
+from gateway.costs.reports.report import Question, cost_report
+from gateway.metering.ledger import Ledger
+from loadtests.ledger.sample import MONTH, bill, fill
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_the_readme_shows_the_samples_figures(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(ledger)
+    report = cost_report(ledger, Question(MONTH, ("tenant", "adapter", "gpu_type")), now=MONTH.end)
+    ledger.close()
+    assert Decimal(report["whole"]["cost"]) == Decimal("2958.15")
+    for row in report["rows"]:
+        shown = f"{row['requests']:>8,}  {row['prompt_tokens']:>10,}  {row['cached_tokens']:>10,}"
+        assert shown in README, row
+    for name in ("totals", "idle", "retry_waste"):
+        figures = report[name]["totals"] if "totals" in report[name] else report[name]
+        assert f"{Decimal(figures['cost']):,.2f}" in README, name
+
+
+def test_the_bill_has_what_florin_does_not_know_of():
+    assert "h100-9" in bill()
+    assert bill().count("\n") == 4
