@@ -36,7 +36,7 @@ class Meter:
         metrics: Metrics,
         *,
         serve_when_full: bool = False,
-        segment_bytes: int = 8 * 1024 * 1024,
+        segment_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         """`root` is `usage` in the state directory, shared by the workers of this host."""
         self._root = root

@@ -53,7 +53,7 @@ class WriteAheadLog:
         directory: WorkerDirectory,
         *,
         sync_interval: float = 0.05,
-        segment_bytes: int = 8 * 1024 * 1024,
+        segment_bytes: int = 64 * 1024 * 1024,
         max_pending: int = 32 * 1024 * 1024,
         tick: Callable[[], Iterable[bytes]] = _nothing,
         carry: Callable[[], Iterable[bytes]] = _nothing,
