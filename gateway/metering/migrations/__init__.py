@@ -65,7 +65,7 @@ def _has(connection: Connection, table: str) -> bool:
 
 def _run(connection: Connection, *, stamp: str | None) -> None:
     from alembic import command  # noqa: PLC0415  # takes a while to import, and is needed once in a year
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415  # likewise
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))

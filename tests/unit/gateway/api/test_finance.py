@@ -5,54 +5,17 @@ import csv
 import io
 from datetime import UTC, datetime
 from decimal import Decimal
-from types import SimpleNamespace
 
-import httpx
 import pytest
-from fastapi import FastAPI
 from pyarrow import parquet
 
-from gateway.api import finance, prices
-from gateway.api.deps import get_state, require_finance, require_operator
-from gateway.api.exceptions import install
 from gateway.api.finance.common import token
 from gateway.costs.books import Books
 from gateway.metering.ledger import Ledger
-from gateway.metering.meter import Meter
-from gateway.metrics import Metrics
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Role
 from tests.unit.gateway.metering.make import HOUR, record
 
 RANGE = {"from": "1970-01-01", "to": "2100-01-01"}
-
-
-@pytest.fixture
-async def installed(tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = Ledger(url)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
-    await meter.start()
-    books = Books(url)
-    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
-    await books.close()
-    await meter.close()
-    ledger.close()
-
-
-@pytest.fixture
-def client_for(installed):
-    def client(role=Role.FINANCE, tenant=""):
-        app = FastAPI()
-        install(app)
-        app.include_router(finance.router)
-        app.include_router(prices.router)
-        key = Key("id", tenant, role, "digest", 0)
-        app.dependency_overrides[get_state] = lambda: installed
-        app.dependency_overrides[require_finance] = lambda: key
-        app.dependency_overrides[require_operator] = lambda: key
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin")
-
-    return client
 
 
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}

@@ -2,26 +2,17 @@
 
 import asyncio
 import shutil
-from types import SimpleNamespace
 
-import httpx
 import pytest
-from fastapi import FastAPI
 from sqlalchemy import insert, update
 
-from gateway.api import finance
-from gateway.api.deps import get_state, require_finance
-from gateway.api.exceptions import install
 from gateway.api.finance import periods as module
-from gateway.costs.books import Books
 from gateway.costs.closing.closed import close_watched, progress_of
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.verifying.proof import verify_proof
 from gateway.metering.ledger import Ledger
-from gateway.metering.meter import Meter
 from gateway.metering.schema import snapshots, usage_records
-from gateway.metrics import Metrics
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Role
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 PATH = "/finance/v1/periods"
@@ -38,33 +29,10 @@ def original(tmp_path_factory):
 
 
 @pytest.fixture
-async def installed(original, tmp_path, monkeypatch):
+def ledger_file(original, tmp_path, monkeypatch):
     """October is closed, November is over."""
-    shutil.copy(original, tmp_path / "ledger.db")
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = Ledger(url)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
-    await meter.start()
-    books = Books(url)
     monkeypatch.setattr(module, "_now", lambda: DECEMBER + GRACE)
-    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
-    await books.close()
-    await meter.close()
-    ledger.close()
-
-
-@pytest.fixture
-def client_for(installed):
-    def client(role=Role.FINANCE, tenant=""):
-        app = FastAPI()
-        install(app)
-        app.include_router(finance.router)
-        key = Key("id", tenant, role, "digest", 0)
-        app.dependency_overrides[get_state] = lambda: installed
-        app.dependency_overrides[require_finance] = lambda: key
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin")
-
-    return client
+    return shutil.copy(original, tmp_path / "ledger.db")
 
 
 async def test_months_before_and_after_closing(client_for):

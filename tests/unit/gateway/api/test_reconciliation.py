@@ -1,20 +1,12 @@
 """Bills, reconciliation and comparison over HTTP; who asks is given, not looked up."""
 
-from types import SimpleNamespace
+from functools import partial
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
-from gateway.api.deps import get_state, require_finance, require_operator
-from gateway.api.exceptions import install
-from gateway.api.finance import bills, router
-from gateway.costs.books import Books
+from gateway.api.finance import bills
 from gateway.costs.periods import HOUR, month
-from gateway.metering.ledger import Ledger
-from gateway.metering.meter import Meter
-from gateway.metrics import Metrics
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Role
 from tests.unit.gateway.costs.rolled import row, write
 
 HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
@@ -23,30 +15,8 @@ BAD = "2026-10-01T00:00Z,2026-10-01T01:00Z,gpu-a,H100,lots,2.50,USD\n"
 
 
 @pytest.fixture
-async def installed(tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = Ledger(url)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
-    await meter.start()
-    books = Books(url)
-    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
-    await books.close()
-    await meter.close()
-    ledger.close()
-
-
-@pytest.fixture
-def client_for(installed):
-    def client(role=Role.FINANCE, tenant=""):
-        app = FastAPI()
-        install(app)
-        app.include_router(router)
-        app.dependency_overrides[get_state] = lambda: installed
-        for who in (require_finance, require_operator):
-            app.dependency_overrides[who] = lambda: Key("id", tenant, role, "digest", 0)
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin/finance/v1")
-
-    return client
+def client_for(client_for):
+    return partial(client_for, path="/finance/v1")
 
 
 async def test_a_bill_is_imported_listed_and_removed(client_for):

@@ -51,7 +51,7 @@ async def world():
         catalog, time = Catalog(), TimeStub()
         catalog.engines["a"] = Engine("a", engine.url, "base", "h100", 2, 8)
         pool = Pool(catalog, Residency(), MemoryStore(), worker="w")
-        prober = Prober(pool, session, Metrics(), time, interval=0.01, timeout=0.5, clock=lambda: 7)  # type: ignore[arg-type]
+        prober = Prober(pool, session, Metrics(), time, interval=0.01, timeout=0.5, clock=lambda: 7)  # type: ignore[arg-type]  # stand-ins
         yield World(engine, catalog, pool, prober, time)
 
 

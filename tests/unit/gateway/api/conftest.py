@@ -1,0 +1,53 @@
+"""The finance routes over a real meter, ledger and side process; who asks is given, not looked up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from gateway.api import finance, prices
+from gateway.api.deps import get_state, require_finance, require_operator
+from gateway.api.exceptions import install
+from gateway.costs.books import Books
+from gateway.metering.ledger import Ledger
+from gateway.metering.meter import Meter
+from gateway.metrics import Metrics
+from gateway.tenants.directory import Key, Role
+
+
+@pytest.fixture
+def ledger_file(tmp_path):
+    """Where the ledger lies; a module may put one there."""
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+async def installed(ledger_file, tmp_path):
+    url = f"sqlite:///{ledger_file}"
+    ledger = Ledger(url)
+    meter = Meter(tmp_path / "usage", ledger, Metrics())
+    await meter.start()
+    books = Books(url)
+    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
+    await books.close()
+    await meter.close()
+    ledger.close()
+
+
+@pytest.fixture
+def client_for(installed):
+    def client(role=Role.FINANCE, tenant="", path=""):
+        app = FastAPI()
+        install(app)
+        app.include_router(finance.router)
+        app.include_router(prices.router)
+        key = Key("id", tenant, role, "digest", 0)
+        app.dependency_overrides[get_state] = lambda: installed
+        for who in (require_finance, require_operator):
+            app.dependency_overrides[who] = lambda: key
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://florin{path}")
+
+    return client
