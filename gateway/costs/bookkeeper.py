@@ -84,7 +84,7 @@ class Bookkeeper:
             trouble = str(error)
             if not self._trouble:
                 log.warning("The books cannot be kept: %s", error)
-        except Exception as error:
+        except Exception as error:  # a defect in one pass; nobody else would keep the books
             trouble = repr(error)
             if trouble != self._trouble:
                 log.exception("Keeping the books failed.")
