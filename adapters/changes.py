@@ -132,7 +132,8 @@ def plan_promote(reading: Reading, name: AdapterName, number: int) -> tuple[list
     version = reading.version(old, number)
     if old.live == number:
         return [_change_of(reading, old, old)], old
-    new = replace(old, live=number, previous=old.live)
+    history = old.history if old.live is None else (*old.history, old.live)
+    new = replace(old, live=number, history=history)
     changes = [_change_of(reading, old, new)]
     if old.pinned:
         if old.live is not None:

@@ -4,6 +4,7 @@ AdaptersError
 ├── InvalidNameError        a name that is not a name
 ├── NotFoundError           no such adapter, version, engine, base model
 ├── ConflictError           somebody else changed it meanwhile, or it exists already
+│   └── FencedError         the role under which this was to be changed has passed on
 ├── InUseError              cannot be removed while something depends on it
 ├── RejectedError           an adapter that cannot work; carries `findings`
 ├── StoreUnavailableError   Redis is away: nothing that needs a decision can be decided
@@ -11,12 +12,14 @@ AdaptersError
 │   └── EngineUnreachableError
 └── PlacementError          no slot could be had
     ├── NoEngineError       no engine of the fleet can hold it now
-    └── LoadFailedError     an engine refused to load it; carries the engine's words
+    ├── LoadFailedError     an engine refused to load it; carries the engine's words
+    └── QuarantinedError    it was loaded, but answered wrongly; carries the verdict's reason
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 class AdaptersError(Exception):
@@ -35,6 +38,10 @@ class ConflictError(AdaptersError):
     pass
 
 
+class FencedError(ConflictError):
+    pass
+
+
 class InUseError(AdaptersError):
     pass
 
@@ -49,6 +56,10 @@ class Finding:
     """What is wrong, in a sentence."""
     found: str
     expected: str
+    mend: str = ""
+    """What to do about it, in a sentence."""
+    severity: Literal["error", "warning"] = "error"
+    """A warning refuses nothing."""
 
 
 class RejectedError(AdaptersError):
@@ -84,4 +95,8 @@ class NoEngineError(PlacementError):
 
 
 class LoadFailedError(PlacementError):
+    pass
+
+
+class QuarantinedError(PlacementError):
     pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -57,6 +57,8 @@ class BaseModel:
     aliases: tuple[str, ...] = ()
     """Other names and paths by which an adapter's `base_model_name_or_path` may mean this model."""
     config: dict[str, Any] | None = None
+    chat_template: str | None = None
+    """SHA-256, hex, of its chat template; empty: it has none; None: unknown."""
 
 
 Purchase = Literal["on_demand", "spot", "reserved"]
@@ -84,6 +86,21 @@ class Engine:
     purchase: Purchase = "on_demand"
     registered: int = 0
     """Unix microseconds, UTC: since when it is paid for; 0: unknown."""
+    epoch: str = ""
+    """Of its process, given by `florin engine run`: another one holds nothing of what the last one held.
+    Empty: nobody says, and only its own list tells."""
+    agent: str = ""
+    """URL of the `florin engine run` that stages files on its host; empty: it reads the artifact store."""
+    stopping: bool = False
+    """Its host is shutting it down: no new requests. Its next epoch ends this; `state` is the operator's."""
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.state != "draining" and not self.stopping
+
+    @property
+    def takes_adapters(self) -> bool:
+        return self.state == "active" and not self.stopping
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +120,13 @@ class Version:
     rank: int
     size_bytes: int
     source: str
+    """Where it came from, without credentials."""
     created: int
     """Unix microseconds, UTC."""
+    retired: int | None = None
+    """Unix microseconds, UTC: since when nobody may call it."""
+    trusted: bool = False
+    """An operator has looked at its verdict and released it: it is not compared with the base again."""
 
     @property
     def id(self) -> str:
@@ -123,12 +145,83 @@ class Adapter:
     """Full name, `acme/support`."""
     live: int | None
     """Number of the live version."""
-    previous: int | None = None
-    """What was live before: where `rollback` goes."""
+    canary: int | None = None
+    """Number of the version that gets `weight` percent of the calls, while `live` gets the others."""
+    weight: int = 0
+    """1 to 99 with a canary, else 0."""
+    history: tuple[int, ...] = ()
+    """What was live before, oldest first: `rollback` goes back through it, step by step."""
     latest: int = 0
     """Highest version number ever given: numbers are never reused, even after removals."""
     pinned: bool = False
     shared_with: tuple[str, ...] = field(default=())
+
+    @property
+    def previous(self) -> int | None:
+        return self.history[-1] if self.history else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A removed adapter: its numbers are never given again."""
+
+    latest: int
+    removed: int
+    """Unix microseconds, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grave:
+    """A version that nobody may call any more, whose files an engine may still hold. Its id is the version's
+    `engine_name`; the reconciler removes both when no engine can."""
+
+    version: str
+    """`acme/support@v3`."""
+    digest: str
+    path: str
+    since: int
+    """Unix microseconds, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """How a version, or a base model, first answered the fixed prompt: what it is held to ever after. Its id
+    is the name that engines call it by."""
+
+    prompt: str
+    """Which fixed prompt and parameters: fingerprints of others are not comparable."""
+    text: str
+    """The greedy continuation."""
+    logprobs: tuple[float, ...]
+    """Of each token of the prompt that has one, then of each token of the continuation."""
+    engine: str
+    gpu_type: str
+    taken: int
+    """Unix microseconds, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a version is not served, though it is registered. Its id is the version's `engine_name`."""
+
+    state: Literal["quarantined", "failed"]
+    """quarantined: it answered wrongly, and only an operator releases it; failed: it cannot be loaded, and
+    the reconciler tries again now and then."""
+    version: str
+    """`acme/support@v3`."""
+    code: str
+    """`answers_like_base`, `unlike_itself`, `load_failed`."""
+    reason: str
+    """A sentence for the caller: no engine-side names, paths or URLs."""
+    engine: str
+    since: int
+    """Unix microseconds, UTC."""
+    attempts: int = 0
+    """Failed loads so far."""
+    retry: int = 0
+    """Unix microseconds, UTC: when the next attempt is due; 0: never by itself."""
+    evidence: dict[str, Any] | None = None
+    """What was compared, for the operator."""
 
 
 class SlotState(StrEnum):
@@ -136,6 +229,9 @@ class SlotState(StrEnum):
     RESIDENT = "resident"
     LEAVING = "leaving"
     """Resident, but takes no new requests, so that another version gets its turn in the slot."""
+    LOST = "lost"
+    """The engine's process that held it is gone. The slot is kept for it, unless another needs it first,
+    until the reconciler has loaded it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +252,12 @@ class Placement:
         return f"{self.engine}/{self.version}"
 
 
-D = TypeVar("D", BaseModel, Engine, Version, Adapter, Placement)
-_codecs: dict[type[Any], TypeAdapter[Any]] = {
-    t: TypeAdapter(t) for t in (BaseModel, Engine, Version, Adapter, Placement)
-}
+Document = BaseModel | Engine | Version | Adapter | Placement | Tombstone | Grave | Fingerprint | Verdict
+D = TypeVar("D", BaseModel, Engine, Version, Adapter, Placement, Tombstone, Grave, Fingerprint, Verdict)
+_codecs: dict[type[Any], TypeAdapter[Any]] = {t: TypeAdapter(t) for t in get_args(Document)}
 
 
-def dump(document: BaseModel | Engine | Version | Adapter | Placement) -> str:
+def dump(document: Document) -> str:
     return _codecs[type(document)].dump_json(document).decode()
 
 

@@ -13,19 +13,62 @@ Promises, held by tests/contract and tests/property:
   its engine is ignored loses its slot there, and its owner's `confirm` changes nothing.
 - `confirm` and `abandon` by an owner whose claim has lapsed or been taken over change nothing.
 - A lease lapses `ttl_ms` after its last renewal, whatever became of the worker.
+- A change under a fence whose role has passed on changes nothing (FencedError).
+- An audit note is there exactly when its changes are.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from adapters.model import Placement, dump, load
 
-DOCUMENT_KINDS = ("tenant", "key", "adapter", "version", "engine", "base", "pin")
-"""`pin`: id is a version's `engine_name`; its presence protects the version from eviction."""
+DOCUMENT_KINDS = (
+    "tenant", "key", "adapter", "version", "engine", "base", "pin",
+    "tombstone", "grave", "fingerprint", "verdict",
+)  # fmt: skip
+"""`pin`: id is a version's `engine_name`; its presence protects the version from eviction. The last four:
+see the classes of those names in `adapters.model`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Proof of holding a role: the token that `lead` gave. Whoever has lost the role meanwhile, and does not
+    know it yet, changes nothing with it."""
+
+    role: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditNote:
+    """Who did what to what: written in the same breath as the change itself."""
+
+    actor: str
+    """`key:<id>`, `bootstrap`, or the part of Florin that acted: `reconciler`."""
+    action: str
+    """`adapter.promote`, in a form that the README lists."""
+    subject: str
+    """`acme/support`, `a1`, …"""
+    version: str = ""
+    """`v3` where the action is about one."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """JSON. Never a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    id: str
+    """Of the stream: `<ms>-<n>`, ascending, never used twice."""
+    note: AuditNote
+
+    @property
+    def at(self) -> int:
+        """Unix microseconds, UTC, by the server's clock."""
+        return int(self.id.partition("-")[0]) * 1000
 
 
 class GapError(Exception):
@@ -121,8 +164,19 @@ class Store(Protocol):
         with a new snapshot. Close it (`aclose`) when done."""
         ...
 
-    async def commit(self, changes: Sequence[Change]) -> int:
-        """Sequence number of the last event. Raises ConflictError when an expectation fails."""
+    async def commit(
+        self, changes: Sequence[Change], *, audit: AuditNote | None = None, fence: Fence | None = None
+    ) -> int:
+        """Sequence number of the last event. Raises ConflictError when an expectation fails, FencedError.
+        `audit` is written with the changes, or not at all."""
+        ...
+
+    async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
+        """The entries after the one of that id, oldest first."""
+        ...
+
+    async def trim_audit(self, through: str, *, keep: int) -> None:
+        """Drop entries up to that id, which are stored elsewhere, but the newest `keep`."""
         ...
 
     async def claim(
@@ -154,8 +208,26 @@ class Store(Protocol):
         """The load failed: give the slot back. False: the claim was lost meanwhile."""
         ...
 
-    async def unplace(self, engine: str, version: str | None = None) -> None:
-        """Forget one version on `engine`, or (None) the engine's whole placement and leases."""
+    async def unplace(self, engine: str, version: str | None = None, *, fence: Fence | None = None) -> None:
+        """Forget one version on `engine`, or (None) the engine's whole placement and leases. Raises
+        FencedError."""
+        ...
+
+    async def lose(
+        self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
+    ) -> None:
+        """The engine's process is another one, which holds none of these (None: of all): what was resident,
+        leaving or loading there is `lost` now. Claims of loads into the old process fail their `confirm`.
+        A lost version keeps its slot and its recency, is taken for neither holder nor loader, may be claimed
+        there by anyone without `reload`, and is the first to be evicted. Raises FencedError."""
+        ...
+
+    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        """The agent of `engine` lives; `text` (JSON) is what it says of itself. No event."""
+        ...
+
+    async def beats(self) -> dict[str, str]:
+        """Engine → what its agent said last, of those that spoke within their `ttl_ms`."""
         ...
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
@@ -170,8 +242,9 @@ class Store(Protocol):
         """Versions of `engine` → how many live leases (workers, graces) hold them."""
         ...
 
-    async def lead(self, role: str, owner: str, ttl_ms: int) -> bool:
-        """Become or stay the holder of a role. False: somebody else is."""
+    async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
+        """Become or stay the holder of a role. A token above 0, higher with each new holder; 0: somebody
+        else holds it."""
         ...
 
     async def resign(self, role: str, owner: str) -> None: ...

@@ -92,6 +92,12 @@ CODES: dict[str, Code] = {
     "load_failed": Code(
         503, _SERVER, "An engine refused to load the adapter.", "See the gateway's log and the engine's."
     ),
+    "version_quarantined": Code(
+        503,
+        _SERVER,
+        "The version was loaded, but answered like the base model, or unlike itself.",
+        "`florin adapter show` shows the evidence; roll back, or release it.",
+    ),
     "engine_failed": Code(
         502, _SERVER, "Engines failed while answering, and the retries are used up.", "Retry."
     ),
@@ -185,6 +191,8 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.EngineUnreachableError: "engine_rejected",
     adapters_errors.NoEngineError: "no_engine",
     adapters_errors.LoadFailedError: "load_failed",
+    adapters_errors.QuarantinedError: "version_quarantined",
+    adapters_errors.FencedError: "conflict",
     adapters_errors.PlacementError: "placement_timeout",
     adapters_errors.AdaptersError: "internal_error",
 }

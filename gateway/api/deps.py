@@ -91,3 +91,11 @@ async def _no_send(message: object) -> None:
 
 OperatorKey = Annotated[Key, Depends(require_operator)]
 FinanceKey = Annotated[Key, Depends(require_finance)]
+
+
+def actor(key: OperatorKey) -> str:
+    """Who acts, as the audit names it."""
+    return "bootstrap" if key.id == "bootstrap" else f"key:{key.id}"
+
+
+Actor = Annotated[str, Depends(actor)]

@@ -114,7 +114,7 @@ class EngineState:
     @property
     def usable(self) -> bool:
         """Unprobed engines are tried: a new worker should not refuse what it has not looked at."""
-        return self.healthy is not False and not self.suspect and self.engine.state != "draining"
+        return self.healthy is not False and not self.suspect and self.engine.takes_requests
 
     def __repr__(self) -> str:
         return f"<{self.engine.name} healthy={self.healthy} in_flight={self.in_flight}>"
@@ -210,8 +210,8 @@ class Pool:
             assigned=engine.slots if holds else len(taken),
             holds=holds,
             healthy=state.healthy is not False and not state.suspect,
-            cordoned=engine.state == "cordoned",
-            draining=engine.state == "draining",
+            cordoned=not engine.takes_adapters,
+            draining=not engine.takes_requests,
             failed_before=engine.name in failed,
             pinned=sum(1 for held in taken if held != name and held in self._catalog.pins),
         )

@@ -149,8 +149,6 @@ def _ps(seconds: float) -> int:
 
 
 def _numpy() -> Any:
-    try:
-        import numpy as np  # noqa: PLC0415  # an extra: only calibration needs it
-    except ImportError as error:
-        raise CalibrationError("Calibration needs numpy: pip install 'florin[calibrate]'.") from error
+    import numpy as np  # noqa: PLC0415  # a worker that never calibrates need not load it
+
     return np
