@@ -9,7 +9,8 @@ AdaptersError
 ├── RejectedError           an adapter that cannot work; carries `findings`
 ├── StoreUnavailableError   Redis is away: nothing that needs a decision can be decided
 ├── EngineError             an engine refused, failed or did not answer
-│   └── EngineUnreachableError
+│   ├── EngineUnreachableError
+│   └── EngineSuspectError  its base model answers unlike itself: nothing is to be loaded there
 └── PlacementError          no slot could be had
     ├── NoEngineError       no engine of the fleet can hold it now
     ├── LoadFailedError     an engine refused to load it; carries the engine's words
@@ -66,7 +67,8 @@ class RejectedError(AdaptersError):
     def __init__(self, adapter: str, findings: tuple[Finding, ...]) -> None:
         self.findings = findings
         first = findings[0]
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        others = sum(finding.severity == "error" for finding in findings) - 1
+        more = f" (and {others} more)" if others > 0 else ""
         super().__init__(
             f"{adapter} was refused: {first.message} Found {first.found}; expected {first.expected}.{more}"
         )
@@ -86,6 +88,10 @@ class EngineUnreachableError(EngineError):
     pass
 
 
+class EngineSuspectError(EngineError):
+    pass
+
+
 class PlacementError(AdaptersError):
     pass
 
@@ -95,7 +101,10 @@ class NoEngineError(PlacementError):
 
 
 class LoadFailedError(PlacementError):
-    pass
+    def __init__(self, message: str, engine: str = "") -> None:
+        super().__init__(message)
+        self.engine = engine
+        """Which refused it, where it was one."""
 
 
 class QuarantinedError(PlacementError):

@@ -12,18 +12,24 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from adapters.errors import ConflictError, StoreUnavailableError
+from adapters.errors import ConflictError, FencedError, StoreUnavailableError
 from adapters.model import Placement, SlotState, dump
 from adapters.store import (
     DOCUMENT_KINDS,
+    AuditEntry,
+    AuditNote,
     Change,
     Claim,
     ClaimResult,
     Event,
+    Facts,
+    Fence,
     GapError,
     Snapshot,
     Touch,
     check_kinds,
+    dump_note,
+    load_note,
     with_time_left,
 )
 
@@ -53,6 +59,15 @@ class _Engine:
     """(version, worker) → ms at which the lease lapses."""
 
 
+_GOING = {"lost": 0, "leaving": 1}
+"""States of what is evicted before all else, in that order."""
+
+
+def _entry_id(text: str) -> tuple[int, int]:
+    ms, _, n = text.partition("-")
+    return int(ms), int(n)
+
+
 class MemoryStore:
     """`adapters.store.Store` in memory; several workers of one test share one object.
 
@@ -68,7 +83,9 @@ class MemoryStore:
         self._documents: dict[str, dict[str, str]] = {kind: {} for kind in (*DOCUMENT_KINDS, "placement")}
         self._engines: dict[str, _Engine] = {}
         self._where: dict[str, list[str]] = {}
-        self._roles: dict[str, tuple[int, str]] = {}
+        self._roles: dict[str, tuple[int, int, str]] = {}
+        self._audit: list[tuple[tuple[int, int], str]] = []
+        self._beats: dict[str, tuple[int, str]] = {}
         self._secrets: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -110,16 +127,32 @@ class MemoryStore:
             async with asyncio.timeout(QUIET_S):
                 await self._news.wait()
 
-    async def commit(self, changes: Sequence[Change]) -> int:
-        self._now()
+    async def commit(
+        self, changes: Sequence[Change], *, audit: AuditNote | None = None, fence: Fence | None = None
+    ) -> int:
+        now = self._now()
         check_kinds(changes)
+        self._check(fence)
         for change in changes:
             standing = self._documents[change.kind].get(change.id)
             if change.expect not in ("any", standing):
                 raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
         for change in changes:
             self._emit(change.kind, change.id, change.data)
+        if audit:
+            last = self._audit[-1][0] if self._audit else (0, 0)
+            self._audit.append((max((now, 0), (last[0], last[1] + 1)), dump_note(audit)))
         return self._seq
+
+    async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
+        self._now()
+        entries = [e for e in self._audit if not after or e[0] > _entry_id(after)]
+        return [AuditEntry(f"{ms}-{n}", load_note(text)) for (ms, n), text in entries[:count]]
+
+    async def trim_audit(self, through: str, *, keep: int) -> None:
+        self._now()
+        old = self._audit[: max(0, len(self._audit) - keep)]
+        self._audit = [e for e in old if e[0] > _entry_id(through)] + self._audit[len(old) :]
 
     def _emit(self, kind: str, id_: str, data: str | None) -> None:
         if data is None:
@@ -201,7 +234,7 @@ class MemoryStore:
             return Claim(ClaimResult.CLAIMED, engine, victim)
 
         # 1. It is here already.
-        if reload and here in ("resident", "leaving"):
+        if reload and here in ("resident", "leaving", "lost"):
             return Claim(ClaimResult.LOADING, loader) if loader else take()
         if here == "resident" or (here == "leaving" and deadline - LEAVING_MS + ASKED_MS <= now):
             if self._engine(engine).held[version].until:
@@ -216,9 +249,9 @@ class MemoryStore:
         if here == "leaving":
             return Claim(ClaimResult.FULL, engine)
 
-        # 3. A lapsed claim of it, or a free slot.
+        # 3. A lapsed claim of it, the slot kept for it since its process went, or a free slot.
         over = len(self._engine(engine).held) + 1 - slots
-        if here == "lapsed" or over <= 0:
+        if here in ("lapsed", "lost") or over <= 0:
             return take()
 
         # 4. A victim. More than one only where the engine has fewer slots than it used to.
@@ -260,10 +293,12 @@ class MemoryStore:
             for version in sorted(engine.recency, key=lambda v: (engine.recency[v], v))
             if version not in self._documents["pin"]
         ]
-        may_go = [(v, state) for v, state in unpinned if state != "loading" and v not in used]
+        may_go = [
+            (v, state) for v, state in unpinned if state == "lost" or (state != "loading" and v not in used)
+        ]
         leaving = [v for v, state in unpinned if state == "leaving"]
         return (
-            [v for v, _ in sorted(may_go, key=lambda entry: entry[1] != "leaving")],
+            [v for v, _ in sorted(may_go, key=lambda entry: _GOING.get(entry[1] or "", len(_GOING)))],
             [v for v, state in unpinned if state == "resident"],
             leaving[0] if leaving else None,
             len(unpinned),
@@ -297,12 +332,25 @@ class MemoryStore:
         self._forget(engine, version)
         return True
 
-    async def unplace(self, engine: str, version: str | None = None) -> None:
+    async def unplace(self, engine: str, version: str | None = None, *, fence: Fence | None = None) -> None:
         self._now()
+        self._check(fence)
         recency = self._engine(engine).recency
         versions = sorted(recency, key=lambda v: (recency[v], v)) if version is None else [version]
         for each in versions:
             self._forget(engine, each)
+
+    async def lose(
+        self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
+    ) -> None:
+        self._now()
+        self._check(fence)
+        recency = self._engine(engine).recency
+        if versions is None:
+            versions = sorted(recency, key=lambda v: (recency[v], v))
+        for version in versions:
+            if self._standing(engine, version)[0] not in (None, "lost"):
+                self._place(engine, version, SlotState.LOST, "", 0)
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
         now = self._now()
@@ -329,15 +377,36 @@ class MemoryStore:
                 live[version] = live.get(version, 0) + 1
         return live
 
+    # -- agents ---------------------------------------------------------------------------------------
+
+    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        self._beats[engine] = (self._now() + ttl_ms, text)
+
+    async def beats(self) -> dict[str, str]:
+        now = self._now()
+        self._beats = {engine: beat for engine, beat in self._beats.items() if beat[0] > now}
+        return {engine: text for engine, (_, text) in self._beats.items()}
+
     # -- roles and secrets ----------------------------------------------------------------------------
 
-    async def lead(self, role: str, owner: str, ttl_ms: int) -> bool:
+    async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
         now = self._now()
-        until, holder = self._roles.get(role, (0, ""))
-        if until > now and holder != owner:
-            return False
-        self._roles[role] = (now + ttl_ms, owner)
-        return True
+        until, token, holder = self._roles.get(role, (0, 0, ""))
+        if holder != owner and (until > now or ttl_ms == 0):
+            return 0
+        if ttl_ms == 0:
+            self._roles[role] = (0, token, "")
+            return token
+        token += holder != owner
+        self._roles[role] = (now + ttl_ms, token, owner)
+        return token
+
+    def _check(self, fence: Fence | None) -> None:
+        if fence is None:
+            return
+        _, token, holder = self._roles.get(fence.role, (0, 0, ""))
+        if token != fence.token or not holder:
+            raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
 
     async def resign(self, role: str, owner: str) -> None:
         await self.lead(role, owner, 0)
@@ -345,6 +414,10 @@ class MemoryStore:
     async def secret(self, name: str, fresh: str) -> str:
         self._now()
         return self._secrets.setdefault(name, fresh)
+
+    async def facts(self) -> Facts:
+        self._now()
+        return Facts("memory", persistent=False)
 
     async def close(self) -> None:
         pass

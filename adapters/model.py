@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from adapters.errors import InvalidNameError
+from adapters.errors import Finding, InvalidNameError
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
 """Names of tenants, adapters and engines: they stand in URLs, labels, files and Redis keys."""
@@ -127,6 +127,8 @@ class Version:
     """Unix microseconds, UTC: since when nobody may call it."""
     trusted: bool = False
     """An operator has looked at its verdict and released it: it is not compared with the base again."""
+    warnings: tuple[Finding, ...] = ()
+    """What the checks said when they let it pass."""
 
     @property
     def id(self) -> str:
@@ -191,9 +193,9 @@ class Fingerprint:
     prompt: str
     """Which fixed prompt and parameters: fingerprints of others are not comparable."""
     text: str
-    """The greedy continuation."""
+    """The greedy continuations."""
     logprobs: tuple[float, ...]
-    """Of each token of the prompt that has one, then of each token of the continuation."""
+    """Of the likeliest first tokens of each, as `adapters.fingerprint` orders them."""
     engine: str
     gpu_type: str
     taken: int
@@ -202,7 +204,10 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a version is not served, though it is registered. Its id is the version's `engine_name`."""
+    """Why a version is not served, though it is registered. Its id is the version's `engine_name`.
+
+    One whose id is an engine's name says instead that the engine is not trusted with loads (`engine_suspect`,
+    no `version`) until it is another process, or its base model answers like itself again."""
 
     state: Literal["quarantined", "failed"]
     """quarantined: it answered wrongly, and only an operator releases it; failed: it cannot be loaded, and
@@ -210,7 +215,7 @@ class Verdict:
     version: str
     """`acme/support@v3`."""
     code: str
-    """`answers_like_base`, `unlike_itself`, `load_failed`."""
+    """`answers_like_base`, `unlike_itself`, `load_failed`, `engine_suspect`."""
     reason: str
     """A sentence for the caller: no engine-side names, paths or URLs."""
     engine: str

@@ -9,7 +9,9 @@ Keys, all with the hash tag of the installation, so that they share one slot of 
     {florin}:where              hash    version → engines that have it assigned
     {florin}:recency:<engine>   zset    version → ms of last use; being a member is having a slot
     {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses
-    {florin}:role:<name>        string  deadline and holder
+    {florin}:role:<name>        string  deadline, fence token and holder
+    {florin}:audit              stream  server's id → note (JSON of store.AuditNote)
+    {florin}:beats              hash    engine → deadline, and what its agent says of itself
     {florin}:secret:<name>      string
 
 Times are the server's own, so the workers' clocks do not matter.
@@ -17,30 +19,34 @@ Times are the server's own, so the workers' clocks do not matter.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis import exceptions as redis_errors
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 
-from adapters.errors import ConflictError, StoreUnavailableError
+from adapters.errors import ConflictError, FencedError, StoreUnavailableError
+from adapters.redis_connection import bounded, client, facts_of, without_password
 from adapters.store import (
     DOCUMENT_KINDS,
+    AuditEntry,
+    AuditNote,
     Change,
     Claim,
     ClaimResult,
     Event,
+    Facts,
+    Fence,
     GapError,
     Snapshot,
     Touch,
+    after_entry,
     check_kinds,
+    dump_note,
+    load_note,
     with_time_left,
 )
 
@@ -77,17 +83,20 @@ class RedisStore:
         self._tag = f"{{{prefix}}}"
         self._clock = clock
         self._timeout = timeout
-        self._redis = _client(url, timeout, CONNECTIONS)
-        self._commit = _Script("commit")
+        self._redis = client(url, timeout, CONNECTIONS)
+        self._commit = _Script("fence", "commit")
         self._claim = _Script("placement", "claim")
         self._confirm = _Script("placement", "confirm")
         self._abandon = _Script("placement", "abandon")
-        self._unplace = _Script("placement", "unplace")
+        self._unplace = _Script("fence", "placement", "unplace")
+        self._lose = _Script("fence", "placement", "lose")
         self._touch = _Script("touch")
         self._lead = _Script("lead")
+        self._beat = _Script("beat")
+        self._beats = _Script("beats")
 
     def __repr__(self) -> str:
-        return f"<RedisStore {self._tag} at {_without_password(self._url)}>"
+        return f"<RedisStore {self._tag} at {without_password(self._url)}>"
 
     # -- documents and their feed ---------------------------------------------------------------------
 
@@ -111,7 +120,7 @@ class RedisStore:
 
     async def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         feed = self._key("feed")
-        redis = _client(self._url, self._timeout, 1)  # its own connection: its reads block
+        redis = client(self._url, self._timeout, 1)  # its own connection: its reads block
         try:
             while True:
                 entries = await self._bounded(redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS))
@@ -126,14 +135,34 @@ class RedisStore:
         finally:
             await redis.aclose()
 
-    async def commit(self, changes: Sequence[Change]) -> int:
+    async def commit(
+        self, changes: Sequence[Change], *, audit: AuditNote | None = None, fence: Fence | None = None
+    ) -> int:
         check_kinds(changes)
-        keys = [self._key("feed"), *(self._key("doc", c.kind) for c in changes)]
-        done, number = await self._run(self._commit, keys, [part for c in changes for part in _arguments(c)])
-        if not done:
+        role, token = self._fence(fence)
+        keys = [self._key("feed"), self._key("audit"), role, *(self._key("doc", c.kind) for c in changes)]
+        arguments = [token, dump_note(audit) if audit else ""]
+        arguments += [part for c in changes for part in _arguments(c)]
+        done, number = await self._run(self._commit, keys, arguments)
+        if done == 0:
             change = changes[number - 1]
             raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
+        _check(fence, done != -1)
         return int(number)
+
+    async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
+        start = after_entry(after) if after else "-"
+        entries = await self._bounded(self._redis.xrange(self._key("audit"), start, count=count))
+        return [AuditEntry(id_, load_note(fields["note"])) for id_, fields in entries]
+
+    async def trim_audit(self, through: str, *, keep: int) -> None:
+        first = after_entry(through)
+        if keep > 0:  # what is added between the two commands is newer: more is kept, never less
+            newest = await self._bounded(self._redis.xrevrange(self._key("audit"), count=keep))
+            if len(newest) < keep:
+                return
+            first = min(first, newest[-1][0], key=_order)
+        await self._bounded(self._redis.xtrim(self._key("audit"), minid=first, approximate=False))
 
     # -- placement ------------------------------------------------------------------------------------
 
@@ -163,8 +192,18 @@ class RedisStore:
     async def abandon(self, version: str, engine: str, *, owner: str) -> bool:
         return bool(await self._run(self._abandon, self._placement_keys(engine), [engine, version, owner]))
 
-    async def unplace(self, engine: str, version: str | None = None) -> None:
-        await self._run(self._unplace, self._placement_keys(engine), [engine, version or ""])
+    async def unplace(self, engine: str, version: str | None = None, *, fence: Fence | None = None) -> None:
+        role, token = self._fence(fence)
+        keys = [*self._placement_keys(engine), role]
+        _check(fence, await self._run(self._unplace, keys, [engine, version or "", token]))
+
+    async def lose(
+        self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
+    ) -> None:
+        role, token = self._fence(fence)
+        keys = [*self._placement_keys(engine), role]
+        arguments = [engine, token, int(versions is None), *(versions or ())]
+        _check(fence, await self._run(self._lose, keys, arguments))
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
         if not touches:
@@ -199,11 +238,20 @@ class RedisStore:
                 live[version] = live.get(version, 0) + 1
         return live
 
+    # -- agents ---------------------------------------------------------------------------------------
+
+    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        await self._run(self._beat, [self._key("feed"), self._key("beats")], [engine, ttl_ms, text])
+
+    async def beats(self) -> dict[str, str]:
+        living = await self._run(self._beats, [self._key("feed"), self._key("beats")], [])
+        return dict(zip(living[::2], living[1::2], strict=True))
+
     # -- roles and secrets ----------------------------------------------------------------------------
 
-    async def lead(self, role: str, owner: str, ttl_ms: int) -> bool:
+    async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
         keys = [self._key("feed"), self._key("role", role)]
-        return bool(await self._run(self._lead, keys, [owner, ttl_ms]))
+        return int(await self._run(self._lead, keys, [owner, ttl_ms]))
 
     async def resign(self, role: str, owner: str) -> None:
         await self.lead(role, owner, 0)
@@ -215,6 +263,19 @@ class RedisStore:
             pipe.get(key)
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
+
+    async def facts(self) -> Facts:
+        try:
+            info = await self._bounded(self._redis.info())
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, redis_errors.NoPermissionError):
+                return Facts("Redis")
+            raise
+        try:
+            saves = (await self._bounded(self._redis.config_get("save"))).get("save")
+        except (StoreUnavailableError, redis_errors.ResponseError):  # many hosted ones refuse CONFIG
+            saves = None
+        return facts_of(info, saves)
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -229,6 +290,10 @@ class RedisStore:
 
     def _placement_keys(self, engine: str) -> list[str]:
         return [*map(self._key, ("feed", "placement", "until", "where")), *self._engine_keys(engine)]
+
+    def _fence(self, fence: Fence | None) -> tuple[str, str]:
+        """The key of the role, and the token; without a fence, a key that no script will look at."""
+        return (self._key("role", fence.role), str(fence.token)) if fence else (self._key("feed"), "")
 
     def _ms(self, time: tuple[int, int]) -> int:
         return self._clock() if self._clock else time[0] * 1000 + time[1] // 1000
@@ -246,53 +311,17 @@ class RedisStore:
             return await self._bounded(self._redis.eval(script.text, *call))
 
     async def _bounded(self, reply: object, timeout: float | None = None) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        cancelled = task.cancelling()
-        with _unavailable():
-            async with asyncio.timeout(timeout or self._timeout):
-                result = await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
-        if task.cancelling() > cancelled:  # Python 3.11's wait_for, in redis-py, can swallow it
-            raise asyncio.CancelledError
-        return result
+        return await bounded(reply, timeout or self._timeout)
 
 
-def _client(url: str, timeout: float, connections: int) -> Redis:
-    """Never retries by itself: whether a script ran before its connection broke cannot be known."""
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=connections,
-        timeout=timeout,
-        socket_timeout=timeout,
-        socket_connect_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-        protocol=2,
-    )
-    return Redis.from_pool(pool)
+def _check(fence: Fence | None, holds: object) -> None:
+    if fence and not holds:
+        raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
 
 
-UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ", "OOM ", "NOPERM", "NOAUTH")
-"""Beginnings of a server's refusals that are about its condition, not about the command."""
-
-
-@contextmanager
-def _unavailable() -> Iterator[None]:
-    """Whatever keeps the server from answering becomes StoreUnavailableError."""
-    try:
-        yield
-    except (TimeoutError, redis_errors.TimeoutError) as error:
-        raise StoreUnavailableError("Redis does not answer in time.") from error
-    except redis_errors.BusyLoadingError as error:
-        raise StoreUnavailableError("Redis is starting: it still loads its data.") from error
-    except redis_errors.ReadOnlyError as error:
-        raise StoreUnavailableError("Redis is a read-only replica: name its primary.") from error
-    except (redis_errors.ConnectionError, redis_errors.ClusterError, OSError) as error:
-        raise StoreUnavailableError(f"Redis cannot be reached: {error}") from error
-    except redis_errors.ResponseError as error:
-        if str(error).startswith(UNFIT) or isinstance(error, redis_errors.OutOfMemoryError):
-            raise StoreUnavailableError(f"Redis refuses to work: {error}") from error
-        raise
+def _order(entry_id: str) -> tuple[int, int]:
+    ms, _, n = entry_id.partition("-")
+    return int(ms), int(n)
 
 
 def _arguments(change: Change) -> tuple[str, str, str, str, str, str]:
@@ -308,8 +337,3 @@ def _seq(entry_id: str) -> int:
 def _event(entry: tuple[str, dict[str, str]]) -> Event:
     entry_id, fields = entry
     return Event(seq=_seq(entry_id), kind=fields["kind"], id=fields["id"], data=fields.get("data"))
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from pydantic import TypeAdapter
+
 from adapters.model import Placement, dump, load
 
 DOCUMENT_KINDS = (
@@ -69,6 +71,9 @@ class AuditEntry:
     def at(self) -> int:
         """Unix microseconds, UTC, by the server's clock."""
         return int(self.id.partition("-")[0]) * 1000
+
+
+_notes = TypeAdapter(AuditNote)
 
 
 class GapError(Exception):
@@ -141,11 +146,42 @@ class Touch:
     """Requests of this worker that run there now; 0 ends the worker's lease."""
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says of itself; None: it does not say, or not to us."""
+
+    server: str
+    """`valkey 8.1.1`."""
+    persistent: bool | None = None
+    """Whether what it has acknowledged survives its restart, as far as its settings tell."""
+    trouble: str = ""
+    """What it says went wrong with writing to disk."""
+    policy: str | None = None
+    """What it does when its memory is full: `noeviction` refuses writes, every other loses data."""
+    limit_bytes: int | None = None
+    """Of its memory; 0: none."""
+    used_bytes: int | None = None
+
+
 def check_kinds(changes: Sequence[Change]) -> None:
     """ValueError for a kind that no snapshot would show."""
     for change in changes:
         if change.kind not in DOCUMENT_KINDS:
             raise ValueError(f"{change.kind!r} is not a kind of document")
+
+
+def dump_note(note: AuditNote) -> str:
+    return _notes.dump_json(note).decode()
+
+
+def load_note(text: str) -> AuditNote:
+    return _notes.validate_json(text)
+
+
+def after_entry(id_: str) -> str:
+    """The smallest id that an audit entry after this one can have."""
+    ms, _, n = id_.partition("-")
+    return f"{ms}-{int(n) + 1}"
 
 
 def with_time_left(placement: str, left_ms: int) -> str:
@@ -252,5 +288,7 @@ class Store(Protocol):
     async def secret(self, name: str, fresh: str) -> str:
         """The installation's secret of that name; `fresh` becomes it if there is none."""
         ...
+
+    async def facts(self) -> Facts: ...
 
     async def close(self) -> None: ...

@@ -58,20 +58,24 @@ local function leased()
   return used
 end
 
--- What this engine's slots hold, least recently used first: the versions that may go at once (those that
--- are leaving before others), those that could be asked to leave, the one that has been, and the unpinned.
+-- What this engine's slots hold, least recently used first: the versions that may go at once (first those
+-- that are lost, whoever has leased them in the process that is gone; then those that are leaving), those that
+-- could be asked to leave, the one that has been, and the unpinned.
 local function survey()
   local used = leased()
   local idle, willing, leaving, unpinned = {}, {}, nil, 0
-  local first = 0
+  local lost, drained = 0, 0
   for _, held in ipairs(redis.call('ZRANGE', RECENCY, 0, -1)) do
     if redis.call('HEXISTS', KEYS[7], held) == 0 then
       unpinned = unpinned + 1
       local state = standing(engine, held)
-      if state ~= 'loading' and not used[held] then
+      if state == 'lost' then
+        lost = lost + 1
+        table.insert(idle, lost, held)
+      elseif state ~= 'loading' and not used[held] then
         if state == 'leaving' then
-          first = first + 1
-          table.insert(idle, first, held)
+          drained = drained + 1
+          table.insert(idle, lost + drained, held)
         else
           idle[#idle + 1] = held
         end
@@ -119,7 +123,7 @@ end
 local holder, loader, overruled = elsewhere()
 
 -- 1. It is here already.
-if reload and (here == 'resident' or here == 'leaving') then
+if reload and (here == 'resident' or here == 'leaving' or here == 'lost') then
   if loader then
     return {'loading', loader, false}
   end
@@ -143,9 +147,9 @@ if here == 'leaving' then
   return {'full', engine, false}
 end
 
--- 3. A lapsed claim of it, or a free slot.
+-- 3. A lapsed claim of it, the slot kept for it since its process went, or a free slot.
 local over = redis.call('ZCARD', RECENCY) + 1 - slots
-if here == 'lapsed' or over <= 0 then
+if here == 'lapsed' or here == 'lost' or over <= 0 then
   return take(overruled)
 end
 

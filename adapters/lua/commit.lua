@@ -1,25 +1,32 @@
--- commit.lua: change documents, all or none. After prelude.lua.
+-- commit.lua: change documents, all or none. After prelude.lua and fence.lua.
 --
 -- KEYS[1]   the feed
--- KEYS[2…]  for each change, the hash of its kind
--- ARGV[2…]  for each change: kind, id, '+' to set or '-' to delete, the new text, and what must stand there:
+-- KEYS[2]   the audit, a stream        KEYS[3]  the role of the fence (any key without one)
+-- KEYS[4…]  for each change, the hash of its kind
+-- ARGV[2]   token of the fence or ''   ARGV[3]  the audit note or ''
+-- ARGV[4…]  for each change: kind, id, '+' to set or '-' to delete, the new text, and what must stand there:
 --           '?' anything, '-' nothing, '=' the text that follows
 --
--- Returns {1, sequence number of the last event} or {0, number of the change whose expectation failed}.
+-- Returns {1, sequence number of the last event}, {0, number of the change whose expectation failed}, or
+-- {-1, 0} for a stale fence.
 --
--- Atomic, because all expectations must hold at the moment when all changes are made.
+-- Atomic, because all expectations must hold at the moment when all changes are made, and because an audit
+-- that may lack what was done is none.
 
-local WIDTH = 6
-local changes = (#ARGV - 1) / WIDTH
+local FIXED, WIDTH = 3, 6
+local changes = (#ARGV - FIXED) / WIDTH
 
 local function argument(change, field)
-  return ARGV[1 + (change - 1) * WIDTH + field]
+  return ARGV[FIXED + (change - 1) * WIDTH + field]
 end
 
+if fenced(KEYS[3], ARGV[2]) then
+  return {-1, 0}
+end
 for i = 1, changes do
   local expectation = argument(i, 5)
   if expectation ~= '?' then
-    local text = redis.call('HGET', KEYS[1 + i], argument(i, 2))
+    local text = redis.call('HGET', KEYS[3 + i], argument(i, 2))
     if (expectation == '-' and text) or (expectation == '=' and text ~= argument(i, 6)) then
       return {0, i}
     end
@@ -28,11 +35,15 @@ end
 for i = 1, changes do
   local kind, id = argument(i, 1), argument(i, 2)
   if argument(i, 3) == '+' then
-    redis.call('HSET', KEYS[1 + i], id, argument(i, 4))
+    redis.call('HSET', KEYS[3 + i], id, argument(i, 4))
     emit(kind, id, argument(i, 4))
   else
-    redis.call('HDEL', KEYS[1 + i], id)
+    redis.call('HDEL', KEYS[3 + i], id)
     emit(kind, id, nil)
   end
+end
+if ARGV[3] ~= '' then
+  -- '*' never goes back, even if the server's clock does
+  redis.call('XADD', KEYS[2], ARGV[1] == '' and '*' or integer(now) .. '-*', 'note', ARGV[3])
 end
 return {1, tail()}

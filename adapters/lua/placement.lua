@@ -12,8 +12,8 @@
 local PLACEMENT, UNTIL, WHERE, RECENCY, LEASES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local engine = ARGV[2]
 
--- What an assignment amounts to now: nil, 'resident', 'leaving', 'loading', or 'lapsed' (a load whose owner
--- ran out of time); with its owner and its deadline. A lapsed `leaving` is resident again.
+-- What an assignment amounts to now: nil, 'resident', 'leaving', 'loading', 'lost', or 'lapsed' (a load
+-- whose owner ran out of time); with its owner and its deadline. A lapsed `leaving` is resident again.
 local function standing(on, version)
   local id = on .. '/' .. version
   local text = redis.call('HGET', PLACEMENT, id)

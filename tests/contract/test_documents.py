@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from adapters.errors import ConflictError
-from adapters.store import DOCUMENT_KINDS, Change, Event, GapError
+from adapters.errors import ConflictError, FencedError
+from adapters.store import DOCUMENT_KINDS, AuditNote, Change, Event, Fence, GapError
 
 
 async def collect(store, after, count):
@@ -157,3 +157,105 @@ async def test_a_secret_is_made_once(world):
     assert await world.store.secret("salt", "first") == "first"
     assert await world.other.secret("salt", "second") == "first"
     assert await world.other.secret("other", "second") == "second"
+
+
+async def test_a_token_is_kept_while_the_holder_stays_and_rises_with_each_new_one(world):
+    first = await world.store.lead("reconciler", "w1", 1000)
+    assert first > 0
+    world.advance(5000)
+    assert await world.store.lead("reconciler", "w1", 1000) == first, "nobody came between"
+    world.advance(5000)
+    second = await world.other.lead("reconciler", "w2", 1000)
+    assert second > first
+    assert await world.other.lead("janitor", "w2", 1000) > 0, "roles have tokens of their own"
+    await world.other.resign("reconciler", "w2")
+    third = await world.other.lead("reconciler", "w2", 1000)
+    assert third > second, "what it began before it resigned is not its business any more"
+    assert await world.store.lead("reconciler", "w1", 1000) == 0
+
+
+async def test_a_stale_fence_changes_nothing(world):
+    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
+    note = AuditNote("reconciler", "version.fail", "acme/a")
+    await world.store.commit([Change("tenant", "a", "1")], fence=fence)
+    await world.store.claim("v", "e1", slots=1, owner="w1", ttl_ms=1000)
+    world.advance(2000)
+    await world.store.commit([Change("tenant", "a", "2")], fence=fence)  # lapsed, but still nobody else's
+    await world.other.lead("reconciler", "w2", 1000)
+    before = await world.store.snapshot()
+    for call in (
+        world.store.commit([Change("tenant", "a", "3")], audit=note, fence=fence),
+        world.store.unplace("e1", "v", fence=fence),
+        world.store.unplace("e1", fence=fence),
+        world.store.lose("e1", fence=fence),
+        world.store.lose("e1", fence=Fence("no-such-role", 1)),
+    ):
+        with pytest.raises(FencedError):
+            await call
+    assert await world.store.snapshot() == before
+    assert await world.store.audit() == []
+
+
+async def test_a_resigned_fence_is_stale(world):
+    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
+    await world.store.resign("reconciler", "w1")
+    with pytest.raises(FencedError):
+        await world.store.commit([Change("tenant", "a", "1")], fence=fence)
+
+
+async def test_a_stale_fence_is_told_from_a_conflict(world):
+    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
+    with pytest.raises(ConflictError, match="tenant a") as caught:
+        await world.store.commit([Change("tenant", "a", "1", expect="never")], fence=fence)
+    assert not isinstance(caught.value, FencedError)
+
+
+async def test_a_note_is_there_exactly_when_its_changes_are(world):
+    note = AuditNote("key:k1", "adapter.promote", "acme/support", "v3", {"weight": 10, "é": ["\n"]})
+    await world.store.commit([Change("adapter", "acme/support", "1")], audit=note)
+    with pytest.raises(ConflictError):
+        await world.store.commit([Change("adapter", "acme/support", "2", expect="no")], audit=note)
+    world.advance(5)
+    seq = await world.other.commit([], audit=AuditNote("bootstrap", "adapter.remove", "acme/x"))
+    assert seq == 1, "a note is no event"
+    first, second = await world.other.audit()
+    assert first.note == note
+    assert second.note == AuditNote("bootstrap", "adapter.remove", "acme/x")
+    assert second.at - first.at == 5000
+    assert first.at == (world.now - 5) * 1000
+
+
+async def test_notes_of_one_millisecond_keep_their_order(world):
+    for n in range(12):
+        await world.store.commit([], audit=AuditNote("a", "x.y", str(n)))
+    entries = await world.store.audit(count=4)
+    while len(entries) < 12:
+        entries += await world.store.audit(entries[-1].id, count=4)
+    assert [e.note.subject for e in entries] == [str(n) for n in range(12)]
+    assert await world.store.audit(entries[-1].id) == []
+
+
+@pytest.mark.parametrize(
+    ("through", "keep", "left"),
+    [(5, 0, 4), (5, 3, 4), (5, 6, 6), (9, 0, 0), (9, 2, 2), (9, 10, 10), (9, 99, 10)],
+)
+async def test_what_is_stored_elsewhere_is_dropped_but_the_newest(world, through, keep, left):
+    for n in range(10):
+        await world.store.commit([], audit=AuditNote("a", "x.y", str(n)))
+        world.advance(n % 2)
+    entries = await world.store.audit()
+    await world.store.trim_audit(entries[through].id, keep=keep)
+    assert await world.store.audit() == entries[10 - left :]
+
+
+async def test_an_agent_is_heard_until_its_beat_lapses(world):
+    await world.store.beat("e1", '{"pid": 1}', ttl_ms=1000)
+    await world.other.beat("e2", "two\nlines", ttl_ms=3000)
+    world.advance(900)
+    await world.store.beat("e1", '{"pid": 2}', ttl_ms=1000)
+    assert await world.store.beats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
+    world.advance(1000)
+    assert await world.other.beats() == {"e2": "two\nlines"}
+    world.advance(2000)
+    assert await world.store.beats() == {}
+    assert (await world.store.snapshot()).seq == 0, "a beat is no event"

@@ -67,6 +67,12 @@ async def every_call(store):
         store.confirm("v", "e", owner="w", grace_ms=1),
         store.abandon("v", "e", owner="w"),
         store.unplace("e"),
+        store.lose("e"),
+        store.audit(),
+        store.trim_audit("1-0", keep=1),
+        store.beat("e", "{}", ttl_ms=1000),
+        store.beats(),
+        store.facts(),
         store.touch("w", [Touch("e", "v", 0, 1)], ttl_ms=1000),
         store.recency("e"),
         store.leases("e"),
@@ -203,3 +209,10 @@ async def test_a_cancelled_call_ends_wherever_it_was(store):
         task.cancel()
         _, running = await asyncio.wait([task], timeout=5)
         assert not running, f"cancelled after {steps} steps, it goes on"
+
+
+async def test_a_server_that_forbids_a_command_is_of_no_use_and_says_so(server, store):
+    async with Redis.from_url(server.url) as redis:
+        await redis.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+    with pytest.raises(StoreUnavailableError, match="refuses"):
+        await store.commit([Change("tenant", "a", "1")])

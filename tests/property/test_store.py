@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.errors import ConflictError
+from adapters.errors import ConflictError, FencedError
 from adapters.memory_store import MemoryStore
 from adapters.model import Placement, SlotState, load
 from adapters.redis_store import RedisStore
-from adapters.store import Change, ClaimResult, Store, Touch
+from adapters.store import AuditNote, Change, ClaimResult, Fence, Store, Touch
 
 ENGINES = ("e1", "e2", "e3")
 SLOTS = {"e1": 1, "e2": 2, "e3": 2}
@@ -83,16 +84,36 @@ usages = st.fixed_dictionaries(
     {"do": st.just("use"), "nth": nths, "worker": workers, "in_flight": st.sampled_from((0, 1, 1))}
 )
 pins = st.fixed_dictionaries({"do": st.just("pin"), "version": versions, "pinned": st.booleans()})
+fences = st.none() | st.builds(Fence, st.just("r"), st.integers(0, 4))
 edits = st.fixed_dictionaries(
     {
         "do": st.just("edit"),
         "id": versions,
         "data": st.sampled_from((None, "1", "2")),
         "expect": st.sampled_from(("any", None, "1")),
+        "audit": st.none() | st.builds(AuditNote, workers, st.just("x.edit"), versions),
+        "fence": fences,
     }
 )
 unplaces = st.fixed_dictionaries(
-    {"do": st.just("unplace"), "engine": engines, "version": st.none() | versions}
+    {"do": st.just("unplace"), "engine": engines, "version": st.none() | versions, "fence": fences}
+)
+losses = st.fixed_dictionaries(
+    {
+        "do": st.just("lose"),
+        "engine": engines,
+        "versions": st.none() | st.lists(versions, max_size=3),
+        "fence": fences,
+    }
+)
+leads = st.fixed_dictionaries(
+    {"do": st.just("lead"), "worker": workers, "ttl_ms": st.sampled_from((0, 100, 5000))}
+)
+trims = st.fixed_dictionaries(
+    {"do": st.just("trim"), "nth": st.integers(0, 9), "keep": st.sampled_from((0, 1, 3))}
+)
+beats = st.fixed_dictionaries(
+    {"do": st.just("beat"), "engine": engines, "ttl_ms": st.sampled_from((100, 2000))}
 )
 pauses = st.fixed_dictionaries({"do": st.just("wait"), "ms": st.sampled_from((0, 1, 99, 500, 1500, 5000))})
 WEIGHTS = (
@@ -100,7 +121,8 @@ WEIGHTS = (
     *(6 * [finishes]),
     *(6 * [usages]),
     *(3 * [pauses]),
-    *(confirms, abandons, touches, pins, edits, unplaces),
+    *(2 * [losses]),
+    *(confirms, abandons, touches, pins, edits, unplaces, leads, trims, beats),
 )
 steps = st.integers(0, len(WEIGHTS) - 1).flatmap(lambda n: WEIGHTS[n])
 
@@ -117,16 +139,30 @@ async def perform(store: Store, step: dict) -> object:
             return await store.touch(worker, uses, ttl_ms=ttl_ms)
         case {"do": "pin", "version": version, "pinned": pinned}:
             return await store.commit([Change("pin", version, "{}" if pinned else None)])
-        case {"do": "edit", "id": id_, "data": data, "expect": expect}:
-            try:
-                return await store.commit([Change("adapter", id_, data, expect), Change("key", id_, data)])
-            except ConflictError as error:
-                return str(error)
-        case {"do": "unplace", "engine": engine, "version": version}:
-            return await store.unplace(engine, version)
+        case {"do": "edit", "id": id_, "data": data, "expect": expect, **how}:
+            changes = [Change("adapter", id_, data, expect), Change("key", id_, data)]
+            return await refusable(store.commit(changes, **how))
+        case {"do": "unplace", "engine": engine, "version": version, "fence": fence}:
+            return await refusable(store.unplace(engine, version, fence=fence))
+        case {"do": "lose", "engine": engine, "versions": lost, "fence": fence}:
+            return await refusable(store.lose(engine, lost, fence=fence))
+        case {"do": "lead", "worker": worker, "ttl_ms": ttl_ms}:
+            return await store.lead("r", worker, ttl_ms)
+        case {"do": "trim", "nth": nth, "keep": keep}:
+            entries = await store.audit()
+            return entries and await store.trim_audit(entries[nth % len(entries)].id, keep=keep)
+        case {"do": "beat", "engine": engine, "ttl_ms": ttl_ms}:
+            return await store.beat(engine, "{}", ttl_ms=ttl_ms)
         case {"do": "wait"}:
             return None
     raise AssertionError(step)
+
+
+async def refusable(call: Awaitable[object]) -> object:
+    try:
+        return await call
+    except ConflictError as error:
+        return type(error), str(error)
 
 
 def concrete(step: dict, past: Past) -> dict:
@@ -142,6 +178,12 @@ def concrete(step: dict, past: Past) -> dict:
         use = Touch(engine, version, 0, step["in_flight"])
         return {"do": "touch", "worker": step["worker"], "uses": [use], "ttl_ms": 5000}
     return step if step["do"] not in ("finish", "use") else {"do": "wait", "ms": 1}
+
+
+async def aside(store: Store) -> object:
+    """What is in no snapshot."""
+    entries = await store.audit()
+    return entries, await store.audit(entries[0].id, count=2) if entries else [], await store.beats()
 
 
 async def uses(store: Store) -> list[tuple[object, dict[str, int]]]:
@@ -167,16 +209,19 @@ class Past:
     """(engine, version) → owner, until."""
     pinned: set[str] = field(default_factory=set)
     placed: set[tuple[str, str]] = field(default_factory=set)
+    lost: set[tuple[str, str]] = field(default_factory=set)
+    role: tuple[int, int, str] = (0, 0, "")
+    """Until when, token, holder."""
 
     def check(self, step: dict, answer: object, now: int, placements: dict[str, Placement]) -> None:
         after = {(p.engine, p.version) for p in placements.values()}
         gone = self.placed - after
+        self._check_role(step, answer, now)
         match step["do"]:
             case "claim":
                 self._check_eviction(step, gone, now)
                 if answer.result is ClaimResult.CLAIMED:
                     self._check_claim(step, now)
-                    self.loads[step["engine"], step["version"]] = (step["owner"], now + step["ttl_ms"])
             case "confirm" | "abandon":
                 owner, until = self.loads.get((step["engine"], step["version"]), (None, 0))
                 assert answer == (owner == step["owner"] and until > now)
@@ -185,16 +230,19 @@ class Past:
                     if step.get("grace_ms"):
                         self.leases[step["engine"], step["version"], ""] = now + step["grace_ms"]
             case "touch":
-                for use in step["uses"]:
-                    if (use.engine, use.version) in after and use.in_flight:
-                        self.leases[use.engine, use.version, step["worker"]] = now + step["ttl_ms"]
-                    else:
-                        self.leases.pop((use.engine, use.version, step["worker"]), None)
+                self._lease(step, now, after)
+            case "lose" if answer is None:
+                lost = {p for p in after if p[0] == step["engine"] and _among(p[1], step["versions"])}
+                self.lost |= lost
+                self.loads = {place: load for place, load in self.loads.items() if place not in lost}
             case "pin":
                 (self.pinned.add if step["pinned"] else self.pinned.discard)(step["version"])
         if step["do"] not in ("claim", "unplace", "abandon"):
             assert not gone, f"{step['do']} took {gone} away"
         self.placed = after
+        self.lost &= after
+        shown = {(p.engine, p.version) for p in placements.values() if p.state is SlotState.LOST}
+        assert shown == self.lost, "a process that is gone is believed in, or the other way round"
         self.loads = {place: load for place, load in self.loads.items() if place in after}
         self.leases = {lease: until for lease, until in self.leases.items() if lease[:2] in after}
         for engine, slots in SLOTS.items():
@@ -218,6 +266,8 @@ class Past:
                 continue
             assert version not in self.pinned, "a pinned version was evicted"
             assert loads_until <= now, "a loading version was evicted"
+            if (engine, version) in self.lost:
+                continue  # nobody can use it
             live = [
                 lease
                 for lease, until in self.leases.items()
@@ -225,10 +275,42 @@ class Past:
             ]
             assert not live, f"a leased version was evicted: {live}"
 
+    def _lease(self, step: dict, now: int, placed: set[tuple[str, str]]) -> None:
+        for use in step["uses"]:
+            if (use.engine, use.version) in placed and use.in_flight:
+                self.leases[use.engine, use.version, step["worker"]] = now + step["ttl_ms"]
+            else:
+                self.leases.pop((use.engine, use.version, step["worker"]), None)
+
+    def _check_role(self, step: dict, answer: object, now: int) -> None:
+        if step["do"] == "lead":
+            self._check_lead(step, answer, now)
+        if fence := step.get("fence"):
+            _, token, holder = self.role
+            stale = fence.token != token or not holder
+            refused = isinstance(answer, tuple) and answer[0] is FencedError
+            assert refused == stale, f"{fence} while the role is {self.role}"
+
+    def _check_lead(self, step: dict, answer: object, now: int) -> None:
+        until, token, holder = self.role
+        if until > now and holder != step["worker"]:
+            assert answer == 0, "two hold the role"
+        elif step["ttl_ms"]:
+            assert answer == token if holder == step["worker"] else answer > token
+            self.role = (now + step["ttl_ms"], answer, step["worker"])
+        elif holder == step["worker"]:
+            self.role = (0, token, "")
+
     def _check_claim(self, step: dict, now: int) -> None:
         for (engine, version), (_, until) in self.loads.items():
             if version == step["version"] and engine not in set(step["ignore"]) - {step["engine"]}:
                 assert until <= now, "two claims of one version at once"
+        self.lost.discard((step["engine"], step["version"]))
+        self.loads[step["engine"], step["version"]] = (step["owner"], now + step["ttl_ms"])
+
+
+def _among(version: str, versions: list[str] | None) -> bool:
+    return versions is None or version in versions
 
 
 async def play(url: str, prefix: str, sequence: list[dict]) -> None:
@@ -246,6 +328,7 @@ async def play(url: str, prefix: str, sequence: list[dict]) -> None:
             assert snapshot == await twin.snapshot()
             texts = snapshot.documents["placement"]
             past.check(step, answer, now, {id_: load(Placement, text) for id_, text in texts.items()})
+            assert await aside(real) == await aside(twin)
             if number % 5 == 0:  # they are slow to ask for
                 shown = await uses(real)
                 assert shown == await uses(twin)
