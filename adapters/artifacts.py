@@ -4,7 +4,8 @@
     root/.staging/<random>/files/…      being fetched and checked; moved into place by one rename
 
 A version's bytes are checked where they will stay and then only renamed, so that what was checked is what
-engines read. Engines may hold a file long after its version is gone: nothing here removes a published one.
+engines read. Engines may hold a file long after its version is gone: nothing here removes a published one,
+and `adapters.trash`, which does, leaves alone what was published again within the hour.
 """
 
 from __future__ import annotations
@@ -72,16 +73,27 @@ class ArtifactStore:
         hexdigest = digest_of(staged)
         target = self.root / hexdigest
         artifact = Artifact(f"sha256:{hexdigest}", target, size)
-        if _sizes(target) == _sizes(staged):
+        if _sizes(target) == _sizes(staged) and freshen(target):
             return artifact
         for name in FILES:
             (staged / name).chmod(0o444)
             _sync(staged / name)
         staged.chmod(0o755)  # engines may run as other users
+        freshen(staged)
         _sync(staged)
         self._move(staged, target)
         _sync(self.root)
         return artifact
+
+    def find(self, digest: str) -> Artifact | None:
+        """The published files of that digest, `sha256:<hex>`, if they are there and whole: they are read to
+        know it. None: they are to be fetched."""
+        hexdigest = digest.removeprefix("sha256:")
+        target = self.root / hexdigest
+        sizes = _sizes(target)
+        if sizes is None or not freshen(target) or digest_of(target) != hexdigest:
+            return None
+        return Artifact(digest, target, sum(sizes.values()))
 
     @property
     def _staging(self) -> Path:
@@ -107,11 +119,12 @@ class ArtifactStore:
                 raise
         else:
             return
-        if _sizes(target) == sizes:
+        if _sizes(target) == sizes and freshen(target):
             return  # another process published the same content a moment ago
         # It lost files or bytes, which happens only when somebody meddles with the root: the whole one
         # takes its place, and the damaged one goes with the staging box.
-        target.rename(staged.parent / "damaged")
+        with suppress(FileNotFoundError):  # or it was being removed
+            target.rename(staged.parent / "damaged")
         staged.rename(target)
 
 
@@ -124,6 +137,18 @@ def digest_of(directory: Path) -> str:
             content = hashlib.file_digest(file, "sha256")
         digest.update(f"{name}\0{content.hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def freshen(directory: Path) -> bool:
+    """Set its time of change to now: whoever is about to remove it, looks at that after taking it away, and
+    puts it back. False: it has been taken away."""
+    try:
+        os.utime(directory)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        pass  # another user's: whoever may not touch it may not remove it either
+    return True
 
 
 def _sizes(directory: Path) -> dict[str, int] | None:

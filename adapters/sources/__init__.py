@@ -1,4 +1,4 @@
-"""Where adapters come from: one module per URI scheme, each with the same signature.
+"""Where adapters come from: one module per kind of source, each with the same signature.
 
 A new scheme is a new module and one line in the table below.
 """
@@ -6,30 +6,44 @@ A new scheme is a new module and one line in the table below.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import cast
 
 from adapters.findings import Findings, shown
-from adapters.sources import file
+from adapters.sources.options import FetchOptions, Progress
+from adapters.sources.public import public, scheme_of
 
-Fetch = Callable[..., None]
-"""`fetch(uri, destination, *, max_bytes, findings)`: puts the two files of an adapter into the empty
-directory `destination`, or adds findings. Raises OSError for what is wrong on this side. Blocking."""
+__all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "public"]
 
-SCHEMES: dict[str, Fetch] = {"": file.fetch, "file": file.fetch}
+Fetch = Callable[..., str]
+"""`fetch(uri, destination, *, options, findings)`: puts an adapter's known files into the empty directory
+`destination`, or adds findings. Returns the source as it may be shown and stored: without credentials, and
+with the revision that was found. Raises OSError for what is wrong on this side. Blocking."""
+
+SCHEMES: dict[str, str] = {
+    "": "adapters.sources.file",
+    "file": "adapters.sources.file",
+    "http": "adapters.sources.http",
+    "https": "adapters.sources.http",
+    "s3": "adapters.sources.s3",
+    "hf": "adapters.sources.hub",
+}
+"""Scheme → module. Imported when first used: the libraries behind some take half a second to import."""
+
+KINDS = "an absolute path, or a file://, http(s)://, s3:// or hf:// URL"
 
 
-def fetch(uri: str, destination: Path, *, max_bytes: int, findings: Findings) -> None:
-    try:
-        scheme = urlsplit(uri).scheme
-    except ValueError:
-        scheme = "?"
-    if scheme not in SCHEMES:
+def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
+    """See `Fetch`. `destination` must be alone in its parent directory: what is under way lies beside it."""
+    module = SCHEMES.get(scheme_of(uri))
+    if module is None:
         findings.add(
             "source_unsupported",
             "Adapters cannot be fetched from there.",
-            found=shown(uri),
-            expected="an absolute directory path, or file:// and such a path",
+            found=shown(public(uri)),
+            expected=KINDS,
         )
-        return
-    SCHEMES[scheme](uri, destination, max_bytes=max_bytes, findings=findings)
+        return public(uri)
+    run = cast(Fetch, import_module(module).fetch)
+    return run(uri, destination, options=options, findings=findings)

@@ -1,49 +1,96 @@
-"""Adapters from a directory of this host."""
+"""Adapters from a directory of this host, or from an archive on it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from adapters.findings import Findings, shown
-from adapters.validate import FILES, check_files
+from adapters.known_files import KNOWN
+from adapters.sources import archive
+from adapters.sources.landing import Landing, RefusedError, check_space
+from adapters.sources.options import CHUNK, FETCHING, FetchOptions, Meter
+from adapters.validate import check_files
 
 
-def fetch(uri: str, destination: Path, *, max_bytes: int, findings: Findings) -> None:
-    """Copies the two files, after the checks that need the original directory (links, pickles, sizes).
+def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
+    """Copies the known files, after the checks that need the original directory (links, kinds, sizes).
 
     What is copied is checked again where it lies, so nothing hangs on the original staying as it is.
     """
-    directory = _directory(uri)
-    if directory is None:
+    source = _path(uri)
+    if source is None:
         findings.add(
             "source_unsupported",
             "The source does not name a directory of this host.",
             found=shown(uri),
-            expected="an absolute directory path, or file:// and such a path",
+            expected="an absolute path of a directory or an archive, or file:// and such a path",
         )
+        return uri
+    try:
+        packed = source.is_file()
+    except OSError as error:
+        findings.add(
+            "unreadable", "The source cannot be read.", found=shown(str(error)), expected="a readable path"
+        )
+        return uri
+    if packed:
+        _unpack(source, destination, options, findings)
+    else:
+        check_files(source, max_bytes=options.max_bytes, findings=findings)
+        if not findings:
+            _copy(source, destination, options, findings)
+    return uri
+
+
+def _unpack(source: Path, destination: Path, options: FetchOptions, findings: Findings) -> None:
+    try:
+        _open(source.resolve(strict=True)).close()
+    except OSError as error:
+        _unreadable(source.name, error, findings)
         return
-    check_files(directory, max_bytes=max_bytes, findings=findings)
-    if findings:
-        return
-    for name in FILES:
+    archive.unpack(
+        source, destination, max_bytes=options.max_bytes, findings=findings, progress=options.progress
+    )
+
+
+def _copy(source: Path, destination: Path, options: FetchOptions, findings: Findings) -> None:
+    names = [name for name in KNOWN if (source / name).exists()]
+    total = sum((source / name).stat().st_size for name in names)
+    check_space(destination, total)
+    meter = Meter(FETCHING, options.progress, total)
+    landing = Landing(destination, options.max_bytes)
+    for name in names:
         try:
-            source = _open((directory / name).resolve(strict=True), max_bytes)
+            file = _open((source / name).resolve(strict=True))
         except OSError as error:
-            findings.add(
-                "unreadable", f"{name} cannot be read.", found=shown(str(error)), expected="a readable file"
-            )
+            _unreadable(name, error, findings)
             return
-        with source, (destination / name).open("xb") as copy:
-            shutil.copyfileobj(source, copy, 1024 * 1024)
+        with file:
+            try:
+                landing.write(name, _chunks(file, meter))
+            except RefusedError as refusal:
+                refusal.add_to(findings)
+                return
 
 
-def _directory(uri: str) -> Path | None:
-    if uri.startswith("file:"):
+def _chunks(file: BinaryIO, meter: Meter) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK):
+        yield chunk
+        meter.add(len(chunk))
+    meter.tell()
+
+
+def _unreadable(name: str, error: OSError, findings: Findings) -> None:
+    findings.add("unreadable", f"{name} cannot be read.", found=shown(str(error)), expected="a readable file")
+
+
+def _path(uri: str) -> Path | None:
+    if uri[:5].lower() == "file:":
         parts = urlsplit(uri)
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
             return None
@@ -51,11 +98,10 @@ def _directory(uri: str) -> Path | None:
     return Path(uri) if uri.startswith("/") and "\0" not in uri else None
 
 
-def _open(path: Path, max_bytes: int) -> BinaryIO:
-    """Follows no link put there since the checks, waits at no pipe, and lets no file outgrow the limit."""
+def _open(path: Path) -> BinaryIO:
+    """Follows no link put there since the checks, and waits at no pipe."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
-    status = os.fstat(file.fileno())
-    if stat.S_ISREG(status.st_mode) and status.st_size <= max_bytes:
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
     raise OSError(f"{path} changed while it was being registered")

@@ -1,0 +1,117 @@
+"""Adapters from an archive: tar (plain, gzip, xz) or zip, written by anybody.
+
+Nothing in an archive is believed. Names are compared with the table of known files and never used as paths;
+what comes out is counted as it comes out, a chunk at a time; the first thing that is not as it should be ends
+the work with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from adapters.findings import Findings, shown
+from adapters.known_files import KNOWN, refuse_stray
+from adapters.sources.entries import Entry, Reader
+from adapters.sources.landing import Landing, RefusedError, check_space, too_much
+from adapters.sources.options import UNPACKING, Meter, Progress, silent
+from adapters.sources.tarred import TarReader, is_tar
+from adapters.sources.zipped import ZipReader, is_zip
+
+MAX_ENTRIES = 1000
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def unpack(
+    path: Path, destination: Path, *, max_bytes: int, findings: Findings, progress: Progress = silent
+) -> None:
+    """Puts the known files of the archive at `path` into the empty directory `destination`, or adds findings.
+
+    Raises OSError for the disks. Blocking.
+    """
+    landing = Landing(destination, max_bytes)
+    with path.open("rb") as file:
+        packed = path.stat().st_size
+        check_space(destination, min(packed, max_bytes))
+        meter = Meter(UNPACKING, progress, packed)
+        meter.tell()
+        try:
+            _take(_open(file, max_bytes, packed, meter), landing, packed, findings)
+            landing.check_whole("in the archive")
+        except RefusedError as refusal:
+            refusal.add_to(findings)
+
+
+def _open(file: BinaryIO, max_bytes: int, packed: int, meter: Meter) -> Reader:
+    start = file.read(512)
+    file.seek(0)
+    if is_zip(start):
+        return ZipReader(file, meter)
+    if is_tar(start):
+        # What is passed over comes out as well: texts, headers, padding.
+        limit = max_bytes + sum(own for own in KNOWN.values() if own is not None)
+        return TarReader(file, limit, packed, meter)
+    raise RefusedError(
+        "archive_unsupported",
+        "The file is no archive of a known kind.",
+        found=f"a file that begins with {start[:8]!r}",
+        expected="tar, tar.gz, tar.xz or zip",
+    )
+
+
+def _take(reader: Reader, landing: Landing, packed: int, findings: Findings) -> None:
+    seen: set[tuple[str, ...]] = set()
+    for count, entry in enumerate(reader.entries(), 1):
+        if count > MAX_ENTRIES:
+            raise _refused("archive_entries", f"more than {MAX_ENTRIES} entries", "the adapter's files alone")
+        parts = _parts(entry)
+        if entry.kind == "directory" or not parts or _of_a_desktop(parts):
+            continue
+        if len(parts) > 2 or any(other[:-1] != parts[:-1] for other in seen):
+            raise _refused("archive_nested", shown(entry.name), "all at the top, or in one directory there")
+        if parts in seen:
+            raise _refused("archive_duplicate", f"{shown(entry.name)} twice", "each file once")
+        seen.add(parts)
+        name = parts[-1]
+        if name not in KNOWN:
+            refuse_stray(name, findings)
+            continue
+        if entry.size > landing.limit(name):
+            raise too_much(name, entry.size, landing.limit(name), packed)
+        landing.write(name, reader.chunks(), packed=packed)
+
+
+def _parts(entry: Entry) -> tuple[str, ...]:
+    """The components of its name, after the checks that need only name and kind."""
+    name = entry.name.replace("\\", "/")
+    if name.startswith("/") or _DRIVE.match(name):
+        raise _refused("archive_absolute", shown(entry.name), "a name relative to the archive")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise _refused("archive_traversal", shown(entry.name), "a name without `..`")
+    if entry.kind == "link":
+        raise _refused("archive_link", f"a link, {shown(entry.name)}", "plain files")
+    if entry.kind == "other":
+        raise _refused("archive_device", shown(entry.name), "plain files and directories")
+    return parts
+
+
+def _of_a_desktop(parts: tuple[str, ...]) -> bool:
+    """Packed on macOS, each file has its attributes beside it."""
+    return parts[0] == "__MACOSX" or parts[-1].startswith("._")
+
+
+_SENTENCES = {
+    "archive_absolute": "A name in the archive is absolute, so it would be written elsewhere.",
+    "archive_device": "The archive holds something that is no plain file.",
+    "archive_duplicate": "The archive holds a file twice, and nothing says which is meant.",
+    "archive_entries": "The archive has too many entries.",
+    "archive_link": "The archive holds a link.",
+    "archive_nested": "The archive's files are not all in one place.",
+    "archive_traversal": "A name in the archive leads out of it.",
+}
+
+
+def _refused(code: str, found: str, expected: str) -> RefusedError:
+    return RefusedError(code, _SENTENCES[code], found=found, expected=expected)

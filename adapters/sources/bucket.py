@@ -1,0 +1,227 @@
+"""One bucket of an object store, through s3fs, in one event loop and with no thread of its own."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from s3fs import S3FileSystem
+
+from adapters.sources.download import BrokenError, Part, persist
+from adapters.sources.landing import RefusedError
+from adapters.sources.options import CHUNK, FetchOptions
+from adapters.sources.packed import check_hash
+
+_MD5 = re.compile(r'"([0-9a-f]{32})"')
+_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
+_LISTED = 1000
+_CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object as it was found."""
+
+    key: str
+    size: int
+    etag: str
+    """With its quotes."""
+    md5: str | None
+    """Hex, where the ETag is one: neither with parts nor with keys of a service."""
+    sha256: str | None
+    """Hex."""
+    crc32: int | None
+
+    def check(self, path: Path) -> None:
+        """Raises RefusedError if the file at `path` is not this object."""
+        check_hash(path, self.sha256)
+        check_hash(path, self.md5, "md5")
+        if self.crc32 is not None and (found := _crc32(path)) != self.crc32:
+            raise RefusedError(
+                "hash_mismatch",
+                "Other bytes came than were stored.",
+                found=f"crc32 {found:08x}",
+                expected=f"{self.crc32:08x}",
+            )
+
+
+class Bucket:
+    def __init__(self, files: S3FileSystem, name: str, options: FetchOptions) -> None:
+        self._files = files
+        self._name = name
+        self._options = options
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, name: str, options: FetchOptions) -> AsyncGenerator[Bucket]:
+        try:
+            files = await _connected(options, anonymous=False)
+            if not await files.session.get_credentials():
+                await files.s3.close()
+                files = await _connected(options, anonymous=True)
+        except (BotoCoreError, ValueError) as error:  # profile, region, endpoint, a broken credentials file
+            raise _refused("source_unavailable", type(error).__name__) from None
+        try:
+            yield cls(files, name, options)
+        finally:
+            await files.s3.close()
+
+    async def head(self, key: str) -> Stored | None:
+        """The object of that key; None: there is none. Raises RefusedError."""
+        try:
+            found = await self._ask("head_object", Key=key, ChecksumMode="ENABLED")
+        except FileNotFoundError:
+            return None
+        return _stored(key, found)
+
+    async def names(self, prefix: str) -> set[str] | None:
+        """What lies right under `prefix`; None: that may not be listed. Raises RefusedError."""
+        try:
+            page = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", MaxKeys=_LISTED)
+        except FileNotFoundError:
+            raise RefusedError(
+                "source_missing", "There is no such bucket.", found=self._name, expected="a bucket"
+            ) from None
+        except RefusedError as refusal:
+            if refusal.code == "source_denied":
+                return None
+            raise
+        return {item["Key"].removeprefix(prefix) for item in page.get("Contents", ())} - {""}
+
+    @asynccontextmanager
+    async def open(self, stored: Stored, start: int, validator: str | None) -> AsyncGenerator[Part]:
+        """See `download.Open`. It is this very object, or a RefusedError."""
+        rest = {"Range": f"bytes={start}-"} if start and validator else {}
+        try:
+            answer = await self._call("get_object", Key=stored.key, IfMatch=stored.etag, **rest)
+        except FileNotFoundError:
+            raise _changed(stored) from None
+        body = answer["Body"]
+        try:
+            if answer.get("ETag") != stored.etag:
+                raise _changed(stored)
+            first = 0
+            if rest:
+                span = _RANGE.fullmatch(answer.get("ContentRange", ""))
+                if span is None or int(span[1]) != start or int(span[2]) != stored.size:
+                    raise BrokenError("the store gives another range than it was asked for", afresh=True)
+                first = start
+            yield Part(first, stored.size, stored.etag, _chunks(body))
+        finally:
+            body.close()
+
+    async def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return await persist(
+            partial(self._call, method, **parameters), what=f"s3://{self._name}", options=self._options
+        )
+
+    async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Raises FileNotFoundError, BrokenError and RefusedError."""
+        try:
+            answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)  # noqa: SLF001 - fsspec's name for its asynchronous calls
+        except NoCredentialsError:
+            raise _refused("source_denied", "no credentials") from None
+        except (OSError, ClientError) as error:
+            cause = error if isinstance(error, ClientError) else error.__cause__
+            if isinstance(cause, ClientError):
+                raise _meant(cause) from None
+            raise BrokenError(type(error).__name__) from error
+        except (BotoCoreError, aiohttp.ClientError) as error:
+            raise BrokenError(type(error).__name__) from error
+        return answer
+
+
+async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
+    files = S3FileSystem(
+        anon=anonymous,
+        asynchronous=True,
+        skip_instance_cache=True,
+        config_kwargs={
+            "connect_timeout": _CONNECT_SECONDS,
+            "read_timeout": options.stall_seconds,
+            "retries": {"total_max_attempts": 1},
+            "response_checksum_validation": "when_required",
+        },
+    )
+    files.retries = 1  # who asks repeats, and says how often
+    await files.set_session()
+    return files
+
+
+def _stored(key: str, head: dict[str, Any]) -> Stored:
+    whole = head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
+    sha256 = _decoded(head.get("ChecksumSHA256")) if whole else None
+    crc32 = _decoded(head.get("ChecksumCRC32")) if whole else None
+    own_key = head.get("SSECustomerAlgorithm") or "kms" in head.get("ServerSideEncryption", "")
+    md5 = None if own_key else _MD5.fullmatch(head["ETag"])
+    return Stored(
+        key,
+        head["ContentLength"],
+        head["ETag"],
+        md5[1] if md5 else None,
+        sha256.hex() if sha256 else None,
+        int.from_bytes(crc32) if crc32 else None,
+    )
+
+
+def _decoded(checksum: str | None) -> bytes | None:
+    """None for that of parts: `…-3`."""
+    return base64.b64decode(checksum) if checksum and "-" not in checksum else None
+
+
+def _meant(error: ClientError) -> Exception:
+    """What the store's answer means here, in its code's word: its sentence may repeat what was sent."""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = str(error.response.get("Error", {}).get("Code", status))[:60]
+    if status == 404:
+        return FileNotFoundError()
+    if status in (401, 403):
+        return _refused("source_denied", code)
+    if status == 412:
+        return _refused("source_changed", code)
+    if status == 416:
+        return BrokenError(code, afresh=True)
+    if status in (408, 409, 429) or status >= 500:
+        return BrokenError(code)
+    return _refused("source_unavailable", code)
+
+
+def _refused(code: str, found: str) -> RefusedError:
+    message, expected = _SENTENCES[code]
+    return RefusedError(code, message, found=found, expected=expected)
+
+
+def _changed(stored: Stored) -> RefusedError:
+    return _refused("source_changed", f"another object than {stored.etag}")
+
+
+_SENTENCES = {
+    "source_denied": ("The store does not let the gateway read this.", "credentials that may read it"),
+    "source_changed": ("The object was replaced while it was being fetched.", "the object that was found"),
+    "source_unavailable": ("The store does not answer as it should.", "AWS_* settings that fit the store"),
+}
+
+
+async def _chunks(body: Any) -> AsyncGenerator[bytes]:
+    try:
+        while chunk := await body.read(CHUNK):
+            yield chunk
+    except (BotoCoreError, aiohttp.ClientError, OSError) as error:
+        raise BrokenError("the connection broke off") from error
+
+
+def _crc32(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value

@@ -1,0 +1,104 @@
+"""Adapters from web servers: an archive, or (a URL that ends in `/`) a directory of the files."""
+
+from __future__ import annotations
+
+import base64
+import netrc
+import os
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from yarl import URL
+
+from adapters.findings import Findings, shown
+from adapters.known_files import FILES, KNOWN
+from adapters.sources.download import download, run
+from adapters.sources.landing import Landing, RefusedError
+from adapters.sources.options import FETCHING, FetchOptions, Meter
+from adapters.sources.packed import check_hash, fetch_archive
+from adapters.sources.public import public
+from adapters.sources.site import Site
+
+_FRAGMENT = re.compile(r"sha256=([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
+
+
+def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
+    """See `adapters.sources.Fetch`. A fragment `#sha256=<hex>` is what the archive must hash to."""
+    try:
+        site, sha256 = _site(uri, options)
+        if sha256 is None and site.url.raw_path.endswith("/"):
+            meter = Meter(FETCHING, options.progress)
+            run(_fetch_files(site, Landing(destination, options.max_bytes), options, meter), meter)
+        else:
+            fetch_archive(
+                site.open,
+                destination,
+                options=options,
+                findings=findings,
+                check=partial(check_hash, expected=sha256),
+            )
+    except RefusedError as refusal:
+        refusal.add_to(findings)
+    return public(uri)
+
+
+async def _fetch_files(site: Site, landing: Landing, options: FetchOptions, meter: Meter) -> None:
+    for name in KNOWN:
+        there = replace(site, url=site.url.with_path(site.url.raw_path + name, encoded=True, keep_query=True))
+        path = landing.directory / name
+        try:
+            await download(
+                partial(there.open, plain=True),
+                path,
+                limit=landing.limit(name),
+                what=name,
+                options=options,
+                meter=meter,
+            )
+        except RefusedError as refusal:
+            # Servers that list nothing to strangers call missing what they do not have, or forbid it.
+            if name in FILES or refusal.code not in ("source_missing", "source_denied"):
+                raise
+            path.unlink()
+        else:
+            landing.took(name, path.stat().st_size)
+    meter.tell()
+
+
+def _site(uri: str, options: FetchOptions) -> tuple[Site, str | None]:
+    """Where `uri` leads, and the hash that its fragment names."""
+    try:
+        url = URL(uri, encoded=True)
+        fragment = _FRAGMENT.fullmatch(url.raw_fragment)
+        if (
+            not url.raw_host
+            or url.scheme not in ("http", "https")
+            or bool(fragment) != bool(url.raw_fragment)
+        ):
+            raise ValueError("no URL of an archive or a directory")
+    except ValueError:
+        raise RefusedError(
+            "source_unsupported",
+            "The source is no URL that can be fetched.",
+            found=shown(public(uri)),
+            expected="https://HOST/PATH of an archive, perhaps with #sha256=<hex>, or https://HOST/PATH/",
+        ) from None
+    authorization = _authorization(url)
+    site = Site(url.with_user(None).with_fragment(None), authorization, options)
+    return site, fragment[1].lower() if fragment else None
+
+
+def _authorization(url: URL) -> str | None:
+    """What the URL itself says, or the file .netrc of the gateway's user about this very host."""
+    user, password = url.user, url.password
+    if user is None:
+        try:
+            known = netrc.netrc(os.environ.get("NETRC"))
+        except (OSError, netrc.NetrcParseError):
+            return None
+        if url.raw_host not in known.hosts:
+            return None
+        user, _, password = known.hosts[url.raw_host]
+    return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()

@@ -1,0 +1,150 @@
+"""Adapters from repositories of the Hugging Face Hub: `hf://OWNER/REPO[@REVISION][/FOLDER]`.
+
+Which hub, and whether any, is said by the gateway's environment, as everywhere with huggingface_hub:
+`HF_ENDPOINT` (a mirror), `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE=1` (only what the cache holds). A
+revision is resolved to its commit first; all files are of that commit, and it is what the registry shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote
+
+from huggingface_hub import constants, try_to_load_from_cache
+
+from adapters.findings import Findings, shown
+from adapters.known_files import FILES, KNOWN, WEIGHTS_FILE, FileKind, kind_of, refuse_stray
+from adapters.sources.hub_client import Client, Listed, Remote
+from adapters.sources.landing import Landing, RefusedError, check_space, too_much
+from adapters.sources.options import CHUNK, FETCHING, FetchOptions, Meter
+from adapters.sources.public import public
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_URI = re.compile(
+    rf"hf://(?P<repository>{_NAME}/{_NAME})"
+    r"(?:@(?P<revision>refs/[a-z]{1,20}/[^/@?#]{1,100}|[^/@?#]{1,200}))?"
+    r"(?:/(?P<folder>[^?#\\\x00-\x1f]{0,500}))?"
+)
+
+
+def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
+    """See `adapters.sources.Fetch`. Returns the URI with the commit that was found."""
+    for noisy in ("httpx2", "huggingface_hub"):  # they log the URLs of storage, which are signed
+        logging.getLogger(noisy).setLevel(logging.ERROR)
+    try:
+        place = _Place.parse(uri)
+        meter = Meter(FETCHING, options.progress)
+        meter.tell()
+        client = Client(place.repository, options, meter)
+        if constants.is_offline_mode():
+            listed = _cached(place)
+        else:
+            listed = client.listed(place.revision, place.folder)
+        _check_names(listed.files, place, findings)
+        if not findings:
+            _fetch(listed, place, Landing(destination, options.max_bytes), client, meter)
+            return place.at(listed.commit)
+    except RefusedError as refusal:
+        refusal.add_to(findings)
+    return public(uri)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    repository: str
+    revision: str
+    folder: str
+    """Without slashes around it."""
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        named = _URI.fullmatch(uri)
+        folder = (named["folder"] or "").strip("/") if named else ""
+        if named is None or (folder and {"..", ".", ""} & set(folder.split("/"))):
+            raise RefusedError(
+                "source_unsupported",
+                "The source is no repository that can be fetched.",
+                found=shown(public(uri)),
+                expected="hf://OWNER/REPO, hf://OWNER/REPO@REVISION, or one of these and /FOLDER",
+            )
+        return cls(named["repository"], unquote(named["revision"] or "main"), folder)
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def at(self, commit: str) -> str:
+        return f"hf://{self.repository}@{commit}" + (f"/{self.folder}" if self.folder else "")
+
+
+def _check_names(names: Collection[str], place: _Place, findings: Findings) -> None:
+    """Of a repository only the known files are fetched, so others do no harm; but weights that would be lost
+    do, and pickles where they are all there is."""
+    refused = {FileKind.WEIGHTS} if WEIGHTS_FILE in names else {FileKind.WEIGHTS, FileKind.PICKLE}
+    for name in sorted(names):
+        if kind_of(name) in refused:
+            refuse_stray(name, findings)
+    for name in FILES:
+        if name not in names:
+            findings.add(
+                "file_missing",
+                f"{name} is missing.",
+                found=f"no such file in {place.folder or 'the repository'}",
+                expected=" and ".join(FILES),
+            )
+
+
+def _fetch(listed: Listed, place: _Place, landing: Landing, client: Client, meter: Meter) -> None:
+    names = [name for name in KNOWN if name in listed.files]
+    total = sum(listed.files[name].size or 0 for name in names)
+    check_space(landing.directory, total)
+    meter.expect(total)
+    with tempfile.TemporaryDirectory(prefix="hub-", dir=landing.directory.parent) as folder:
+        for name in names:
+            file, target = listed.files[name], landing.directory / name
+            limit = landing.limit(name)
+            if file.size is not None and file.size > limit:
+                raise too_much(name, file.size, limit)
+            cached = _in_cache(place, name, listed.commit)
+            if cached is not None:
+                _copy(cached, name, landing, meter)
+            else:
+                most = limit if file.size is None else file.size
+                client.download(place.path(name), listed.commit, most, Path(folder)).replace(target)
+                landing.took(name, target.stat().st_size)
+            file.check(target)
+    meter.tell()
+
+
+def _cached(place: _Place) -> Listed:
+    """What the local cache has of the revision. Raises RefusedError where that is not both files."""
+    found = {name: _in_cache(place, name, place.revision) for name in KNOWN}
+    config = found[FILES[0]]
+    if any(found[name] is None for name in FILES) or config is None:
+        raise RefusedError(
+            "source_offline",
+            "The hub may not be asked, and the local cache does not have it.",
+            found=f"{place.at(place.revision)} in the cache, or less than that",
+            expected=" and ".join(FILES),
+        )
+    files = {name: Remote.cached(path) for name, path in found.items() if path is not None}
+    depth = place.path("").count("/")
+    return Listed(config.parents[depth].name, files)
+
+
+def _in_cache(place: _Place, name: str, revision: str) -> Path | None:
+    path = try_to_load_from_cache(
+        place.repository, place.path(name), cache_dir=constants.HF_HUB_CACHE, revision=revision
+    )
+    return Path(path) if isinstance(path, str) else None
+
+
+def _copy(cached: Path, name: str, landing: Landing, meter: Meter) -> None:
+    with cached.open("rb") as file:
+        size = landing.write(name, iter(lambda: file.read(CHUNK), b""))
+    meter.add(size)

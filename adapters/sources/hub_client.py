@@ -1,0 +1,225 @@
+"""huggingface_hub, as far as adapters need it: the files of a revision, and one of them.
+
+The library resumes broken downloads itself, and gives up after some; it is asked again then. It tells how far
+it is through progress bars, so a bar is what counts the bytes here, and ends what is too large or too slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx2
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
+
+from adapters.sources.download import SLOWEST, BrokenError, unavailable
+from adapters.sources.landing import RefusedError, too_much
+from adapters.sources.options import CHUNK, FetchOptions, Meter
+from adapters.sources.packed import check_hash
+
+T = TypeVar("T")
+
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file of a commit."""
+
+    size: int | None
+    """None: the hub does not say."""
+    sha256: str | None
+    """Hex; of what git-lfs keeps."""
+    blob: str | None
+    """Hex; git's own name of the content."""
+
+    @classmethod
+    def cached(cls, path: Path) -> Self:
+        """In a hub's cache, the file that a name leads to is called by its hash."""
+        target = path.resolve()
+        named = target.name if path.is_symlink() and _HASH.fullmatch(target.name) else ""
+        size = target.stat().st_size
+        return cls(size, named if len(named) == 64 else None, named if len(named) == 40 else None)
+
+    def check(self, path: Path) -> None:
+        """Raises RefusedError if the file at `path` is not this one."""
+        check_hash(path, self.sha256)
+        if self.sha256 is None and self.blob is not None and (found := _git_blob(path)) != self.blob:
+            raise RefusedError(
+                "hash_mismatch",
+                "Other bytes came than were named.",
+                found=f"blob {found}",
+                expected=self.blob,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    commit: str
+    files: dict[str, Remote]
+    """Of the folder that was asked for, without those of folders in it."""
+
+
+class Client:
+    def __init__(self, repository: str, options: FetchOptions, meter: Meter) -> None:
+        self._repository = repository
+        self._options = options
+        self._meter = meter
+
+    def listed(self, revision: str, folder: str) -> Listed:
+        """Raises RefusedError."""
+
+        def ask() -> Listed:
+            model = HfApi().model_info(
+                self._repository, revision=revision, files_metadata=True, timeout=self._options.stall_seconds
+            )
+            prefix = f"{folder}/" if folder else ""
+            files = {
+                file.rfilename.removeprefix(prefix): Remote(
+                    file.size, file.lfs.sha256 if file.lfs else None, file.blob_id
+                )
+                for file in model.siblings or ()
+                if file.rfilename.startswith(prefix) and "/" not in file.rfilename.removeprefix(prefix)
+            }
+            if not _HASH.fullmatch(str(model.sha)):
+                raise ValueError("no commit")
+            return Listed(str(model.sha), files)
+
+        return self._persist(ask)
+
+    def download(self, path: str, commit: str, most: int, folder: Path) -> Path:
+        """The file of at most so many bytes, somewhere in `folder`. Raises RefusedError."""
+
+        def ask() -> Path:
+            before = self._meter.done
+            try:
+                found = hf_hub_download(
+                    self._repository,
+                    path,
+                    revision=commit,
+                    local_dir=folder,
+                    tqdm_class=_bar(self._meter, before, path, most, self._options.stall_seconds),
+                )
+            except BaseException:
+                self._meter.add(before - self._meter.done)
+                raise
+            return Path(found)
+
+        return self._persist(ask)
+
+    def _persist(self, ask: Callable[[], T]) -> T:
+        for attempt in range(self._options.attempts + 1):
+            try:
+                return _asked(ask)
+            except BrokenError as error:
+                if attempt == self._options.attempts:
+                    raise unavailable("The repository", str(error)) from error
+                end = time.monotonic() + self._options.pause(attempt)
+                while (left := end - time.monotonic()) > 0:
+                    self._meter.tick()
+                    time.sleep(min(left, 0.1))
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """What `ask` returns; what the library raises, in this package's words: RefusedError, BrokenError."""
+    try:
+        return ask()
+    except OfflineModeIsEnabled:
+        raise _refused("source_offline", "HF_HUB_OFFLINE") from None
+    except HFValidationError:
+        raise _refused("source_missing", "a name that no repository can have") from None
+    except GatedRepoError:
+        raise _refused("source_denied", "a gated repository") from None
+    except HfHubHTTPError as error:
+        raise _meant(error) from None
+    except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
+        raise BrokenError(type(error).__name__) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # what answers is no hub
+        raise _refused("source_unavailable", type(error).__name__) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise BrokenError("the file came in another size than it has") from error
+
+
+def _meant(error: HfHubHTTPError) -> Exception:
+    status = error.response.status_code
+    if status in (401, 403) and error.response.headers.get("x-error-code") != "RepoNotFound":
+        return _refused("source_denied", f"status {status}")
+    if status in (401, 404):
+        what = error.response.headers.get("x-error-code", f"status {status}")
+        return _refused("source_missing", f"{what}, for this token")
+    if status in (408, 409, 416, 429) or status >= 500:
+        return BrokenError(f"the hub answered {status}")
+    return _refused("source_unavailable", f"status {status}")
+
+
+def _refused(code: str, found: str) -> RefusedError:
+    message, expected = _SENTENCES[code]
+    return RefusedError(code, message, found=found, expected=expected)
+
+
+_SENTENCES = {
+    "source_offline": ("The hub may not be asked.", "a hub that may be asked"),
+    "source_missing": ("The hub has no such repository or revision.", "a repository that the token may read"),
+    "source_denied": ("The hub does not let the gateway read this.", "a token that may, in HF_TOKEN"),
+    "source_unavailable": ("What answers is no hub, or does not answer as one.", "a hub at HF_ENDPOINT"),
+}
+
+
+def _bar(meter: Meter, before: int, path: str, most: int, stall: float) -> type[Any]:
+    """A progress bar for the library, which counts for `meter` from `before` on. Raises RefusedError where
+    more comes than `most`, and BrokenError where it comes too slowly."""
+
+    class Bar:
+        def __init__(self, *_: Any, initial: int = 0, **__: Any) -> None:
+            self.n = initial
+            self.total = most
+            self._window = (time.monotonic(), initial)  # mutable, as `n`
+
+        def update(self, more: float | None = 1) -> None:
+            self.n += int(more or 0)
+            if self.n > most:
+                raise too_much(path, self.n, most)
+            since, then = self._window
+            now = time.monotonic()
+            if now - since >= stall:
+                if self.n - then < SLOWEST * stall:
+                    raise BrokenError(f"only {self.n - then} bytes came in {now - since:.0f} s")
+                self._window = (now, self.n)
+            meter.add(before + self.n - meter.done)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Any:
+            """`close`, `refresh`, `set_description` …: there is nothing to draw."""
+            if name.startswith("_") or name == "update_transfer":
+                raise AttributeError(name)
+            return lambda *_, **__: None
+
+    return Bar
+
+
+def _git_blob(path: Path) -> str:
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,145 @@
+"""Adapters from S3, or from what speaks its protocol: `s3://BUCKET/PREFIX`, or one archive `s3://BUCKET/KEY`.
+
+Endpoint, region and credentials are those of the gateway's environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
+`AWS_ACCESS_KEY_ID`, `AWS_PROFILE` …), as everywhere with S3; without credentials, buckets are read that
+everybody may read. Each object is held to the ETag that it had when the fetch began.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from adapters.findings import Findings, shown
+from adapters.known_files import FILES, KNOWN, refuse_stray
+from adapters.sources.bucket import Bucket, Stored
+from adapters.sources.download import Part, download, run
+from adapters.sources.landing import Landing, RefusedError
+from adapters.sources.options import FETCHING, FetchOptions, Meter
+from adapters.sources.packed import check_hash, fetch_archive
+from adapters.sources.public import public
+
+_URI = re.compile(
+    r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})"
+    r"(?:/(?P<key>[^?#\x00-\x1f]{0,1024}))?(?:#sha256=(?P<sha256>[0-9a-fA-F]{64}))?"
+)
+
+
+def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
+    """See `adapters.sources.Fetch`. A fragment `#sha256=<hex>` is what the archive must hash to."""
+    try:
+        place = _Place.parse(uri)
+        meter = Meter(FETCHING, options.progress)
+        landing = Landing(destination, options.max_bytes)
+        packed = run(_fetch(place, landing, options, meter, findings), meter)
+        if packed is not None:
+
+            def check(path: Path) -> None:
+                packed.check(path)
+                check_hash(path, place.sha256)
+
+            start = partial(_open_alone, place.bucket, packed, options)
+            fetch_archive(start, destination, options=options, findings=findings, check=check)
+    except RefusedError as refusal:
+        refusal.add_to(findings)
+    return public(uri)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    bucket: str
+    key: str
+    sha256: str | None
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        named = _URI.fullmatch(uri)
+        if named is None:
+            raise RefusedError(
+                "source_unsupported",
+                "The source is no S3 URL that can be fetched.",
+                found=shown(public(uri)),
+                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive, perhaps with #sha256=<hex>",
+            )
+        sha256 = named["sha256"]
+        return cls(named["bucket"], named["key"] or "", sha256.lower() if sha256 else None)
+
+    @property
+    def prefix(self) -> str:
+        return self.key if self.key.endswith("/") or not self.key else f"{self.key}/"
+
+
+async def _fetch(
+    place: _Place, landing: Landing, options: FetchOptions, meter: Meter, findings: Findings
+) -> Stored | None:
+    """Fetches the files under the prefix; or finds that it is an object, and returns that."""
+    async with Bucket.connect(place.bucket, options) as bucket:
+        packed = None if place.key == place.prefix else await _readable(bucket, place.key)
+        if packed is not None:
+            return packed
+        if place.sha256 is not None:
+            raise RefusedError(
+                "source_missing",
+                "There is no such archive.",
+                found=shown(place.key),
+                expected="the key of an object",
+            )
+        there = await _look(bucket, place.prefix, findings)
+        if not findings:
+            for stored in there:
+                file = stored.key.removeprefix(place.prefix)
+                path = landing.directory / file
+                limit = landing.limit(file)
+                start = partial(bucket.open, stored)
+                await download(start, path, limit=limit, what=file, options=options, meter=meter)
+                stored.check(path)
+                landing.took(file, stored.size)
+            meter.tell()
+    return None
+
+
+async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[Stored]:
+    """The known files under `prefix` as they are now. Raises RefusedError if one of the two is not there."""
+    names = await bucket.names(prefix)
+    if names is None:  # it may not be listed; what is read may be
+        names = set(KNOWN)
+    for name in sorted(names):
+        refuse_stray(name, findings)
+    there = []
+    for name in KNOWN:
+        head = bucket.head if name in FILES else partial(_readable, bucket)
+        stored = await head(prefix + name) if name in names else None
+        if stored is not None:
+            there.append(stored)
+        elif name in FILES:
+            raise RefusedError(
+                "file_missing" if names & set(FILES) else "source_missing",
+                f"{name} is missing.",
+                found="no such object that the gateway may read",
+                expected=" and ".join(FILES),
+            )
+    return there
+
+
+async def _readable(bucket: Bucket, key: str) -> Stored | None:
+    """The object; None as well if it may not be read: so do stores call missing what may not be listed."""
+    try:
+        return await bucket.head(key)
+    except RefusedError as refusal:
+        if refusal.code != "source_denied":
+            raise
+        return None
+
+
+@asynccontextmanager
+async def _open_alone(
+    name: str, stored: Stored, options: FetchOptions, start: int, validator: str | None
+) -> AsyncGenerator[Part]:
+    """`Bucket.open` with a connection of its own."""
+    async with Bucket.connect(name, options) as bucket, bucket.open(stored, start, validator) as part:
+        yield part
