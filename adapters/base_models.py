@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from adapters.errors import NotFoundError
+from adapters.model import BaseModel
+from adapters.tokenizer_files import FileInvalidError, chat_template
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _MAX_CONFIG_BYTES = 4 * 1024 * 1024
@@ -33,6 +35,29 @@ def read_base_config(root: str, environ: Mapping[str, str] = os.environ) -> dict
     if not isinstance(config, dict):
         raise NotFoundError(f"{path} is not a model's config.json: it holds no JSON object.")
     return config
+
+
+def read_base(name: str, root: str, environ: Mapping[str, str] = os.environ) -> BaseModel | None:
+    """All that Florin knows of base model `name`, from `root` as in `read_base_config`: what adapters are
+    checked against. None, NotFoundError: as there. Blocking."""
+    config = read_base_config(root, environ)
+    if config is None:
+        return None
+    named = config.get("_name_or_path")  # where older transformers wrote what it was loaded as
+    aliases = (*base_aliases(name, root), *([named] if isinstance(named, str) and named else []))
+    return BaseModel(name, tuple(dict.fromkeys(aliases)), config, read_chat_template(root, environ))
+
+
+def read_chat_template(root: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """SHA-256, hex, of the chat template beside the config.json of the model at `root`; empty: it has none;
+    None: its tokenizer's files are not here, or cannot be read. Blocking."""
+    path = _config_path(root, environ)
+    if path is None:
+        return None
+    try:
+        return chat_template(path.parent)
+    except (FileInvalidError, OSError):
+        return None
 
 
 def base_aliases(name: str, root: str = "") -> tuple[str, ...]:

@@ -11,62 +11,45 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.findings import Findings, shown
-from adapters.model import BaseModel
+from adapters.lora_config import LoraConfig
 from adapters.safetensors_header import no_constants, unique_pairs
+
+T = TypeVar("T")
 
 MAX_CONFIG_BYTES = 1024 * 1024
 _MAX_ENTRIES = 1024
 """Of `target_modules` and of each pattern: a large model has some 500 modules."""
 
-_REFUSED_WHEN_SET = (
-    "use_dora", "lora_bias", "modules_to_save", "layer_replication", "alora_invocation_tokens",
-    "trainable_token_indices", "target_parameters", "use_qalora", "use_bdlora", "arrow_config",
-    "kasa_config", "monteclora_config",
-)  # fmt: skip
-"""PEFT fields that must be null, false or empty."""
+_REFUSED_WHEN_SET = {
+    "use_dora": "Train it without DoRA.",
+    "lora_bias": "Train it without biases.",
+    "modules_to_save": "Train it without whole modules; for new tokens, serve a base model that has them.",
+    "trainable_token_indices": "Train it without new tokens, or serve a base model that has them.",
+    "layer_replication": "Serve the model with its replicated layers as a base model, and train on that.",
+    "alora_invocation_tokens": "Train it without invocation tokens: engines would apply it to every token.",
+    "target_parameters": "Train it on modules, by `target_modules`.",
+    "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
+}  # fmt: skip
+"""PEFT fields that must be null, false or empty, and the mend; empty: the table's."""
+
+_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
+"""Values of `task_type` whose models have a head, or an encoder, that a base model for text has not."""
 
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
 """Texts that `init_lora_weights` may be: these set up the adapter only; others change the base's weights."""
 
+_CONVERT = (
+    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, which makes it "
+    "plain LoRA."
+)
+
 _PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.){1,300}", re.ASCII)
 """Keys of patterns are regular expressions to PEFT and vLLM; plain module names are all that is allowed, for
 a stranger's expression can keep a process busy for ever."""
-
-_VAGUE = re.compile(r"(model|base|base[-_]model|checkpoint.*|final|merged|output|outputs|latest|main|hf)")
-"""Directory names that say nothing about which model lies there."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoraConfig:
-    """What of adapter_config.json the check of the tensors needs."""
-
-    rank: int
-    rank_patterns: tuple[tuple[re.Pattern[str], int], ...]
-    targets: tuple[str, ...] | None
-    """None: an expression over module names, which is not evaluated here."""
-    excludes: bool
-
-    def rank_of(self, module: str) -> int:
-        """Rank of the module at this path: of the first pattern that fits, as in PEFT."""
-        for pattern, rank in self.rank_patterns:
-            if pattern.match(module):
-                return rank
-        return self.rank
-
-    @property
-    def highest_rank(self) -> int:
-        """What an engine's `--max-lora-rank` must reach: it counts patterns that match nothing, too."""
-        return max(self.rank, *(rank for _, rank in self.rank_patterns), 0)
-
-    def targeted(self, module: str) -> bool:
-        return self.targets is None or any(
-            module == target or module.endswith(f".{target}") for target in self.targets
-        )
 
 
 def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
@@ -114,40 +97,64 @@ def check_config(
             expected="peft_type 'LORA'",
         )
     _check_features(config, findings)
-    _check_alpha(config, findings)
+    alpha, alpha_pattern = _alpha(config, findings)
     rank_pattern = _rank_pattern(config, findings)
     rank = _rank(config, findings)
     _check_ranks([rank or 0, *rank_pattern.values()], max_rank, fleet_ranks, findings)
     targets_ok, targets = _targets(config, findings)
     if rank is None or not targets_ok or "pattern_invalid" in findings:
         return None
-    # PEFT's rule: a key fits a module whose path ends with it, at a dot.
-    patterns = tuple((re.compile(rf"(.*\.)?({key})$"), r) for key, r in rank_pattern.items())
-    return LoraConfig(rank, patterns, targets, bool(config.get("exclude_modules")))
+    return LoraConfig(
+        rank=rank,
+        rank_patterns=_compiled(rank_pattern),
+        targets=targets,
+        all_linear=config.get("target_modules") == "all-linear",
+        layers=_layers(config),
+        excluded=_excluded(config.get("exclude_modules")),
+        alpha=alpha,
+        alpha_patterns=_compiled(alpha_pattern),
+        rslora=config.get("use_rslora") is True,
+    )
+
+
+def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]:
+    """PEFT's rule: a key fits a module whose path ends with it, at a dot; the first that fits counts."""
+    return tuple((re.compile(rf"(.*\.)?({key})$"), value) for key, value in pattern.items())
 
 
 def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
-    refused = [(key, "null or false") for key in _REFUSED_WHEN_SET if config.get(key)]
+    refused = [(key, "null or false", mend) for key, mend in _REFUSED_WHEN_SET.items() if config.get(key)]
     if config.get("bias", "none") != "none":
-        refused.append(("bias", "'none'"))
+        refused.append(("bias", "'none'", _REFUSED_WHEN_SET["lora_bias"]))
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
-        refused.append(("init_lora_weights", "true (convert the adapter to plain LoRA with PEFT first)"))
+        refused.append(("init_lora_weights", "true", _CONVERT))
     refused += [
-        (key, "true or false")
+        (key, "true or false", "")
         for key in ("use_rslora", "fan_in_fan_out")
         if not isinstance(config.get(key), bool | None)
     ]
-    for key, expected in refused:
+    if config.get("ensure_weight_tying") and not _spares_embeddings(config.get("target_modules")):
+        refused.append(("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head apart", ""))
+    if config.get("task_type") in _OTHER_TASKS:
+        refused.append(("task_type", "'CAUSAL_LM'", "Train it for text: engines of this fleet only write."))
+    for key, expected, mend in refused:
         findings.add(
             "unsupported_feature",
             f"Engines cannot serve an adapter with `{key}` set so.",
             found=f"{key} = {shown(config[key])}",
             expected=expected,
+            mend=mend,
         )
 
 
-def _check_alpha(config: Mapping[str, Any], findings: Findings) -> None:
+def _spares_embeddings(targets: Any) -> bool:
+    names = [str(target).rpartition(".")[2] for target in targets] if isinstance(targets, list) else []
+    return bool(names) and not {"embed_tokens", "lm_head"} & set(names)
+
+
+def _alpha(config: Mapping[str, Any], findings: Findings) -> tuple[float | None, dict[str, float]]:
+    """`lora_alpha`, None when it is unusable, and `alpha_pattern`."""
     alpha = config.get("lora_alpha")
     if not _is_positive(alpha):
         findings.add(
@@ -156,9 +163,12 @@ def _check_alpha(config: Mapping[str, Any], findings: Findings) -> None:
             found=shown(alpha),
             expected="a finite number above 0",
         )
-    pattern = config.get("alpha_pattern")
+        alpha = None
+    pattern = config.get("alpha_pattern") or {}
     if pattern and not _is_pattern(pattern, _is_positive):
         _refuse_pattern("alpha_pattern", pattern, "finite numbers above 0", findings)
+        pattern = {}
+    return alpha, dict(pattern)
 
 
 def _rank_pattern(config: Mapping[str, Any], findings: Findings) -> dict[str, int]:
@@ -216,6 +226,20 @@ def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple
     return False, None
 
 
+def _excluded(excluded: Any) -> tuple[str, ...] | None:
+    if isinstance(excluded, list) and len(excluded) <= _MAX_ENTRIES and all(_is_text(e) for e in excluded):
+        return tuple(excluded)
+    return None if excluded else ()
+
+
+def _layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    layers = config.get("layers_to_transform")
+    given: list[Any] = layers if isinstance(layers, list) else [layers]
+    # With a pattern of its own, "layer" may mean something else.
+    usable = given and all(type(layer) is int for layer in given) and not config.get("layers_pattern")
+    return tuple(given) if usable else None
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
@@ -234,35 +258,3 @@ def _is_pattern(pattern: Any, accepts: Any) -> bool:
         and len(pattern) <= _MAX_ENTRIES
         and all(_PATTERN_KEY.fullmatch(key) and accepts(value) for key, value in pattern.items())
     )
-
-
-def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
-    """Engines never compare `base_model_name_or_path` with what they serve; so this does."""
-    named = config.get("base_model_name_or_path")
-    if not isinstance(named, str) or not named.strip():
-        findings.add(
-            "base_unnamed",
-            "Nothing says which base model the adapter was trained on; assume_base takes your word for it.",
-            found=f"base_model_name_or_path {shown(named)}",
-            expected=f"{base.name}, or registration with assume_base",
-        )
-        return
-    ours = {form for name in (base.name, *base.aliases) for form in _forms(name)}
-    if not ours & _forms(named):
-        findings.add(
-            "base_mismatch",
-            f"The adapter was trained on another base model than {base.name}; "
-            "assume_base overrides this when it is the same model under another name.",
-            found=shown(named),
-            expected=" or ".join((base.name, *base.aliases)),
-        )
-
-
-def _forms(name: str) -> set[str]:
-    """One model's name in full and by its last part; a path in a hub's cache becomes the hub's name."""
-    text = name.strip().replace("\\", "/").rstrip("/").casefold()
-    cached = re.search(r"models--([^/]+?)--([^/]+)/snapshots/[^/]+$", text)
-    if cached:
-        text = f"{cached[1]}/{cached[2]}"
-    last = text.rpartition("/")[2]
-    return {text} if _VAGUE.fullmatch(last) else {text, last}

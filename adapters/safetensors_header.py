@@ -1,8 +1,8 @@
 """Reads the header of a safetensors file, and nothing of its weights.
 
-The safetensors library wants numpy or torch to open a file without reading it whole; Florin has neither.
-The rules here are the library's own (`Metadata::validate`), and a few stricter ones; a property test holds
-that whatever passes here, the library accepts with the same names, types and shapes.
+Not by the safetensors library, which maps the file and says little about what is wrong with it. The rules
+here are the library's own (`Metadata::validate`), and a few stricter ones; a property test holds that
+whatever passes here, the library accepts with the same names, types and shapes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Never
 
@@ -37,6 +37,8 @@ class Tensor:
     dtype: str
     """As safetensors writes it: `F16`."""
     shape: tuple[int, ...]
+    offset: int = 0
+    """Where its weights begin, in bytes from the file's beginning."""
 
 
 def unique_pairs(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise HeaderError("The header's __metadata__ is not a map of texts.")
-    return _tensors(entries, total - 8 - length)
+    return _tensors(entries, 8 + length, total)
 
 
 def _parse(raw: bytes) -> dict[str, Any]:
@@ -85,13 +87,14 @@ def _parse(raw: bytes) -> dict[str, Any]:
     return entries
 
 
-def _tensors(entries: dict[str, Any], data_bytes: int) -> dict[str, Tensor]:
+def _tensors(entries: dict[str, Any], data_begin: int, total: int) -> dict[str, Tensor]:
     """Every entry checked on its own, then all together: back to back, without gaps, to the file's end."""
+    data_bytes = total - data_begin
     tensors = {}
     spans = []
     for name, entry in entries.items():
         tensor, begin, end = _tensor(name, entry)
-        tensors[name] = tensor
+        tensors[name] = replace(tensor, offset=data_begin + begin)
         spans.append((begin, end, name))
     position = 0
     for begin, end, name in sorted(spans):

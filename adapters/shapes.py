@@ -91,6 +91,8 @@ class BaseShapes:
     outside: Mapping[str, tuple[int, int]]
     """Outside the layers, by whole path: `lm_head` and `model.embed_tokens` → (in, out)."""
     roots: tuple[str, ...]
+    vocabulary: int
+    """Rows of its embeddings."""
 
     def locate(self, path: str) -> tuple[str, int, str] | None:
         """`model.layers.3.mlp.up_proj` → its root, layer and module; None when the base has no such path
@@ -135,7 +137,9 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
         )
         return None
     outside = _outside(sizes) if family.embeddings and roots == _TEXT_ROOTS else {}
-    return BaseShapes(sizes["num_hidden_layers"], _layer_modules(family, sizes), outside, roots)
+    return BaseShapes(
+        sizes["num_hidden_layers"], _layer_modules(family, sizes), outside, roots, sizes["vocab_size"]
+    )
 
 
 def _family(config: dict[str, Any]) -> tuple[_Family, tuple[str, ...], dict[str, Any]] | None:

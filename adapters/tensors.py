@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from adapters.findings import Findings, shown
-from adapters.peft_config import LoraConfig
+from adapters.lora_config import LoraConfig
 from adapters.safetensors_header import Tensor
 from adapters.shapes import BaseShapes
 
@@ -17,8 +17,42 @@ _NAME = re.compile(
     r"(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<embedding>[AB]))",
     re.ASCII,
 )
+_EMBEDDINGS = re.compile(
+    r"base_model\.model\.(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
+    re.ASCII,
+)
+"""Whole embeddings, as `modules_to_save` and a resized vocabulary leave them in the file."""
 _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>model\.embed_tokens|lm_head)\.base_layer\.weight")
 """PEFT saves the base's embeddings beside an adapter that changes them; vLLM passes over them."""
+
+
+def module_of(name: str) -> tuple[str, str] | None:
+    """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None when it is no LoRA weight."""
+    match = _NAME.fullmatch(name)
+    return (match["path"], match["linear"] or match["embedding"]) if match else None
+
+
+def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
+    """Which types the LoRA weights have; those of base weights saved along do not matter."""
+    kinds: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        if module_of(name) is None:
+            continue
+        kinds.setdefault(tensor.dtype, name)
+        if tensor.dtype not in DTYPES:
+            findings.add(
+                "dtype_unsupported",
+                f"{shown(name)} is of a type that LoRA weights cannot have.",
+                found=tensor.dtype,
+                expected=", ".join(DTYPES),
+            )
+    if len(kinds) > 1 and kinds.keys() <= DTYPES.keys():
+        findings.add(
+            "mixed_dtypes",
+            "The weights are of several types.",
+            found=", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(kinds.items())),
+            expected="one type throughout",
+        )
 
 
 def check_tensors(
@@ -53,6 +87,14 @@ def _pairs(
     """Module path → its halves, `A` and `B`."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
+        if _is_resized(name, tensor, shapes):
+            findings.add(
+                "vocabulary_changed",
+                "The adapter brings embeddings of another vocabulary than the base model's.",
+                found=f"{shown(name)} of {tensor.shape[0]} rows",
+                expected=f"{shapes.vocabulary} rows, the base model's vocab_size",
+            )
+            continue
         saved = _SAVED_BASE.fullmatch(name)
         if saved and saved["path"] in shapes.outside:
             _check_saved_base(name, tensor, shapes, saved["path"], findings)
@@ -73,14 +115,12 @@ def _pairs(
             )
             continue
         pairs.setdefault(match["path"], {})[match["linear"] or match["embedding"]] = tensor
-        if tensor.dtype not in DTYPES:
-            findings.add(
-                "dtype_unsupported",
-                f"{shown(name)} is of a type that LoRA weights cannot have.",
-                found=tensor.dtype,
-                expected=", ".join(DTYPES),
-            )
     return pairs
+
+
+def _is_resized(name: str, tensor: Tensor, shapes: BaseShapes) -> bool:
+    whole = _EMBEDDINGS.fullmatch(name) and not _NAME.fullmatch(name)
+    return bool(whole) and len(tensor.shape) == 2 and tensor.shape[0] != shapes.vocabulary
 
 
 def _is_embedding(path: str) -> bool:
@@ -108,12 +148,13 @@ def _check_module(
     sizes = _sizes(path, shapes, findings)
     if sizes is None:
         return
-    if not lora.targeted(path):
+    located = shapes.locate(path)
+    if not lora.targets_module(path, located[1] if located else None):
         findings.add(
             "module_not_targeted",
-            f"Module {shown(path)} has weights, but `target_modules` does not name it.",
+            f"Module {shown(path)} has weights, but by its config the adapter does not change it.",
             found=shown(path),
-            expected=f"modules named {shown(list(lora.targets or ()))}",
+            expected="only modules that target_modules, exclude_modules and layers_to_transform leave",
         )
     rank = lora.rank_of(path)
     expected = {"A": (rank, sizes[0]), "B": (sizes[1], rank)}
@@ -158,12 +199,13 @@ def _expect_shape(name: str, tensor: Tensor, expected: tuple[int, int], findings
 
 
 def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes, findings: Findings) -> None:
-    """A target that the base lacks is harmless (PEFT passes over it); one without its tensors is a loss."""
-    if lora.targets is None or lora.excludes or not paths:
+    """A target that the base lacks is harmless (PEFT passes over it); one without its tensors is a loss.
+    Engines look at the tensors alone, so an expression is not evaluated: a stranger's may take for ever."""
+    if lora.targets is None or not paths:
         return
     leaves = shapes.leaves()
     for target in lora.targets:
-        known = target.rpartition(".")[2] in leaves
+        known = target.rpartition(".")[2] in leaves and not lora.excludes(target)
         if known and not any(path == target or path.endswith(f".{target}") for path in paths):
             findings.add(
                 "target_without_tensors",

@@ -1,30 +1,42 @@
-"""Checks a LoRA adapter before any engine sees it: the files, adapter_config.json, the safetensors header.
+"""Checks a LoRA adapter before any engine sees it: files, config, tensors, weights, tokenizer.
 
 An engine's HTTP 200 proves little (it zero-pads small shapes, passes over names that match nothing and never
-compares base models), so everything it would let pass is looked at here. The weights themselves are not
-read. Each failed check is a Finding with one of the codes of `adapters.findings.CODES`.
+compares base models), so everything it would let pass is looked at here. Each failed check is a Finding with
+one of the codes of `adapters.findings.CODES`. It needs neither a gateway nor a GPU:
+
+    from adapters.base_models import read_base
+    from adapters.validate import RejectedError, validate
+
+    base = read_base("Qwen/Qwen3-8B", "/models/Qwen3-8B")
+    try:
+        facts = validate(Path("out/checkpoint-300"), base=base, max_rank=64, max_bytes=2**30)
+    except RejectedError as refusal:
+        for finding in refusal.findings:
+            print(finding.severity, finding.code, finding.message, finding.mend)
 """
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adapters.base_identity import check_base_name
+from adapters.errors import Finding, RejectedError
 from adapters.findings import Findings, shown
+from adapters.known_files import CONFIG_FILE, FILES, KNOWN, WEIGHTS_FILE, refuse_stray
 from adapters.model import BaseModel
-from adapters.peft_config import check_base_name, check_config, read_config
+from adapters.peft_config import check_config, read_config
 from adapters.safetensors_header import HeaderError, Tensor, read_header
 from adapters.shapes import base_shapes
-from adapters.tensors import DTYPES, check_tensors
+from adapters.sources.options import Progress, silent
+from adapters.tensors import DTYPES, check_dtypes, check_tensors
+from adapters.tokenizer_files import check_tokenizer_files
+from adapters.weights import check_weights, magnitudes
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-FILES = (CONFIG_FILE, WEIGHTS_FILE)
-
-_PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz"})
-_WEIGHTS = frozenset({".safetensors", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx"})
+__all__ = ["CONFIG_FILE", "FILES", "WEIGHTS_FILE", "AdapterFacts", "RejectedError", "check_files", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,8 @@ class AdapterFacts:
     """Sorted: `bfloat16`."""
     base_named: str | None
     """The config's own `base_model_name_or_path`."""
+    warnings: tuple[Finding, ...] = ()
+    """What is odd, but refuses nothing."""
 
 
 def validate(
@@ -53,43 +67,67 @@ def validate(
     assume_base: bool = False,
     adapter: str = "",
     fleet_ranks: Sequence[int] = (),
+    progress: Progress = silent,
 ) -> AdapterFacts:
-    """The adapter's facts. Raises RejectedError with every finding, under the name `adapter`.
+    """The adapter's facts, with warnings. Raises RejectedError with every finding, under the name `adapter`.
+    Blocking: reads the weights once, telling `progress` how far it is.
 
-    `assume_base` waives the comparison of names with `base`, never that of shapes. `fleet_ranks`, when
-    given, are the ranks that the fleet's engines take: a refusal names them.
+    `assume_base` waives the comparison of names with `base`, never that of shapes. `max_rank`: what engines
+    take (`--max-lora-rank`); `fleet_ranks`, when given, are those of a fleet's engines: a refusal names them.
+    `max_bytes`: of both files together.
     """
     label = adapter or str(directory)
     findings = Findings()
     check_files(directory, max_bytes=max_bytes, findings=findings)
     findings.refuse_if_any(label)
     try:
-        config = read_config(directory / CONFIG_FILE, findings)
-        tensors = _read_tensors(directory / WEIGHTS_FILE, findings)
-        size = sum((directory / name).stat().st_size for name in FILES)
+        facts = _check(directory, base, max_rank, fleet_ranks, findings, progress, assume_base=assume_base)
     except OSError as error:
         findings.add(
             "unreadable", "The files cannot be read.", found=shown(str(error)), expected="readable files"
         )
         findings.refuse_if_any(label)
         raise
+    findings.refuse_if_any(label)
+    assert facts is not None
+    return replace(facts, warnings=findings.warnings)
+
+
+def _check(
+    directory: Path,
+    base: BaseModel,
+    max_rank: int,
+    fleet_ranks: Sequence[int],
+    findings: Findings,
+    progress: Progress,
+    *,
+    assume_base: bool,
+) -> AdapterFacts | None:
+    """None with findings that say why. Raises OSError."""
+    config = read_config(directory / CONFIG_FILE, findings)
+    tensors = _read_tensors(directory / WEIGHTS_FILE, findings)
     shapes = base_shapes(base.name, base.config, findings)
     lora = None
     if config is not None:
         lora = check_config(config, max_rank=max_rank, fleet_ranks=fleet_ranks, findings=findings)
         if not assume_base:
             check_base_name(config, base, findings)
+    vocabulary = shapes.vocabulary if shapes else None
+    check_tokenizer_files(directory, base=base, vocabulary=vocabulary, findings=findings)
+    if tensors is None:
+        return None
+    check_dtypes(tensors, findings)
     paths: tuple[str, ...] = ()
-    if tensors is not None and lora is not None and shapes is not None:
+    if lora is not None and shapes is not None:
         paths = check_tensors(tensors, lora=lora, shapes=shapes, findings=findings)
-    findings.refuse_if_any(label)
-    assert config is not None
-    assert tensors is not None
-    assert lora is not None
+    weights = magnitudes(directory / WEIGHTS_FILE, tensors, progress)
+    check_weights(weights, lora=lora, base_config=base.config, findings=findings)
+    if config is None or lora is None:
+        return None
     named = config.get("base_model_name_or_path")
     return AdapterFacts(
         rank=lora.highest_rank,
-        size_bytes=size,
+        size_bytes=sum((directory / name).stat().st_size for name in FILES),
         modules=tuple(sorted({path.rpartition(".")[2] for path in paths})),
         tensors=len(tensors),
         dtypes=tuple(sorted({DTYPES[t.dtype] for t in tensors.values() if t.dtype in DTYPES})),
@@ -110,6 +148,9 @@ def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
             return
         _check_strays(directory, findings)
         sizes = [_check_file(directory, name, findings) for name in FILES]
+        for name in KNOWN.keys() - FILES:
+            if os.path.lexists(directory / name):
+                _check_file(directory, name, findings)
     except OSError as error:
         findings.add(
             "unreadable", "The directory cannot be read.", found=shown(str(error)), expected="a readable one"
@@ -125,22 +166,10 @@ def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
 
 
 def _check_strays(directory: Path, findings: Findings) -> None:
+    """What lies in directories of its own is never read."""
     for path in sorted(directory.iterdir()):
-        suffix = path.suffix.lower()
-        if suffix in _PICKLES:
-            findings.add(
-                "unsafe_file",
-                "Pickled files can run code when they are loaded; remove them, or save the adapter anew.",
-                found=shown(path.name),
-                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}, and no files of such kinds",
-            )
-        elif suffix in _WEIGHTS and path.name != WEIGHTS_FILE:
-            findings.add(
-                "other_weights",
-                "Engines serve one weight file; what stands in another would be lost.",
-                found=shown(path.name),
-                expected=f"{WEIGHTS_FILE} alone",
-            )
+        if path.name in KNOWN or not path.is_dir():
+            refuse_stray(path.name, findings)
 
 
 def _check_file(directory: Path, name: str, findings: Findings) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def lora_config(
 
 
 def safetensors_bytes(tensors: Tensors, *, fill: int = 0) -> bytes:
+    """Every other `fill` below 60 gives other weights, all of them finite and none of them zero."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, (dtype, shape) in tensors.items():
@@ -185,7 +187,31 @@ def safetensors_bytes(tensors: Tensors, *, fill: int = 0) -> bytes:
         position = end
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)
-    return len(raw).to_bytes(8, "little") + raw + bytes([fill]) * position
+    return len(raw).to_bytes(8, "little") + raw + bytes([0x3C ^ fill % 0x3C]) * position
+
+
+def with_value(raw: bytes, name: str, value: float, at: int | None = None) -> bytes:
+    """A safetensors file in which tensor `name` holds `value`: everywhere, or in element `at` alone."""
+    length = int.from_bytes(raw[:8], "little")
+    entry = json.loads(raw[8 : 8 + length])[name]
+    begin, end = (8 + length + offset for offset in entry["data_offsets"])
+    one = element(entry["dtype"], value)
+    if at is None:
+        return raw[:begin] + one * ((end - begin) // len(one)) + raw[end:]
+    begin += at * len(one)
+    return raw[:begin] + one + raw[begin + len(one) :]
+
+
+def element(dtype: str, value: float) -> bytes:
+    """One weight as it stands in a file; bfloat16 is the upper half of a float32."""
+    match dtype:
+        case "F16":
+            return struct.pack("<e", value)
+        case "BF16":
+            return struct.pack("<f", value)[2:]
+        case "F32":
+            return struct.pack("<f", value)
+    return bytes(BYTES[dtype])
 
 
 def write_adapter(

@@ -93,8 +93,20 @@ def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:
     """An expected failure: a sentence, and what was found where checks refused an adapter."""
     console(stderr=True).print(Text(f"florin: {clean(message)}"), soft_wrap=True)
     if findings:
-        rows = [[f.get("code"), f.get("message"), f.get("found"), f.get("expected")] for f in findings]
-        console(stderr=True).print(table(("check", "what is wrong", "found", "expected"), rows))
+        console(stderr=True).print(findings_table(findings))
+
+
+def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
+    """What checks found; warnings say so. The mend has its column where any finding has one."""
+    columns = {"code": "check", "message": "what is wrong", "found": "found", "expected": "expected"}
+    if any(f.get("mend") for f in findings):
+        columns["mend"] = "mend"
+    rows = []
+    for finding in findings:
+        code = finding.get("code")
+        shown = f"{code} (warning)" if finding.get("severity") == "warning" else code
+        rows.append([shown, *(finding.get(key) for key in columns if key != "code")])
+    return table(tuple(columns.values()), rows)
 
 
 @contextmanager

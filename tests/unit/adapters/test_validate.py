@@ -215,7 +215,10 @@ LAYER = "base_model.model.model.layers.0"
         ),
         ("base_model.model.model.embed_tokens.weight", (64, 16), "tensor_name_invalid"),
         ("base_model.model.model.embed_tokens.lora_A.weight", (4, 64), "tensor_name_invalid"),
-        ("base_model.model.model.embed_tokens.base_layer.weight", (65, 16), "shape_mismatch"),
+        ("base_model.model.model.embed_tokens.base_layer.weight", (65, 16), "vocabulary_changed"),
+        ("base_model.model.model.embed_tokens.base_layer.weight", (64, 15), "shape_mismatch"),
+        ("base_model.model.lm_head.weight", (66, 16), "vocabulary_changed"),
+        ("base_model.model.lm_head.modules_to_save.weight", (66, 16), "vocabulary_changed"),
         (f"{LAYER}.self_attn.z_proj.lora_A.weight", (4, 16), "module_not_in_base"),
         (f"{LAYER}.q_proj.lora_A.weight", (4, 16), "module_not_in_base"),
         ("base_model.model.layers.0.self_attn.q_proj.lora_A.weight", (4, 16), "module_not_in_base"),
@@ -301,8 +304,8 @@ def test_both_files_must_be_there_regular_and_inside(tmp_path, name):
     assert set(refusal(directory)) == {"file_missing"}
     (directory / name).unlink()
 
-    (directory / "inside").write_bytes(content)
-    (directory / name).symlink_to("inside")
+    (directory / "README.md").write_bytes(content)
+    (directory / name).symlink_to("README.md")
     assert check(directory)
 
 
@@ -437,7 +440,8 @@ def test_a_code_that_is_not_in_the_table_cannot_be_used():
 
 def test_every_code_of_the_table_is_used_and_described():
     folder = Path(__file__).resolve().parents[3] / "adapters"
-    sources = "".join(p.read_text() for p in folder.rglob("*.py") if p.name != "findings.py")
-    for code, meaning in CODES.items():
+    sources = "".join(p.read_text() for p in folder.rglob("*.py") if p.name != "finding_codes.py")
+    for code, told in CODES.items():
         assert f'"{code}"' in sources
-        assert meaning.endswith(".")
+        assert told.meaning.endswith(".")
+        assert told.mend.endswith(".")

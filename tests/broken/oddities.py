@@ -1,0 +1,67 @@
+"""What is odd about an adapter, but refuses nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from tests.broken.case import (
+    DTYPES,
+    TEMPLATE,
+    TEMPLATE_HASH,
+    CannotBreakError,
+    Case,
+    some_tensor,
+)
+
+
+def other_template(draw: st.DrawFn, case: Case) -> Case:
+    base = replace(case.base, chat_template=draw(st.sampled_from([TEMPLATE_HASH, ""])))
+    text = draw(st.sampled_from(["{{ messages }}", TEMPLATE + "x"]))
+    name, content = draw(
+        st.sampled_from(
+            [
+                ("chat_template.jinja", text),
+                ("chat_template.json", {"chat_template": text}),
+                ("tokenizer_config.json", {"chat_template": text}),
+                ("tokenizer_config.json", {"chat_template": [{"name": "default", "template": text}]}),
+            ]
+        )
+    )
+    return replace(case, base=base, files={}).with_file(name, content)
+
+
+def template_of_unknown(draw: st.DrawFn, case: Case) -> Case:
+    del draw
+    return replace(case, base=replace(case.base, chat_template=None), files={}).with_file(
+        "chat_template.jinja", "{{ messages }}"
+    )
+
+
+def mixed_types(draw: st.DrawFn, case: Case) -> Case:
+    name = some_tensor(draw, case)
+    other = draw(st.sampled_from([d for d in sorted(DTYPES) if d != case.dtype]))
+    return replace(case, tensors=case.tensors | {name: (other, case.tensors[name][1])})
+
+
+def idle_module(draw: st.DrawFn, case: Case) -> Case:
+    if len(case.tensors) < 4:
+        raise CannotBreakError
+    return case.holding([some_tensor(draw, case)], 0.0)
+
+
+def far_scaling(draw: st.DrawFn, case: Case) -> Case:
+    far = st.floats(1e3, 1e4) | st.floats(1e-9, 1e-4)
+    # Small weights: so that a large factor does not overflow.
+    return case.configured(lora_alpha=draw(far), alpha_pattern={}).holding(case.tensors, 2.0**-6)
+
+
+def revised(draw: st.DrawFn, case: Case) -> Case:
+    return case.configured(revision=draw(st.sampled_from(["v2", "0123abcd", "refs/pr/3"])))
+
+
+def rubbish_beside(draw: st.DrawFn, case: Case) -> Case:
+    name = draw(st.sampled_from(["added_tokens.json", "tokenizer_config.json", "chat_template.json"]))
+    text = draw(st.sampled_from(["", "[]", "{", "7", '{"a": "\\ud800"}', "[" * 100_000]))
+    return replace(case, files={}).with_file(name, text)

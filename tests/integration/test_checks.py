@@ -1,0 +1,105 @@
+"""The checks as an operator meets them: at the admin API, and with `florin adapter check` against a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from loadtests.mock_engine import MockEngine
+from tests.harness import OPERATOR_KEY
+from tests.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value, write_adapter
+
+TEMPLATE = "{{ messages }}"
+
+
+@pytest.fixture
+async def admin(gateway):
+    async with gateway.http() as client:
+        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        yield client
+
+
+@pytest.fixture
+async def fleet(admin, tmp_path):
+    """One engine whose base model's directory is readable here, and a tenant."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(LLAMA.config))
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    async with MockEngine(root=str(model)) as engine:
+        body = {"name": "a1", "url": engine.url, "base": "base", "gpu_type": "x", "slots": 2, "max_rank": 8}
+        answer = await admin.post("engines", json=body)
+        assert answer.status_code == 201, answer.text
+        await admin.post("tenants", json={"name": "acme"})
+        yield
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    return write_adapter(tmp_path / "adapter", config=lora_config(base_model_name_or_path="base"))
+
+
+async def add(admin: httpx.AsyncClient, adapter) -> httpx.Response:
+    return await admin.post("adapters", json={"adapter": "acme/support", "source": str(adapter)})
+
+
+async def test_what_adapters_are_checked_against_is_told(fleet, admin):
+    (base,) = (await admin.get("bases")).json()["data"]
+    assert (base["base_model"], base["ranks"], base["engines"]) == ("base", [8], ["a1"])
+    assert base["config"] == LLAMA.config
+    assert len(base["chat_template"]) == 64
+
+
+async def test_weights_that_are_no_numbers_are_refused_with_a_mend(fleet, admin, adapter):
+    name = next(iter(lora_tensors()))
+    raw = with_value(safetensors_bytes(lora_tensors()), name, math.nan, 5)
+    (adapter / "adapter_model.safetensors").write_bytes(raw)
+    (adapter / "chat_template.jinja").write_text("another")
+    answer = await add(admin, adapter)
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    found = {f["code"]: f for f in error["findings"]}
+    assert (error["code"], list(found)) == (
+        "adapter_rejected",
+        ["weights_not_finite", "chat_template_differs"],
+    )
+    assert found["weights_not_finite"]["severity"] == "error"
+    assert found["chat_template_differs"]["severity"] == "warning"
+    assert all(finding["mend"] for finding in found.values())
+    assert "more)" not in error["message"], "warnings do not count"
+
+
+async def test_another_chat_template_is_a_warning_that_stays_with_the_version(fleet, admin, adapter):
+    (adapter / "chat_template.jinja").write_text(TEMPLATE + "\n")
+    alike = await add(admin, adapter)
+    assert (alike.status_code, alike.json()["warnings"]) == (201, [])
+    raw = safetensors_bytes(lora_tensors(), fill=1)
+    (adapter / "adapter_model.safetensors").write_bytes(raw)
+    (adapter / "chat_template.jinja").write_text("another")
+    answer = await add(admin, adapter)
+    assert answer.status_code == 201
+    assert [w["code"] for w in answer.json()["warnings"]] == ["chat_template_differs"]
+    shown = (await admin.get("adapters/acme/support")).json()["version_details"]
+    assert [[w["code"] for w in v["warnings"]] for v in shown] == [[], ["chat_template_differs"]]
+
+
+async def test_the_command_asks_the_gateway_and_agrees_with_it(fleet, gateway, admin, adapter):
+    def check(*more: str):
+        environment = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
+        return CliRunner().invoke(app, ["adapter", "check", str(adapter), *more], env=environment)
+
+    passed = await asyncio.to_thread(check)
+    assert passed.exit_code == 0, passed.output
+    config = lora_config(rank=16, base_model_name_or_path="base")
+    write_adapter(adapter, config=config, tensors=lora_tensors(rank=16))
+    refused = await asyncio.to_thread(check, "--json")
+    assert refused.exit_code == 1
+    ours = {finding["code"] for finding in json.loads(refused.stdout)["findings"]}
+    theirs = {finding["code"] for finding in (await add(admin, adapter)).json()["error"]["findings"]}
+    assert ours == theirs == {"rank_too_high"}
