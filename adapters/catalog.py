@@ -5,10 +5,21 @@ Reads only. What writes adapters is `registration`; what writes engines is the a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from adapters.model import Adapter, BaseModel, Engine, Version, load
+from adapters.model import (
+    Adapter,
+    BaseModel,
+    Engine,
+    Fingerprint,
+    Grave,
+    Tombstone,
+    Verdict,
+    Version,
+    load,
+)
+from adapters.split import takes_canary
 from adapters.store import Event
 
 T = TypeVar("T")
@@ -24,6 +35,16 @@ class Target:
 
     version: Version | None
     base_model: str
+    canary: Target | None = None
+    """What `weight` percent of the calls get instead."""
+    weight: int = 0
+
+    def for_call(self, tenant: str, user: str) -> Target:
+        """What one request gets, for all of its attempts: asked once, and only where there is a canary."""
+        canary = self.canary
+        if canary is None or not takes_canary(canary.label, self.weight, tenant, user):
+            return self
+        return canary
 
     @property
     def engine_name(self) -> str:
@@ -45,6 +66,12 @@ class Catalog:
         self.engines: dict[str, Engine] = {}
         self.bases: dict[str, BaseModel] = {}
         self.pins: set[str] = set()
+        self.tombstones: dict[str, Tombstone] = {}
+        """Of removed adapters, by full name."""
+        self.graves: dict[str, Grave] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
+        self.verdicts: dict[str, Verdict] = {}
+        """All three by engine name; fingerprints of base models by the model's name."""
         # Derived, rebuilt when what they derive from changes:
         self.by_engine_name: dict[str, Version] = {}
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
@@ -64,6 +91,10 @@ class Catalog:
         self.engines = {i: load(Engine, d) for i, d in documents.get("engine", {}).items()}
         self.bases = {i: load(BaseModel, d) for i, d in documents.get("base", {}).items()}
         self.pins = set(documents.get("pin", {}))
+        self.tombstones = {i: load(Tombstone, d) for i, d in documents.get("tombstone", {}).items()}
+        self.graves = {i: load(Grave, d) for i, d in documents.get("grave", {}).items()}
+        self.fingerprints = {i: load(Fingerprint, d) for i, d in documents.get("fingerprint", {}).items()}
+        self.verdicts = {i: load(Verdict, d) for i, d in documents.get("verdict", {}).items()}
         self.by_engine_name = {v.engine_name: v for v in self.versions.values()}
         self._reshare()
 
@@ -89,6 +120,15 @@ class Catalog:
                 self._resolved.clear()
             case "pin":
                 self.pins.discard(key) if data is None else self.pins.add(key)
+            case "verdict":
+                _replace(self.verdicts, key, None if data is None else load(Verdict, data))
+                self._resolved.clear()
+            case "fingerprint":
+                _replace(self.fingerprints, key, None if data is None else load(Fingerprint, data))
+            case "grave":
+                _replace(self.graves, key, None if data is None else load(Grave, data))
+            case "tombstone":
+                _replace(self.tombstones, key, None if data is None else load(Tombstone, data))
 
     def _reshare(self) -> None:
         self._resolved.clear()
@@ -119,12 +159,27 @@ class Catalog:
         if adapter is not None:
             if at and not (number.isascii() and number.isdigit() and str(int(number[:9])) == number):
                 return None
-            live = int(number) if at else adapter.live
-            version = self.versions.get(f"{adapter.name}@v{live}")
-            return Target(version, version.base_model) if version else None
+            if at:
+                return self._target(adapter, int(number))
+            return self._split(adapter)
         if base_access and model in self.bases:
             return Target(None, model)
         return None
+
+    def _split(self, adapter: Adapter) -> Target | None:
+        """The live version, with the canary if there is one that can be served: callers who would get one
+        that has failed or is quarantined get what is live."""
+        live = self._target(adapter, adapter.live)
+        canary = self._target(adapter, adapter.canary)
+        if live is None or canary is None or canary.engine_name in self.verdicts:
+            return live
+        return replace(live, canary=canary, weight=adapter.weight)
+
+    def _target(self, adapter: Adapter, number: int | None) -> Target | None:
+        version = self.versions.get(f"{adapter.name}@v{number}")
+        if version is None or version.retired is not None:
+            return None
+        return Target(version, version.base_model)
 
     def _find(self, tenant: str, name: str) -> Adapter | None:
         if "/" not in name:

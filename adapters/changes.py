@@ -6,14 +6,18 @@ a lost change. `registration` reads, commits and retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
-from adapters.catalog import Catalog, Documents
-from adapters.errors import NotFoundError
-from adapters.findings import Findings
-from adapters.model import Adapter, AdapterName, BaseModel, Version, dump
-from adapters.store import Change
+from adapters.errors import ConflictError, Finding, InUseError, NotFoundError
+from adapters.model import Adapter, AdapterName, Grave, Tombstone, Version, dump
+from adapters.reading import Reading
+from adapters.store import AuditNote, Change
+
+T = TypeVar("T")
+
+HISTORY = 32
+"""How many steps back a rollback can go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,152 +28,225 @@ class Registered:
     created: bool
     """False: the adapter had a version of the same content already, and this is it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What an adapter of one base model is checked against."""
-
-    base: BaseModel
-    ranks: tuple[int, ...]
-    """The maximum ranks of its engines, sorted, each once."""
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return self.version.warnings
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The registry as read for one attempt: `documents` is None when it is this worker's view."""
+class Planned(Generic[T]):
+    """What to commit, what to answer once that has succeeded, and what the audit says of it."""
 
-    catalog: Catalog
-    documents: Documents | None
-    tenant_document: Callable[[str], str | None]
+    changes: list[Change]
+    answer: T
+    action: str = ""
+    """Empty: nothing changes; the commit only proves that this is still so."""
+    version: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
-    def tenant(self, tenant: str) -> str:
-        """The tenant's document. Raises NotFoundError."""
-        if self.documents is None:
-            text = self.tenant_document(tenant)
-        else:
-            text = self.documents.get("tenant", {}).get(tenant)
-        if text is None:
-            raise NotFoundError(f"There is no tenant {tenant!r}: create it first.")
-        return text
-
-    def adapter(self, name: AdapterName) -> Adapter:
-        adapter = self.catalog.adapters.get(str(name))
-        if adapter is None:
-            raise NotFoundError(f"There is no adapter {str(name)!r}.")
-        return adapter
-
-    def expected(self, adapter: Adapter) -> str:
-        """The adapter's document as the store should hold it."""
-        return dump(adapter) if self.documents is None else self.documents["adapter"][adapter.name]
-
-    def versions(self, adapter: Adapter) -> list[Version]:
-        """Oldest first."""
-        known = self.catalog.versions
-        ids = (f"{adapter.name}@v{number}" for number in range(1, adapter.latest + 1))
-        return [known[i] for i in ids if i in known]
-
-    def version(self, adapter: Adapter, number: int) -> Version:
-        version = self.catalog.versions.get(f"{adapter.name}@v{number}")
-        if version is None:
-            raise NotFoundError(f"There is no version {number} of adapter {adapter.name!r}.")
-        return version
+    def note(self, actor: str, name: AdapterName) -> AuditNote | None:
+        if not self.action:
+            return None
+        version = "" if self.version is None else f"v{self.version}"
+        return AuditNote(actor, self.action, str(name), version, self.details)
 
 
-def fleet_for(reading: Reading, name: AdapterName, base_model: str | None) -> Fleet:
-    """The base model that is meant, and its engines' ranks. Raises NotFoundError (of the tenant, too, before
-    any file is read), RejectedError."""
-    reading.tenant(name.tenant)
-    catalog = reading.catalog
-    if base_model is None and len(catalog.bases) > 1:
-        findings = Findings()
-        findings.add(
-            "base_ambiguous",
-            "Several base models are served, so the adapter's must be named.",
-            found="no base_model",
-            expected=f"one of {', '.join(sorted(catalog.bases))}",
-        )
-        findings.refuse_if_any(str(name))
-    chosen = base_model if base_model is not None else next(iter(catalog.bases), None)
-    if chosen is None:
-        raise NotFoundError("No base model is served yet: add an engine first.")
-    base = catalog.bases.get(chosen)
-    if base is None:
-        known = ", ".join(sorted(catalog.bases)) or "none"
-        raise NotFoundError(f"There is no base model {chosen[:200]!r}; there is: {known}.")
-    ranks = tuple(sorted({engine.max_rank for engine in catalog.fleet(chosen)}))
-    if not ranks:
-        raise NotFoundError(
-            f"No engine serves base model {chosen!r}, so no rank can be checked: add one first."
-        )
-    return Fleet(base, ranks)
+def plan_add(
+    reading: Reading,
+    name: AdapterName,
+    version: Version,
+    *,
+    number: int | None = None,
+    vouched: bool = False,
+) -> Planned[Registered]:
+    """`version.number` is given here; its engine name becomes valid with the commit, or never.
 
-
-def plan_add(reading: Reading, name: AdapterName, version: Version) -> tuple[list[Change], Registered]:
-    """`version.number` is given here; its engine name becomes valid with the commit, or never."""
+    `number` restores a version under its old number. One that was given away before is given again only if
+    the caller has vouched for the content with a digest; so a retired version comes back with its own files.
+    Raises ConflictError.
+    """
     tenant = reading.tenant(name.tenant)
     # The tenant must still be there when the commit happens.
     changes = [Change("tenant", name.tenant, tenant, expect=tenant)]
     old = reading.catalog.adapters.get(str(name))
+    same = _same_content(reading, old, version)
+    if old and same:
+        if number not in (None, same.number):
+            raise ConflictError(f"{same.id} has these files already, so v{number} cannot have them too.")
+        changes += [_change_of(reading, old, old), reading.unchanged(same)]
+        return Planned(changes, Registered(same, old.live, created=False))
+    tombstone = None if old else reading.catalog.tombstones.get(str(name))
+    latest = tombstone.latest if tombstone else 0
+    adapter = old or Adapter(str(name), live=None, latest=latest)
+    given = adapter.latest + 1 if number is None else number
+    version = replace(version, number=given)
+    retired = _in_place_of(reading, adapter, version, vouched=vouched)
+    live = given if adapter.live is None else adapter.live
+    new = replace(adapter, latest=max(adapter.latest, given), live=live)
     if old is None:
-        new = Adapter(str(name), live=1, latest=1)
+        # What nobody has removed has no tombstone: then there must be none when the commit happens.
+        buried = reading.text("tombstone", str(name), tombstone) if tombstone else None
+        changes.append(Change("tombstone", str(name), None, expect=buried))
+    changes.append(Change("version", version.id, dump(version), expect=retired))
+    changes += [_change_of(reading, old, new), *_pins(reading, old, new, version)]
+    details = {"digest": version.digest, "source": version.source}
+    return Planned(changes, Registered(version, live, created=True), "adapter.add", given, details)
+
+
+def plan_promote(reading: Reading, name: AdapterName, number: int, weight: int = 100) -> Planned[Adapter]:
+    """`weight` below 100: a canary beside what is live. Raises NotFoundError, InUseError, QuarantinedError,
+    LoadFailedError."""
+    old = reading.adapter(name)
+    version = reading.callable_version(old, number)
+    if weight < 100:
+        if old.live in (None, number):
+            raise InUseError(f"{version.id} is what is live: a canary is another version beside it.")
+        new = replace(old, canary=number, weight=weight)
+        action = "adapter.canary"
+        details: dict[str, Any] = {"weight": weight, "live": f"v{old.live}"}
+        if old.canary not in (None, number):
+            details["instead_of"] = f"v{old.canary}"
     else:
-        for same in reading.versions(old):
-            if (same.digest, same.base_model) == (version.digest, version.base_model):
-                # The commit changes nothing: it only proves that this is still so.
-                return [*changes, _change_of(reading, old, old)], Registered(same, old.live, created=False)
-        number = old.latest + 1
-        new = replace(old, latest=number, live=number if old.live is None else old.live)
-    version = replace(version, number=new.latest)
-    changes.append(_change_of(reading, old, new))
-    changes.append(Change("version", version.id, dump(version), expect=None))
-    if new.pinned and new.live == version.number:
-        changes.append(_pin(version, pinned=True))
-    return changes, Registered(version, new.live, created=True)
+        history = old.history if old.live in (None, number) else _pushed(old.history, old.live)
+        new = replace(old, live=number, canary=None, weight=0, history=history)
+        action, details = "adapter.promote", {"previous": _label(old.live)}
+    if new == old:
+        return Planned([_change_of(reading, old, old)], old)
+    changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
+    return Planned(changes, new, action, number, details)
 
 
-def plan_promote(reading: Reading, name: AdapterName, number: int) -> tuple[list[Change], Adapter]:
+def plan_rollback(reading: Reading, name: AdapterName) -> Planned[Adapter]:
+    """End the canary; without one, go back to what was live before. Raises as `plan_promote`."""
+    old = reading.adapter(name)
+    if old.canary is not None:
+        new = replace(old, canary=None, weight=0)
+        details: dict[str, Any] = {"canary": f"v{old.canary}", "weight": old.weight}
+        return Planned(_switch(reading, old, new), new, "adapter.rollback", old.live, details)
+    if old.previous is None:
+        raise NotFoundError(f"Adapter {str(name)!r} has no earlier live version to go back to.")
+    version = reading.callable_version(old, old.previous)
+    new = replace(old, live=old.previous, history=old.history[:-1])
+    changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
+    return Planned(changes, new, "adapter.rollback", new.live, {"from": _label(old.live)})
+
+
+def plan_retire(reading: Reading, name: AdapterName, number: int, now: int) -> Planned[Version]:
+    """Nobody may call it any more; its files stay until the reconciler knows that no engine holds them."""
     old = reading.adapter(name)
     version = reading.version(old, number)
-    if old.live == number:
-        return [_change_of(reading, old, old)], old
-    history = old.history if old.live is None else (*old.history, old.live)
-    new = replace(old, live=number, history=history)
-    changes = [_change_of(reading, old, new)]
-    if old.pinned:
-        if old.live is not None:
-            changes.append(_pin(reading.version(old, old.live), pinned=False))
-        changes.append(_pin(version, pinned=True))
-    return changes, new
+    if version.retired is not None:
+        return Planned([reading.unchanged(version)], version)
+    if number in (old.live, old.canary):
+        role, cure = (
+            ("live", "promote another version") if number == old.live else ("the canary", "roll it back")
+        )
+        raise InUseError(f"{version.id} is {role}: {cure} first.")
+    retired = replace(version, retired=now)
+    changes = [
+        Change("version", version.id, dump(retired), expect=reading.text("version", version.id, version)),
+        _change_of(reading, old, replace(old, history=_without(old, number))),
+        *_bury(version, now),
+    ]
+    return Planned(changes, retired, "adapter.retire", number)
 
 
-def plan_rollback(reading: Reading, name: AdapterName) -> tuple[list[Change], Adapter]:
-    previous = reading.adapter(name).previous
-    if previous is None:
-        raise NotFoundError(f"Adapter {str(name)!r} has no earlier live version to go back to.")
-    return plan_promote(reading, name, previous)
-
-
-def plan_pin(reading: Reading, name: AdapterName, *, pinned: bool) -> tuple[list[Change], Adapter]:
+def plan_pin(reading: Reading, name: AdapterName, *, pinned: bool) -> Planned[Adapter]:
     old = reading.adapter(name)
     new = replace(old, pinned=pinned)
-    changes = [_change_of(reading, old, new)]
-    if old.live is not None:
-        changes.append(_pin(reading.version(old, old.live), pinned=pinned))
-    return changes, new
+    if new == old:
+        return Planned([_change_of(reading, old, old)], old)
+    return Planned(_switch(reading, old, new), new, "adapter.pin" if pinned else "adapter.unpin", old.live)
 
 
-def plan_remove(reading: Reading, name: AdapterName) -> tuple[list[Change], tuple[Version, ...]]:
+def plan_remove(reading: Reading, name: AdapterName, now: int) -> Planned[tuple[Version, ...]]:
     adapter = reading.adapter(name)
     versions = reading.versions(adapter)
-    changes = [Change("adapter", adapter.name, None, expect=reading.expected(adapter))]
+    tombstone = Tombstone(adapter.latest, now)
+    changes = [
+        Change("adapter", adapter.name, None, expect=reading.expected(adapter)),
+        Change("tombstone", adapter.name, dump(tombstone)),
+    ]
     for version in versions:
-        changes += [Change("version", version.id, None), _pin(version, pinned=False)]
-    return changes, tuple(versions)
+        changes.append(Change("version", version.id, None))
+        if version.retired is None:
+            changes += _bury(version, now)
+    details = {"versions": [f"v{version.number}" for version in versions]}
+    return Planned(changes, tuple(versions), "adapter.remove", details=details)
+
+
+# -- steps
+
+
+def _same_content(reading: Reading, adapter: Adapter | None, version: Version) -> Version | None:
+    content = version.digest, version.base_model
+    for known in reading.versions(adapter) if adapter else ():
+        if (known.digest, known.base_model) == content and known.retired is None:
+            return known
+    return None
+
+
+def _in_place_of(reading: Reading, adapter: Adapter, version: Version, *, vouched: bool) -> str | None:
+    """The document that a version under this number replaces: None, or of the same files, retired. Raises
+    ConflictError."""
+    old = reading.catalog.versions.get(version.id)
+    if old and (old.retired is None or old.digest != version.digest):
+        raise ConflictError(f"{version.id} has other files.")
+    if version.number <= adapter.latest and not vouched:
+        raise ConflictError(
+            f"{version.id} was given away before: it comes back only with the digest of its files."
+        )
+    return reading.text("version", old.id, old) if old else None
+
+
+def _still_callable(reading: Reading, version: Version) -> list[Change]:
+    """A retirement or a verdict that comes first makes a conflict, though it may not change the adapter."""
+    return [reading.unchanged(version), Change("verdict", version.engine_name, None, expect=None)]
+
+
+def _bury(version: Version, now: int) -> list[Change]:
+    """What goes with a version that nobody may call any more, and what stays of it."""
+    name = version.engine_name
+    grave = Grave(version=version.id, digest=version.digest, path=version.path, since=now)
+    gone = [Change(kind, name, None) for kind in ("pin", "verdict", "fingerprint")]
+    return [Change("grave", name, dump(grave)), *gone]
+
+
+def _pushed(history: tuple[int, ...], live: int | None) -> tuple[int, ...]:
+    return history if live is None else (*history, live)[-HISTORY:]
+
+
+def _without(adapter: Adapter, number: int) -> tuple[int, ...]:
+    """Its history without a version that is no more: what then stands twice in a row was one stay."""
+    history: list[int] = []
+    for past in adapter.history:
+        if past != number and past != (history[-1] if history else None):
+            history.append(past)
+    if history and history[-1] == adapter.live:
+        history.pop()
+    return tuple(history)
+
+
+def _switch(reading: Reading, old: Adapter, new: Adapter) -> list[Change]:
+    return [_change_of(reading, old, new), *_pins(reading, old, new)]
 
 
 def _change_of(reading: Reading, old: Adapter | None, new: Adapter) -> Change:
     return Change("adapter", new.name, dump(new), expect=None if old is None else reading.expected(old))
 
 
-def _pin(version: Version, *, pinned: bool) -> Change:
-    return Change("pin", version.engine_name, f'{{"version":"{version.id}"}}' if pinned else None)
+def _pins(reading: Reading, old: Adapter | None, new: Adapter, added: Version | None = None) -> list[Change]:
+    """Pins follow what is called by the bare name: the live version and the canary."""
+    before = {old.live, old.canary} if old and old.pinned else set()
+    after = {new.live, new.canary} if new.pinned else set()
+    changes = []
+    for number in sorted(n for n in before ^ after if n is not None):
+        fresh = added is not None and added.number == number
+        version = added if fresh and added else reading.version(new, number)
+        data = f'{{"version":"{version.id}"}}' if number in after else None
+        changes.append(Change("pin", version.engine_name, data))
+    return changes
+
+
+def _label(number: int | None) -> str | None:
+    return None if number is None else f"v{number}"

@@ -59,6 +59,11 @@ class Call:
     continuous_usage: bool
     """The client asked for running counts on every chunk."""
 
+    @property
+    def user(self) -> str:
+        """Whom the calling application serves with it, in its own words; empty: it does not say."""
+        return self.body.get("user") or self.body.get("safety_identifier") or ""
+
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """What the engine is sent."""
         body = self.body
@@ -95,6 +100,8 @@ def parse(endpoint: Endpoint, raw: bytes, *, max_n: int) -> Call:
         raise _wrong("model", "be the name of an adapter")
     if body.get(endpoint.required) is None:
         raise _wrong(endpoint.required, endpoint.fields[endpoint.required].must)
+    if body.get("echo") and body.get("logprobs") is not None:
+        raise _wrong("logprobs", "be left out where `echo` is true")  # see _SCORED
     n = body.get("n") or 1
     if max(n, body.get("best_of") or 1) > max_n:
         raise _wrong("n" if n > max_n else "best_of", f"be at most {max_n}")
@@ -169,7 +176,13 @@ _STOP = Field(
     "be a string or a list of strings",
 )
 
+_SCORED = Field(lambda v: v is False, "be left out: the prompt's own logprobs are not served")
+"""What makes vLLM score the prompt's tokens. With LoRA on, 0.32 (CPU) mistakes the number of rows then, and
+the engine dies with all that runs on it as soon as another request shares the batch: one tenant could take
+the others down."""
+
 _COMMON: dict[str, Field] = {
+    "prompt_logprobs": _SCORED,
     "model": _TEXT,
     "stream": _SWITCH,
     "stream_options": _OBJECT,
@@ -182,6 +195,7 @@ _COMMON: dict[str, Field] = {
     "seed": _integer(-(2**63), 2**63 - 1),
     "stop": _STOP,
     "user": _TEXT,
+    "safety_identifier": _TEXT,
     "logit_bias": _OBJECT,
     "ignore_eos": _SWITCH,
     "min_tokens": _integer(0),
@@ -199,6 +213,7 @@ CHAT = Endpoint(
         "max_tokens": _integer(1),
         "max_completion_tokens": _integer(1),
         "logprobs": _SWITCH,
+        "echo": _SCORED,
         "top_logprobs": _integer(0),
         "tools": _LIST,
         "response_format": _OBJECT,

@@ -81,6 +81,8 @@ class Lifecycle:
         call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), max_n=self.settings.max_n)
         exchange.watch()
         target = self.resolve(key, call.model)
+        if target.canary is not None:
+            target = target.for_call(key.tenant, call.user)
         self.admit(exchange, key, target)
         payload = call.payload(target.engine_name, self.salt(key.tenant))
         journey = self.router.journey(target)

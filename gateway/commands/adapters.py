@@ -1,4 +1,4 @@
-"""florin adapter …"""
+"""florin adapter …: what there is, and the life of a version after it was added."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.commands.client import Json, UsageError, full_name
-from gateway.commands.output import busy, clean, facts, note, say, show, table
+from gateway.commands.client import Json, UsageError, full_name, segment
+from gateway.commands.output import busy, clean, facts, findings_table, note, say, show, table
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.times import when
 
@@ -18,48 +18,14 @@ _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has it whole."""
 
 Adapter = Annotated[str, typer.Argument(metavar="TENANT/NAME", help="For example acme/support.")]
-
-
-@command(app, "add")
-def add(
-    session: Session,
-    adapter: Adapter,
-    *,
-    source: Annotated[str, typer.Option(help="Directory with the adapter's config and weights, or a URI.")],
-    base_model: Annotated[
-        str | None, typer.Option(help="The fleet it is for, where several fleets could be meant.")
-    ] = None,
-    assume_base: Annotated[
-        bool,
-        typer.Option(
-            "--assume-base", help="Accept it though it names another base model; shapes are still checked."
-        ),
-    ] = False,
-) -> None:
-    """Register an adapter, or a new version of one. The same files again change nothing.
-
-    The first version is live at once; a later one when it is promoted. What cannot work is refused here, with
-    each check that failed.
-
-    Example: florin adapter add acme/support --source ./out/checkpoint-300
-    """
-    full_name(adapter)
-    body: Json = {
-        "adapter": adapter,
-        "source": absolute(source),
-        "assume_base": assume_base,
-        "base_model": base_model,
-    }
-    with busy(f"Checking and copying {source} …"):
-        answer = session.api.post("/admin/v1/adapters", body)
-    session.result(answer, _added)
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.")]
 
 
 @command(app, "list")
 def list_(
     session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
 ) -> None:
-    """List adapters: what is live, and where it lives.
+    """List adapters: what is live, which canary runs, what is in trouble, and where they live.
 
     Example: florin adapter list --tenant acme
     """
@@ -68,16 +34,26 @@ def list_(
         if not body["data"]:
             note("No adapters yet: florin adapter add TENANT/NAME --source DIR")
         rows = [
-            (a["adapter"], a["live"], a["versions"], a["pinned"], _placed(a["placed"])) for a in body["data"]
+            (
+                a["adapter"],
+                a["live"],
+                _canary(a),
+                a["versions"],
+                a["pinned"],
+                [f"{t['version']} is {t['state']}" for t in a["trouble"]],
+                _placed(a["placed"]),
+            )
+            for a in body["data"]
         ]
-        show(table(("adapter", "live", "versions", "pinned", "placed on"), rows))
+        columns = ("adapter", "live", "canary", "versions", "pinned", "trouble", "placed on")
+        show(table(columns, rows))
 
     session.result(session.api.get("/admin/v1/adapters", {"tenant": tenant}), people)
 
 
 @command(app, "show")
 def show_(session: Session, adapter: Adapter) -> None:
-    """Show one adapter with its versions.
+    """Show one adapter with its versions: which are live, canary, ready or retired, and what is wrong.
 
     Example: florin adapter show acme/support
     """
@@ -86,29 +62,62 @@ def show_(session: Session, adapter: Adapter) -> None:
 
 @command(app, "promote")
 def promote(
-    session: Session, adapter: Adapter, version: Annotated[str, typer.Argument(help="For example v2.")]
+    session: Session,
+    adapter: Adapter,
+    version: Version,
+    *,
+    weight: Annotated[
+        int,
+        typer.Option(
+            min=1, max=100, help="Percent of the calls. Below 100 it is a canary beside what is live."
+        ),
+    ] = 100,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Switch at once; the first request loads it.")
+    ] = False,
 ) -> None:
     """Make a version live: the bare name means it from the next request on.
 
-    Example: florin adapter promote acme/support v2
+    It is loaded first, on as many engines as hold what is live; if none can hold it, nothing changes. With
+    --weight it gets that share of the calls, the same end users' each time (by the field `user`); a higher
+    weight later keeps those and adds others.
+
+    Example: florin adapter promote acme/support v2 --weight 10
     """
-    version = f"v{version}" if version.isdecimal() else version
-    body = session.api.put(f"/admin/v1/adapters/{full_name(adapter)}/live", {"version": version})
-    session.result(body, _live)
+    path = f"/admin/v1/adapters/{full_name(adapter)}/live"
+    wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
+    with busy(f"Loading {adapter}@{wanted['version']} before callers are sent to it …"):
+        body = session.api.put(path, wanted)
+    session.result(body, _switched)
 
 
 @command(app, "rollback")
 def rollback(session: Session, adapter: Adapter) -> None:
-    """Make live again what was live before. A second rollback undoes the first.
+    """End the canary; without one, make live again what was live before, one step further back each time.
 
     Example: florin adapter rollback acme/support
     """
-    session.result(session.api.post(f"/admin/v1/adapters/{full_name(adapter)}/rollback"), _live)
+    session.result(session.api.post(f"/admin/v1/adapters/{full_name(adapter)}/rollback"), _switched)
+
+
+@command(app, "retire")
+def retire(session: Session, adapter: Adapter, version: Version) -> None:
+    """End a version that is neither live nor canary: nobody can call it any more, and its files go.
+
+    Requests that run finish. The files stay until no engine can hold them. The same files can be added again,
+    as a new version.
+
+    Example: florin adapter retire acme/support v1
+    """
+    path = f"/admin/v1/adapters/{full_name(adapter)}/versions/{segment(_version(version))}/retire"
+    session.result(
+        session.api.post(path), lambda b: say(f"{clean(b['adapter'])}@{clean(b['version'])} is retired.")
+    )
 
 
 @command(app, "pin")
 def pin(session: Session, adapter: Adapter) -> None:
-    """Keep an adapter's live version in its slot: it is never evicted.
+    """Keep an adapter's live version, and its canary, in their slots: they are never evicted.
 
     Example: florin adapter pin acme/support
     """
@@ -129,14 +138,18 @@ def remove(
     session: Session,
     adapter: Adapter,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask. Scripts, whom nobody can ask, must say it.")
+    ] = False,
 ) -> None:
     """Remove an adapter with all of its versions. A second time changes nothing.
+
+    If it is added again one day, its version numbers go on.
 
     Example: florin adapter remove acme/support --yes
     """
     path = f"/admin/v1/adapters/{full_name(adapter)}"
-    confirm(f"Remove {adapter} and all of its versions?", yes=yes)
+    confirm(f"Remove {adapter} and all of its versions?", yes=yes, unattended=False)
     session.result(
         session.api.delete(path),
         lambda b: say(
@@ -157,6 +170,10 @@ def absolute(source: str) -> str:
         raise UsageError(f"--source: {source!r} is not a usable path ({error}).") from error
 
 
+def _version(text: str) -> str:
+    return f"v{text}" if text.isdecimal() else text
+
+
 def _pin(session: Session, adapter: str, *, pinned: bool) -> None:
     body = session.api.put(f"/admin/v1/adapters/{full_name(adapter)}/pin", {"pinned": pinned})
     session.result(
@@ -164,21 +181,23 @@ def _pin(session: Session, adapter: str, *, pinned: bool) -> None:
     )
 
 
-def _added(body: Json) -> None:
-    adapter, version, live = clean(body["adapter"]), clean(body["version"]), body.get("live")
-    if not body.get("created", True):
-        say(f"{adapter}@{version} has these files already: nothing to do. Live: {clean(live)}.")
-    elif live == body["version"]:
-        say(f"{adapter}@{version} is registered and live.")
+def _switched(body: Json) -> None:
+    adapter, live, canary = clean(body["adapter"]), clean(body["live"]), body["canary"]
+    if canary:
+        others = 100 - canary["weight"]
+        say(f"{adapter} is {clean(canary['version'])} for {canary['weight']} % of its calls from now on, "
+            f"and {live} for the other {others} %.")  # fmt: skip
     else:
-        say(
-            f"{adapter}@{version} is registered. Live is still {clean(live)}: "
-            f"florin adapter promote {adapter} {version}"
-        )
+        say(f"{adapter} is {live} from now on.")
+    if body.get("resident"):
+        note(f"It is resident on {clean(body['resident'])}.")
+    for warning in body.get("warnings", ()):
+        note(f"Beware: {clean(warning)}.")
 
 
-def _live(body: Json) -> None:
-    say(f"{clean(body['adapter'])} is {clean(body['live'])} from now on.")
+def _canary(body: Json) -> str | None:
+    canary = body["canary"]
+    return f"{canary['version']}, {canary['weight']} %" if canary else None
 
 
 def _placed(placed: list[dict[str, Any]]) -> list[str]:
@@ -193,22 +212,78 @@ def _details(body: Json) -> None:
             [
                 ("adapter", body["adapter"]),
                 ("live", body["live"]),
+                ("canary", _canary(body)),
+                ("a rollback", _back(body)),
+                ("live before", body["history"]),
                 ("pinned", body["pinned"]),
-                ("placed on", _placed(body["placed"])),
             ]
         )
     )
+    versions = body["version_details"]
     rows = [
         (
             v["version"],
+            _state(body, v),
             v["rank"],
             v["size_bytes"],
             v["base_model"],
             v["digest"][:_DIGEST_SHOWN],
             when(v["created"]),
             v["source"],
+            _placed(v["placed"]),
         )
-        for v in body["version_details"]
+        for v in versions
     ]
-    columns = ("version", "rank", "bytes", "base model", "digest", "created", "source")
+    columns = ("version", "state", "rank", "bytes", "base model", "digest", "created", "source", "placed on")
     show(table(columns, rows, right=("rank", "bytes")))
+    for version in versions:
+        _troubles(version)
+
+
+def _back(body: Json) -> str | None:
+    if body["canary"]:
+        return "ends the canary"
+    return f"goes back to {body['previous']}" if body["previous"] else None
+
+
+def _state(body: Json, version: Json) -> str:
+    """`live`, `canary 10 %`, `ready`, `retired`; with `quarantined` or `failed` where it is not served."""
+    canary, name = body["canary"], version["version"]
+    role = ""
+    if name == body["live"]:
+        role = "live"
+    elif canary and name == canary["version"]:
+        role = f"canary {canary['weight']} %"
+    state = version["state"]
+    if state in {"quarantined", "failed"}:
+        return f"{role}, {state}" if role else state
+    return role or state
+
+
+def _troubles(version: Json) -> None:
+    name = clean(version["version"])
+    if version["reason"]:
+        say(f"{name} is {clean(version['state'])}: {clean(version['reason'])}")
+        _evidence(version["evidence"] or {})
+    if version["warnings"]:
+        say(f"{name} was registered with warnings:")
+        show(findings_table(version["warnings"]))
+
+
+def _evidence(evidence: Json) -> None:
+    """Whatever was compared: single values a line each, rows of values as tables."""
+    tables = {k: v for k, v in evidence.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
+    single = [
+        (f"  {clean(what).replace('_', ' ')}", _plain(found))
+        for what, found in evidence.items()
+        if what not in tables and found is not None
+    ]
+    if single:
+        show(facts(single))
+    for rows in tables.values():
+        columns = tuple(dict.fromkeys(column for row in rows for column in row))
+        show(table(columns, [[row.get(column) for column in columns] for row in rows]))
+
+
+def _plain(value: Any) -> Any:
+    return [f"{k}: {clean(_plain(v))}" for k, v in value.items()] if isinstance(value, dict) else value

@@ -1,22 +1,20 @@
-"""/admin/v1/adapters"""
+"""/admin/v1/adapters: what there is, and the life of its versions after they were added."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import Field, StringConstraints
 
 from adapters.errors import EngineError, NotFoundError
 from adapters.model import Adapter, AdapterName, Version
+from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of
 from gateway.api.admin.common import Body, Json, Operator, catch_up
-from gateway.api.deps import State, StateDep
-from gateway.errors import FlorinError
-
-log = logging.getLogger(__name__)
+from gateway.api.deps import Actor, State, StateDep
+from gateway.routing.warmer import Warmed
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 
@@ -25,49 +23,16 @@ _UNLOAD_SECONDS = 5.0
 VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
 
 
-class NewAdapter(Body):
-    adapter: str = Field(description="TENANT/NAME", max_length=200, examples=["acme/support"])
-    source: str = Field(
-        description="Absolute directory on the gateway's host, or a file:// URL.",
-        min_length=1,
-        max_length=4096,
-    )
-    base_model: str | None = Field(
-        None, max_length=500, description="The fleet, where several could be meant."
-    )
-    assume_base: bool = Field(False, description="Accept an adapter that names another base model.")
-
-
 class NewLive(Body):
     version: VersionName = Field(examples=["v2"])
+    weight: int = Field(
+        100, ge=1, le=100, description="Percent of the calls; below 100 as a canary beside what is live."
+    )
+    wait: bool = Field(True, description="Load it first, and change nothing when no engine can hold it.")
 
 
 class NewPin(Body):
     pinned: bool
-
-
-@router.post("", status_code=201)
-async def add_adapter(body: NewAdapter, state: StateDep, response: Response) -> Json:
-    """Register an adapter or a new version: 201; the same content again: 200 and the version that has it.
-    The first version is live at once."""
-    name = AdapterName.parse(body.adapter)
-    try:
-        registered = await state.registrar.add_adapter(
-            name, body.source, base_model=body.base_model, assume_base=body.assume_base
-        )
-    except OSError as error:
-        raise FlorinError(
-            "artifacts_unavailable", f"The version's files cannot be stored: {error}."
-        ) from error
-    await catch_up(state)
-    response.status_code = 201 if registered.created else 200
-    return {
-        "adapter": str(name),
-        "version": f"v{registered.version.number}",
-        "digest": registered.version.digest,
-        "live": _label(registered.live),
-        "created": registered.created,
-    }
 
 
 @router.get("")
@@ -79,51 +44,98 @@ async def list_adapters(state: StateDep, tenant: Annotated[str | None, Query()] 
 @router.get("/{tenant}/{name}")
 async def show_adapter(tenant: str, name: str, state: StateDep) -> Json:
     adapter = _find(state, _name(tenant, name))
-    details = [version_json(state, v) for v in _versions(state, adapter)]
-    return {**adapter_json(state, adapter), "version_details": details}
+    return {**adapter_json(state, adapter), "version_details": _details(state, adapter)}
 
 
 @router.get("/{tenant}/{name}/versions")
 async def list_versions(tenant: str, name: str, state: StateDep) -> Json:
-    adapter = _find(state, _name(tenant, name))
-    return {"data": [version_json(state, v) for v in _versions(state, adapter)]}
+    return {"data": _details(state, _find(state, _name(tenant, name)))}
 
 
 @router.put("/{tenant}/{name}/live")
-async def promote(tenant: str, name: str, body: NewLive, state: StateDep) -> Json:
-    """Make a version live; what was live before is where a rollback goes."""
-    adapter = await state.registrar.promote(_name(tenant, name), int(body.version[1:]))
-    return await _settled(state, adapter)
+async def promote(tenant: str, name: str, body: NewLive, state: StateDep, actor: Actor) -> Json:
+    """Make a version live, or a canary that gets `weight` percent of the calls. It is loaded first, on as
+    many engines as hold what is live (of a canary: as its share asks for); a refusal changes nothing."""
+    adapter, warmed = await switch(
+        state,
+        _name(tenant, name),
+        int(body.version[1:]),
+        weight=body.weight,
+        wait=body.wait,
+        actor=actor,
+    )
+    shown = await _settled(state, adapter)
+    return shown | {
+        "resident": list(warmed.engines) if warmed else None,
+        "warnings": [warmed.short] if warmed and warmed.short else [],
+    }
+
+
+async def switch(
+    state: State, name: AdapterName, number: int, *, weight: int = 100, wait: bool = True, actor: str
+) -> tuple[Adapter, Warmed | None]:
+    """Promote, once the version is resident. Raises what `Warmer.warm` and `Registrar.promote` raise; then
+    nothing has changed."""
+    warmed = None
+    if wait:
+        version = state.registrar.loadable_version(name, number)
+        adapter = _find(state, name)
+        live = state.catalog.versions.get(f"{name}@v{adapter.live}")
+        warmed = await state.warmer.warm(version, like=live, share=weight)
+    return await state.registrar.promote(name, number, weight=weight, actor=actor), warmed
 
 
 @router.post("/{tenant}/{name}/rollback")
-async def rollback(tenant: str, name: str, state: StateDep) -> Json:
-    """Make live what was live before the last promotion; a second time undoes that."""
-    return await _settled(state, await state.registrar.rollback(_name(tenant, name)))
+async def rollback(tenant: str, name: str, state: StateDep, actor: Actor) -> Json:
+    """End the canary; without one, make live what was live before, one step further back each time. It holds
+    at once; what is live then is loaded afterwards, where it is not resident."""
+    full_name = _name(tenant, name)
+    before = _find(state, full_name)
+    adapter = await state.registrar.rollback(full_name, actor=actor)
+    shown = await _settled(state, adapter)
+    live = state.catalog.versions.get(f"{full_name}@v{adapter.live}")
+    if live:
+        state.warmer.warm_later(live, like=state.catalog.versions.get(f"{full_name}@v{before.live}"))
+    return shown
+
+
+@router.post("/{tenant}/{name}/versions/{version}/retire")
+async def retire(tenant: str, name: str, version: VersionName, state: StateDep, actor: Actor) -> Json:
+    """Nobody can call the version any more; requests that run finish. Its files go when no engine can hold
+    them. Not the live version, nor the canary."""
+    full_name = _name(tenant, name)
+    retired = await state.registrar.retire(full_name, int(version[1:]), actor=actor)
+    await _take_off(state, [retired])
+    return {"adapter": str(full_name), **version_json(state, _find(state, full_name), retired)}
 
 
 @router.put("/{tenant}/{name}/pin")
-async def pin(tenant: str, name: str, body: NewPin, state: StateDep) -> Json:
-    """Keep the live version in its slot, whichever version it is, or no longer."""
-    return await _settled(state, await state.registrar.pin(_name(tenant, name), body.pinned))
+async def pin(tenant: str, name: str, body: NewPin, state: StateDep, actor: Actor) -> Json:
+    """Keep the live version and the canary in their slots, whichever versions they are, or no longer."""
+    return await _settled(state, await state.registrar.pin(_name(tenant, name), body.pinned, actor=actor))
 
 
 @router.delete("/{tenant}/{name}")
-async def remove_adapter(tenant: str, name: str, state: StateDep) -> Json:
-    """Remove the adapter with all of its versions, from the engines too. Requests that run finish."""
+async def remove_adapter(tenant: str, name: str, state: StateDep, actor: Actor) -> Json:
+    """Remove the adapter with all of its versions, from the engines too. Requests that run finish. If it is
+    ever added again, its numbers go on."""
     full_name = _name(tenant, name)
     try:
-        versions = await state.registrar.remove(full_name)
+        versions = await state.registrar.remove(full_name, actor=actor)
     except NotFoundError:
         return {"adapter": str(full_name), "removed": False}
-    await catch_up(state)
-    await asyncio.gather(
-        *(_take_off(state, v, e) for v in versions for e in state.residency.where(v.engine_name))
-    )
+    await _take_off(state, versions)
     return {"adapter": str(full_name), "removed": True}
 
 
-async def _take_off(state: State, version: Version, engine_name: str) -> None:
+async def _take_off(state: State, versions: list[Version] | tuple[Version, ...]) -> None:
+    await catch_up(state)
+    await asyncio.gather(
+        *(_unload(state, v, e) for v in versions for e in state.residency.where(v.engine_name))
+    )
+
+
+async def _unload(state: State, version: Version, engine_name: str) -> None:
     """An engine that does not answer now will be set right by the reconciler when it does."""
     engine = state.catalog.engines.get(engine_name)
     if engine is not None:
@@ -138,43 +150,8 @@ async def _settled(state: State, adapter: Adapter) -> Json:
     return adapter_json(state, adapter)
 
 
-def adapter_json(state: State, adapter: Adapter) -> Json:
-    versions = _versions(state, adapter)
-    return {
-        "adapter": adapter.name,
-        "live": _label(adapter.live),
-        "previous": _label(adapter.previous),
-        "versions": [f"v{v.number}" for v in versions],
-        "pinned": adapter.pinned,
-        "placed": [p for v in versions for p in _placed(state, v)],
-    }
-
-
-def version_json(state: State, version: Version) -> Json:
-    return {
-        "version": f"v{version.number}",
-        "digest": version.digest,
-        "rank": version.rank,
-        "size_bytes": version.size_bytes,
-        "base_model": version.base_model,
-        "source": version.source,
-        "path": version.path,
-        "created": version.created,
-        "engine_name": version.engine_name,
-        "placed": _placed(state, version),
-    }
-
-
-def _placed(state: State, version: Version) -> list[Json]:
-    where = state.residency.where(version.engine_name)
-    return [{"engine": e, "state": s, "version": f"v{version.number}"} for e, s in sorted(where.items())]
-
-
-def _versions(state: State, adapter: Adapter) -> list[Version]:
-    """Oldest first."""
-    known = state.catalog.versions
-    ids = (f"{adapter.name}@v{number}" for number in range(1, adapter.latest + 1))
-    return [known[i] for i in ids if i in known]
+def _details(state: State, adapter: Adapter) -> list[Json]:
+    return [version_json(state, adapter, v) for v in versions_of(state, adapter)]
 
 
 def _find(state: State, name: AdapterName) -> Adapter:
@@ -186,7 +163,3 @@ def _find(state: State, name: AdapterName) -> Adapter:
 
 def _name(tenant: str, name: str) -> AdapterName:
     return AdapterName.parse(f"{tenant}/{name}")
-
-
-def _label(number: int | None) -> str | None:
-    return None if number is None else f"v{number}"

@@ -1,100 +1,21 @@
-"""Adding, promoting, rolling back, pinning and removing adapters; alone, at once, and with a stale view."""
+"""Adding adapters and versions: alone, at once, and with a stale view."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from adapters.artifacts import ArtifactStore
-from adapters.catalog import Catalog
-from adapters.errors import ConflictError, NotFoundError, RejectedError
-from adapters.memory_store import MemoryStore
+from adapters.errors import NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, BaseModel, Engine, Version, dump, load
-from adapters.registration import Registrar
-from adapters.store import Change, Store
-from tests.lora import LLAMA, lora_config, lora_tensors, write_adapter
-
-NAME = AdapterName("acme", "support")
-NOW = 1_790_000_000_000_000
-LIMIT = 10_000_000
-
-
-class Worker:
-    """One worker: a view that follows only when told to, and a registrar over it."""
-
-    def __init__(self, store: Store, artifacts: Path) -> None:
-        self.store = store
-        self.catalog = Catalog()
-        self.tenants: dict[str, str] = {}
-        self.registrar = Registrar(
-            store,
-            self.catalog,
-            ArtifactStore(artifacts),
-            tenant_document=self._tenant,
-            max_bytes=LIMIT,
-            now=lambda: NOW,
-        )
-
-    def _tenant(self, name: str) -> str | None:
-        return self.tenants.get(name)
-
-    async def follow(self) -> None:
-        documents = (await self.store.snapshot()).documents
-        self.catalog.load(documents)
-        self.tenants = dict(documents["tenant"])
-
-
-class Installation:
-    def __init__(self, tmp_path: Path, store: Store | None = None) -> None:
-        self.tmp_path = tmp_path
-        self.store = store or MemoryStore()
-
-    async def seed(self) -> None:
-        """A tenant, a base model, and two engines of ranks 4 and 8."""
-        engines = [Engine(f"e{rank}", "http://e", LLAMA.base.name, "h100", 2, rank) for rank in (4, 8)]
-        await self.store.commit(
-            [
-                Change("tenant", "acme", '{"name":"acme"}'),
-                Change("base", LLAMA.base.name, dump(LLAMA.base)),
-                *(Change("engine", engine.name, dump(engine)) for engine in engines),
-            ]
-        )
-
-    def worker(self) -> Worker:
-        return Worker(self.store, self.tmp_path / "artifacts")
-
-    async def documents(self, kind: str) -> dict[str, str]:
-        return (await self.store.snapshot()).documents[kind]
-
-    async def adapter(self) -> Adapter:
-        return load(Adapter, (await self.documents("adapter"))[str(NAME)])
-
-    async def pins(self) -> set[str]:
-        return {json.loads(text)["version"] for text in (await self.documents("pin")).values()}
-
-    def source(self, fill: int = 0, **parts) -> str:
-        return str(write_adapter(self.tmp_path / f"source-{fill}", fill=fill, **parts))
+from adapters.store import Change
+from tests.lora import LLAMA, lora_config, lora_tensors
+from tests.unit.adapters.installation import NAME, NOW, Installation
 
 
 def names(directory: Path | str) -> list[str]:
     return sorted(path.name for path in Path(directory).iterdir())
-
-
-@pytest.fixture
-async def site(tmp_path):
-    site = Installation(tmp_path)
-    await site.seed()
-    return site
-
-
-@pytest.fixture
-async def worker(site):
-    worker = site.worker()
-    await worker.follow()
-    return worker
 
 
 async def test_the_first_version_goes_live_and_is_stored_apart_from_its_source(site, worker):
@@ -226,9 +147,7 @@ async def test_an_engine_that_this_worker_has_not_heard_of_counts(site, worker):
     assert (await worker.registrar.add_adapter(NAME, source)).version.rank == 16
 
 
-@pytest.mark.parametrize(
-    "source", ["relative/path", "s3://bucket/x", "file://host/x", "http://[", "file:///x?y", "", "/x\0y"]
-)
+@pytest.mark.parametrize("source", ["relative/path", "file://host/x", "http://[", "file:///x?y", "", "/x\0y"])
 async def test_a_source_that_cannot_be_had_is_refused(worker, source):
     with pytest.raises(RejectedError) as caught:
         await worker.registrar.add_adapter(NAME, source)
@@ -263,87 +182,3 @@ async def test_without_any_base_model_the_cure_is_told(tmp_path):
     await site.store.commit([Change("tenant", "acme", "{}")])
     with pytest.raises(NotFoundError, match="add an engine"):
         await site.worker().registrar.add_adapter(NAME, site.source())
-
-
-@pytest.fixture
-async def two(site, worker):
-    """Versions 1 (live) and 2 of one adapter."""
-    for fill in (0, 1):
-        await worker.registrar.add_adapter(NAME, site.source(fill))
-    await worker.follow()
-    return worker.registrar
-
-
-async def test_promotion_and_rollback_swap_what_is_live(site, two):
-    assert (
-        await two.promote(NAME, 2) == await site.adapter() == Adapter("acme/support", 2, previous=1, latest=2)
-    )
-    assert (
-        await two.promote(NAME, 2) == await site.adapter() == Adapter("acme/support", 2, previous=1, latest=2)
-    )
-    assert (
-        await two.rollback(NAME) == await site.adapter() == Adapter("acme/support", 1, previous=2, latest=2)
-    )
-    assert (await two.rollback(NAME)).live == 2
-
-
-async def test_what_is_not_there_is_not_promoted(site, two):
-    for number in (0, 3):
-        with pytest.raises(NotFoundError, match=f"version {number}"):
-            await two.promote(NAME, number)
-    with pytest.raises(NotFoundError, match="no earlier"):
-        await two.rollback(NAME)
-    missing = AdapterName("acme", "missing")
-    for change in (
-        two.promote(missing, 1),
-        two.rollback(missing),
-        two.pin(missing, True),
-        two.remove(missing),
-    ):
-        with pytest.raises(NotFoundError, match="acme/missing"):
-            await change
-
-
-async def test_the_pin_follows_what_is_live(site, two):
-    assert (await two.pin(NAME, True)).pinned
-    assert await site.pins() == {"acme/support@v1"}
-    await two.promote(NAME, 2)
-    assert await site.pins() == {"acme/support@v2"}
-    await two.rollback(NAME)
-    assert await site.pins() == {"acme/support@v1"}
-    for pinned in (True, False, False):
-        assert (await two.pin(NAME, pinned)).pinned is pinned
-    assert await site.pins() == set()
-
-
-async def test_removal_takes_all_and_tells_what_it_took(site, two):
-    await two.pin(NAME, True)
-    removed = await two.remove(NAME)
-    assert [version.number for version in removed] == [1, 2]
-    for kind in ("adapter", "version", "pin"):
-        assert await site.documents(kind) == {}
-    assert all(len(names(version.path)) == 2 for version in removed)
-
-
-async def test_changes_at_once_all_happen(site, two):
-    await asyncio.gather(*(two.pin(NAME, True) for _ in range(8)), two.promote(NAME, 2))
-    adapter = await site.adapter()
-    assert (adapter.live, adapter.pinned) == (2, True)
-    assert await site.pins() == {"acme/support@v2"}
-
-
-async def test_documents_that_an_older_florin_wrote_can_be_changed(site, two):
-    """Fewer fields, other spacing: what the view would write is not what stands there."""
-    await site.store.commit(
-        [Change("adapter", str(NAME), '{"name": "acme/support", "live": 1, "latest": 2}')]
-    )
-    assert (await two.promote(NAME, 2)).live == 2
-
-
-async def test_endless_conflicts_end_in_an_error(site, two, monkeypatch):
-    async def conflict(changes):
-        raise ConflictError("again")
-
-    monkeypatch.setattr(site.store, "commit", conflict)
-    with pytest.raises(ConflictError, match="try again"):
-        await two.promote(NAME, 2)

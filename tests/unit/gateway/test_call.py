@@ -40,6 +40,35 @@ def test_a_wrong_field_is_named(field, value):
     assert f"`{field}` must " in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "asked", "param"),
+    [
+        (CHAT, {"prompt_logprobs": 0}, "prompt_logprobs"),
+        (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        (CHAT, {"echo": True}, "echo"),  # `top_logprobs` is 0 by default there, and 0 counts
+        (COMPLETIONS, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        (COMPLETIONS, {"echo": True, "logprobs": 0}, "logprobs"),
+        (COMPLETIONS, {"echo": True, "logprobs": 5}, "logprobs"),
+    ],
+)
+def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, param):
+    with pytest.raises(FlorinError) as caught:
+        parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [
+        (CHAT, {"prompt_logprobs": None, "echo": False, "logprobs": True, "top_logprobs": 2}),
+        (COMPLETIONS, {"echo": True}),
+        (COMPLETIONS, {"echo": False, "logprobs": 5}),
+    ],
+)
+def test_what_only_looks_like_it_is_not(endpoint, asked):
+    parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
+
+
 @pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
 def test_prompts_that_are_none(prompt):
     with pytest.raises(FlorinError) as caught:

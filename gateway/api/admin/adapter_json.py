@@ -1,0 +1,87 @@
+"""An adapter and its versions, as the admin API shows them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from adapters.model import Adapter, Verdict, Version
+from gateway.api.admin.common import Json
+from gateway.api.deps import State
+
+
+def adapter_json(state: State, adapter: Adapter) -> Json:
+    """`versions`: those that can be called. `trouble`: those of them that are quarantined or failed."""
+    versions = [v for v in versions_of(state, adapter) if v.retired is None]
+    shown = [version_json(state, adapter, v) for v in versions]
+    canary = {"version": label(adapter.canary), "weight": adapter.weight}
+    return {
+        "adapter": adapter.name,
+        "live": label(adapter.live),
+        "canary": None if adapter.canary is None else canary,
+        "previous": label(adapter.previous),
+        "history": [label(number) for number in adapter.history],
+        "versions": [f"v{v.number}" for v in versions],
+        "pinned": adapter.pinned,
+        "placed": [place for v in shown for place in v["placed"]],
+        "trouble": [{key: v[key] for key in ("version", "state", "reason")} for v in shown if v["reason"]],
+    }
+
+
+def version_json(state: State, adapter: Adapter, version: Version) -> Json:
+    """`state`: `live`, `canary`, `ready` or `retired`; or what keeps it from being served, with the reason:
+    `quarantined` or `failed`."""
+    verdict = state.catalog.verdicts.get(version.engine_name)
+    return {
+        "version": f"v{version.number}",
+        "state": verdict.state if verdict else _role(adapter, version),
+        "reason": verdict.reason if verdict else None,
+        "evidence": verdict.evidence if verdict else None,
+        "verdict": _verdict(verdict) if verdict else None,
+        "digest": version.digest,
+        "rank": version.rank,
+        "size_bytes": version.size_bytes,
+        "base_model": version.base_model,
+        "source": version.source,
+        "path": version.path,
+        "created": version.created,
+        "retired": version.retired,
+        "trusted": version.trusted,
+        "warnings": [asdict(finding) for finding in version.warnings],
+        "engine_name": version.engine_name,
+        "placed": _placed(state, version),
+    }
+
+
+def versions_of(state: State, adapter: Adapter) -> list[Version]:
+    """Oldest first, the retired ones too."""
+    known = state.catalog.versions
+    ids = (f"{adapter.name}@v{number}" for number in range(1, adapter.latest + 1))
+    return [known[i] for i in ids if i in known]
+
+
+def label(number: int | None) -> str | None:
+    return None if number is None else f"v{number}"
+
+
+def _verdict(verdict: Verdict) -> Json:
+    """What an operator asks next: found by which check, where, since when, and when it is tried again."""
+    return {
+        "code": verdict.code,
+        "engine": verdict.engine,
+        "since": verdict.since,
+        "attempts": verdict.attempts,
+        "retry": verdict.retry or None,
+    }
+
+
+def _role(adapter: Adapter, version: Version) -> str:
+    if version.retired is not None:
+        return "retired"
+    if version.number == adapter.live:
+        return "live"
+    return "canary" if version.number == adapter.canary else "ready"
+
+
+def _placed(state: State, version: Version) -> list[Json]:
+    where = state.residency.where(version.engine_name)
+    return [{"engine": e, "state": s, "version": f"v{version.number}"} for e, s in sorted(where.items())]

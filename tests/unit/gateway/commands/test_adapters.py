@@ -1,0 +1,182 @@
+"""florin adapter list, show, promote, rollback, retire, pin, unpin and remove."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+PATH = "/admin/v1/adapters/acme/support"
+ADAPTER = {
+    "adapter": "acme/support",
+    "live": "v1",
+    "canary": None,
+    "previous": None,
+    "history": [],
+    "versions": ["v1", "v2"],
+    "pinned": False,
+    "placed": [
+        {"engine": "a1", "state": "resident", "version": "v1"},
+        {"engine": "a2", "state": "loading", "version": "v2"},
+    ],
+    "trouble": [],
+}
+CANARY = {**ADAPTER, "canary": {"version": "v2", "weight": 10}}
+VERSION = {
+    "version": "v1",
+    "state": "live",
+    "reason": None,
+    "evidence": None,
+    "verdict": None,
+    "digest": "sha256:0123456789abcdef",
+    "rank": 8,
+    "size_bytes": 151_552,
+    "base_model": "base",
+    "source": "/x",
+    "path": "/artifacts/0123",
+    "created": 1_700_000_000_000_000,
+    "retired": None,
+    "trusted": False,
+    "warnings": [],
+    "engine_name": "fl-0",
+    "placed": ADAPTER["placed"][:1],
+}
+LIVE_BODY = {"version": "v2", "weight": 100, "wait": True}
+WARNING = {
+    "code": "chat_template_differs",
+    "message": "It was trained with another template.",
+    "found": "x",
+    "expected": "y",
+    "mend": "Train with the base's.",
+    "severity": "warning",
+}
+
+CASES = [
+    (("list",), "GET", "/admin/v1/adapters", None, {"data": [ADAPTER]}, "a1, a2 (loading)"),
+    (("list", "--tenant", "acme"), "GET", "/admin/v1/adapters?tenant=acme", None, {"data": [CANARY]}, "v2, 10 %"),
+    (
+        ("list",), "GET", "/admin/v1/adapters", None,
+        {"data": [{**ADAPTER, "trouble": [{"version": "v2", "state": "quarantined", "reason": "x"}]}]},
+        "v2 is quarantined",
+    ),
+    (("show", "acme/support"), "GET", PATH, None, {**ADAPTER, "version_details": [VERSION]}, "151,552"),
+    (
+        ("promote", "acme/support", "v2"),
+        "PUT", f"{PATH}/live", LIVE_BODY, {**ADAPTER, "live": "v2"}, "acme/support is v2 from now on.",
+    ),
+    (
+        ("promote", "acme/support", "2", "--no-wait"),
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**ADAPTER, "live": "v2"}, "is v2 from now on.",
+    ),
+    (
+        ("promote", "acme/support", "v2", "--weight", "10"),
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY,
+        "acme/support is v2 for 10 % of its calls from now on, and v1 for the other 90 %.",
+    ),
+    (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support is v1 from now on."),
+    (
+        ("retire", "acme/support", "2"),
+        "POST", f"{PATH}/versions/v2/retire", None, {"adapter": "acme/support", **VERSION, "version": "v2"},
+        "acme/support@v2 is retired.",
+    ),
+    (("pin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": True}, {**ADAPTER, "pinned": True}, "is pinned"),
+    (("unpin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": False}, ADAPTER, "is not pinned"),
+    (
+        ("remove", "acme/support", "--yes"),
+        "DELETE", PATH, None, {"adapter": "acme/support", "removed": True}, "is removed",
+    ),
+    (
+        ("remove", "acme/support", "-y"),
+        "DELETE", PATH, None, {"adapter": "acme/support", "removed": False}, "nothing to do",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[0]))
+def test_a_command_asks_prints_and_ends_well(fake, case):
+    args, method, path, sent, body, shown = case
+    fake.answer(method, path, body)
+    people = fake.florin("adapter", *args)
+    assert (people.exit_code, fake.asked) == (0, [(method, path, sent)]), people.stderr
+    assert shown in people.stdout
+    script = fake.florin("adapter", *args, "--json")
+    assert script.exit_code == 0
+    assert json.loads(script.stdout) == body
+
+
+def test_a_table_of_versions_says_what_each_is_and_why(fake):
+    quarantined = {
+        "version": "v2",
+        "state": "quarantined",
+        "reason": "It answers like its base.",
+        "evidence": {
+            "distance_to_base": 0.001,
+            "first": {"engine": "a2"},
+            "base_drift": None,
+            "answers": [{"prompt": "Hi", "here": "I am"}, {"prompt": "Ho", "here": "You are", "base": "We"}],
+        },
+        "placed": [],
+    }
+    versions = [
+        VERSION | {"warnings": [WARNING]},
+        VERSION | quarantined,
+        VERSION | {"version": "v3", "state": "ready"},
+        VERSION | {"version": "v4", "state": "retired"},
+        VERSION | {"version": "v5", "state": "failed", "reason": "a1 said no."},
+    ]
+    fake.answer("GET", PATH, {**CANARY, "history": ["v3", "v5"], "version_details": versions})
+    shown = fake.florin("adapter", "show", "acme/support").stdout
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.startswith("v") and "sha256" in line}
+    assert [" ".join(rows[v].split()[1:3]) for v in ("v1", "v3", "v4", "v5")] == [
+        "live 8", "ready 8", "retired 8", "failed 8",
+    ]  # fmt: skip
+    assert "canary 10 %, quarantined" in rows["v2"]
+    assert "sha256:0123456789ab " in rows["v1"]
+    assert "a1" in rows["v1"]
+    assert "v2 is quarantined: It answers like its base." in shown
+    assert "v5 is failed: a1 said no." in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines[lines.index("distance to base 0.001") :][:5] == [
+        "distance to base 0.001", "first engine: a2", "prompt here base", "Hi I am -", "Ho You are We",
+    ]  # fmt: skip
+    assert "chat_template_differs (warning)" in shown
+    assert "v3, v5" in shown
+
+
+def test_a_switch_says_where_the_version_is_and_what_falls_short(fake):
+    warning = "acme/support@v2 is resident on 1 of 2 engines: a2: cordoned"
+    body = {**ADAPTER, "live": "v2", "resident": ["a1"], "warnings": [warning]}
+    fake.answer("PUT", f"{PATH}/live", body)
+    result = fake.florin("adapter", "promote", "acme/support", "v2")
+    assert result.stdout == "acme/support is v2 from now on.\n"
+    assert "resident on a1" in result.stderr
+    assert warning in result.stderr
+
+
+@pytest.mark.parametrize("weight", ["0", "101", "-1", "ten", "1.5"])
+def test_a_weight_is_a_whole_percentage(fake, weight):
+    result = fake.florin("adapter", "promote", "acme/support", "v2", "--weight", weight)
+    assert (result.exit_code, fake.asked) == (2, [])
+
+
+def test_a_script_must_say_that_it_means_a_removal(fake):
+    result = fake.florin("adapter", "remove", "acme/support")
+    assert (result.exit_code, fake.asked) == (2, [])
+    assert "--yes" in result.stderr
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+def test_a_person_is_asked_before_a_removal(fake, monkeypatch, answer, code):
+    class Terminal:
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+    class Sys:
+        stdin = stderr = Terminal
+
+    monkeypatch.setattr("gateway.commands.session.sys", Sys)
+    fake.answer("DELETE", PATH, {"adapter": "acme/support", "removed": True})
+    result = fake.florin_says(answer, "adapter", "remove", "acme/support")
+    assert "Remove acme/support and all of its versions?" in result.stderr
+    assert (result.exit_code, len(fake.asked)) == (code, 1 - code)
