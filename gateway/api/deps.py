@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from adapters.artifacts import ArtifactStore
 from adapters.catalog import Catalog
 from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
@@ -24,6 +26,7 @@ from gateway.metering.meter import Meter
 from gateway.metrics import Metrics
 from gateway.routing.pool import Pool
 from gateway.routing.router import Router
+from gateway.routing.warmer import Warmer
 from gateway.tenants.directory import Directory, Key, Role
 
 READ_YOUR_WRITES_SECONDS = 2.0
@@ -41,13 +44,17 @@ class State:
     follower: Follower
     control: EngineControl
     registrar: Registrar
+    artifacts: ArtifactStore
     pool: Pool
     router: Router
+    warmer: Warmer
     meter: Meter
     ledger: Ledger
     books: Books
     metrics: Metrics
     lifecycle: Lifecycle
+    uploads: asyncio.Semaphore
+    """Places for uploads to this worker."""
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""
@@ -93,9 +100,13 @@ OperatorKey = Annotated[Key, Depends(require_operator)]
 FinanceKey = Annotated[Key, Depends(require_finance)]
 
 
-def actor(key: OperatorKey) -> str:
+def actor_of(key: Key) -> str:
     """Who acts, as the audit names it."""
     return "bootstrap" if key.id == "bootstrap" else f"key:{key.id}"
+
+
+def actor(key: OperatorKey) -> str:
+    return actor_of(key)
 
 
 Actor = Annotated[str, Depends(actor)]

@@ -28,4 +28,5 @@ async def readyz(state: StateDep) -> dict[str, object]:
 def metrics(state: StateDep, _: OperatorKey) -> Response:
     live = (state.catalog.versions.get(f"{a.name}@v{a.live}") for a in state.catalog.adapters.values())
     infos = [(v.adapter, v.tenant, v.base_model) for v in live if v]
-    return Response(state.metrics.render(infos), media_type=CONTENT_TYPE)
+    verdicts = [(v.version or v.engine, v.code) for v in state.catalog.verdicts.values()]
+    return Response(state.metrics.render(infos, verdicts), media_type=CONTENT_TYPE)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.deps import FinanceKey, OperatorKey, StateDep
+from gateway.api.deps import Actor, FinanceKey, StateDep
 from gateway.costs.periods import PeriodError, instant
 from gateway.costs.prices import PriceConflictError, PriceError, add_price, list_prices
 from gateway.errors import FlorinError
@@ -57,7 +57,7 @@ class NewPrice(BaseModel):
 
 
 @router.post("", status_code=201)
-async def add(body: NewPrice, _: OperatorKey, state: StateDep, response: Response) -> dict[str, Any]:
+async def add(body: NewPrice, actor: Actor, state: StateDep, response: Response) -> dict[str, Any]:
     """Add a price: 201, or 200 when that very price stands already. Prices are never edited."""
     try:
         price, new = await asyncio.to_thread(
@@ -74,6 +74,7 @@ async def add(body: NewPrice, _: OperatorKey, state: StateDep, response: Respons
             speedup=body.speedup,
             speedup_reference=body.speedup_reference,
             speedup_source=body.speedup_source,
+            actor=actor,
         )
     except (PriceError, PeriodError) as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error

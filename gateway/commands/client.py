@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,35 @@ class Api:
     def delete(self, path: str) -> Json:
         return self._call("DELETE", path)
 
+    def work(
+        self,
+        path: str,
+        *,
+        body: Json | None = None,
+        params: Json | None = None,
+        content: Iterator[bytes] | None = None,
+        size: int = 0,
+        told: Callable[[Json], None],
+    ) -> Json:
+        """POST what takes a while: `told` hears each step that the gateway tells of. `content` is sent as it
+        is, `size` bytes of it."""
+        headers = {"accept": "application/x-ndjson, application/json"}
+        if content is not None:
+            headers |= {"content-type": "application/octet-stream", "content-length": str(size)}
+        with (
+            self._client() as client,
+            client.stream(
+                "POST", self.url + path, params=_given(params), json=body, content=content, headers=headers
+            ) as answer,
+        ):
+            if not answer.headers.get("content-type", "").startswith("application/x-ndjson"):
+                answer.read()
+                return _read(answer, self.url)
+            try:
+                return _outcome(answer, self.url, told)
+            except httpx.TransportError as error:
+                raise _broken_off(self.url) from error
+
     def upload(self, path: str, file: BinaryIO, params: Json) -> Json:
         """POST a file as it is, read as it is sent."""
         with self._client() as client:
@@ -129,6 +159,29 @@ def _given(params: Json | None) -> Json:
     return {name: value for name, value in (params or {}).items() if value is not None}
 
 
+def _outcome(answer: httpx.Response, url: str, told: Callable[[Json], None]) -> Json:
+    """The last line of an answer that tells how far it is. Raises ApiError, UnreachableError."""
+    for line in answer.iter_lines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            break
+        if "result" in said:
+            result: Json = said["result"]
+            return result
+        if "error" in said:
+            raise _refusal(answer.status_code, said["error"], url)
+        told(said)
+    raise _broken_off(url)
+
+
+def _broken_off(url: str) -> UnreachableError:
+    return UnreachableError(
+        f"The gateway at {url} broke off before it had answered: say it again. What was done already is not "
+        "done twice."
+    )
+
+
 def _read(answer: httpx.Response, url: str) -> Json:
     try:
         body = answer.json()
@@ -141,12 +194,15 @@ def _read(answer: httpx.Response, url: str) -> Json:
         )
     if answer.is_success:
         return body
-    error = body.get("error")
+    raise _refusal(answer.status_code, body.get("error"), url)
+
+
+def _refusal(status: int, error: Any, url: str) -> ApiError:
     if not isinstance(error, dict):
-        error = {"message": f"The gateway at {url} answered HTTP {answer.status_code}."}
-    raise ApiError(
-        answer.status_code,
-        f"{error.get('message', '')}{_advice(answer.status_code, url)}",
+        error = {"message": f"The gateway at {url} answered HTTP {status}."}
+    return ApiError(
+        status,
+        f"{error.get('message', '')}{_advice(status, url)}",
         str(error.get("code") or ""),
         tuple(f for f in error.get("findings") or () if isinstance(f, dict)),
     )

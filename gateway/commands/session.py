@@ -106,10 +106,15 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
         raise typer.Exit(REFUSED) from error
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person before something is lost; a script has already decided."""
-    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+def confirm(question: str, *, yes: bool, unattended: bool = True) -> None:
+    """Ask a person before something is lost. Where nobody can be asked, a script has already decided; unless
+    `unattended` is False: then it must have said so. Raises UsageError, typer.Abort."""
+    if yes:
+        return
+    if sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
+    elif not unattended:
+        raise UsageError(f"{question} Nobody can be asked here: say --yes.")
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, insert, select
 
 from gateway.costs.periods import iso
 from gateway.costs.repricing import opened_at, stale
+from gateway.metering.audit import record
 from gateway.metering.ledger import Ledger, mark_dirty, next_batch, pruned_before
 from gateway.metering.schema import prices as table
 
@@ -246,6 +247,7 @@ def add_price(
     speedup: str | None = None,
     speedup_reference: str | None = None,
     speedup_source: str | None = None,
+    actor: str = "",
 ) -> tuple[Price, bool]:
     """The price, and whether it is new. Without `valid_from` the first of a series holds from the beginning
     of what is open, which is the end of the last closed month or the beginning of time, so that what ran
@@ -253,6 +255,8 @@ def add_price(
 
     Open hours have the new price at once. Where it begins or ends within an hour, and where it changes what
     hours of a closed month cost, those hours are marked to be rolled up anew: the latter become corrections.
+
+    `actor`: who is noted as having done it; empty: nobody.
 
     Raises PriceError, PriceConflictError, LedgerUnavailableError."""
     said = _speedup(speedup, speedup_reference, speedup_source)
@@ -271,6 +275,7 @@ def add_price(
             return same, False
         connection.execute(insert(table), [asdict(price)])
         _mark_stale(connection, price, book, opened)
+        record(connection, actor, "price.add", gpu_type, price.document(), now)
         return price, True
 
 

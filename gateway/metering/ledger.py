@@ -28,7 +28,7 @@ from gateway.metering.database import (
     writing,
 )
 from gateway.metering.migrations import migrate
-from gateway.metering.records import UsageRecord
+from gateway.metering.records import UsageRecord, record_id
 from gateway.metering.schema import ACROSS_HOURS, dirty_hours, ledger_state, quarantine, usage_records
 
 __all__ = [
@@ -47,6 +47,8 @@ PoolHour = tuple[int, str, str, int]
 """(hour, engine, gpu_type, gpu_count): what is rolled up at one time."""
 
 HOUR = 3_600_000_000
+_ATTEMPTS = 64
+"""Records of one request that are looked up at a time."""
 _LOG_ONLY = {"seq", "seen"}
 _COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)
 _RECORD = tuple(usage_records.c[name] for name in _COLUMNS)
@@ -135,6 +137,18 @@ class Ledger:
         query = select(*_RECORD).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
         with self.read() as connection:
             return [UsageRecord(**row) for row in connection.execute(query).mappings()]
+
+    def attempts(self, request_id: str) -> list[UsageRecord]:
+        """The records of one request, in order. They are looked up by their ids, which follow from it."""
+        found: list[UsageRecord] = []
+        with self.read() as connection:
+            while True:
+                ids = [record_id(request_id, len(found) + n) for n in range(_ATTEMPTS)]
+                query = select(*_RECORD).where(usage_records.c.id.in_(ids))
+                rows = [UsageRecord(**row) for row in connection.execute(query).mappings()]
+                found += sorted(rows, key=lambda r: r.attempt)
+                if len(rows) < _ATTEMPTS:
+                    return found
 
     def _ready(self) -> Engine:
         with self._lock, translated():

@@ -98,6 +98,11 @@ class Meter:
         """False: the log cannot be written, and the setting is to refuse requests then."""
         return self._serve_when_full or (self._wal is not None and self._wal.healthy)
 
+    @property
+    def backlog(self) -> float:
+        """Seconds that the oldest record which the ledger would not take has waited; 0: none does."""
+        return self._shipper.age if self._shipper else 0.0
+
     async def flush(self) -> bool:
         """Bring all that has ended so far on this worker into the ledger. False: there is a backlog that
         takes longer. Raises LedgerUnavailableError."""

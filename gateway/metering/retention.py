@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, delete, func, select
 
 from gateway.metering.database import insert
 from gateway.metering.ledger import Ledger, next_batch, pruned_before
-from gateway.metering.schema import dirty_hours, ledger_state, periods, usage_records
+from gateway.metering.schema import dirty_hours, engine_probes, ledger_state, periods, usage_records
 
 _DAY = 86_400_000_000
 _ROWS = 5_000
@@ -93,6 +93,7 @@ def _end_of_closed(connection: Connection, before: int, limit: int) -> int:
 
 
 def _remove(connection: Connection, cutoff: int, rows: int) -> int:
+    connection.execute(delete(engine_probes).where(engine_probes.c.at < pruned_before(connection)))
     chosen = _removable(connection, cutoff).limit(rows)
     return connection.execute(delete(usage_records).where(usage_records.c.id.in_(chosen))).rowcount
 

@@ -298,6 +298,37 @@ bill_lines = Table(
     comment="what the GPU provider charged, as imported",
 )
 
+engine_probes = Table(
+    "engine_probes",
+    schema,
+    Column("id", String(32), primary_key=True),
+    Column("engine", Text, nullable=False),
+    Column("at", BigInteger, nullable=False, comment="when its answer came"),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False, comment="part of the prompt tokens"),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Index("engine_probes_by_engine", "engine", "at"),
+    Index("engine_probes_by_time", "at"),
+    comment="tokens that Florin itself asked an engine for, to verify what it had loaded",
+)
+
+audit_log = Table(
+    "audit_log",
+    schema,
+    Column("id", Text, primary_key=True, comment="`<ms>-<n>` of Redis' stream, or `<ms>-<random>`"),
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of the note: see gateway.metering.audit"),
+    Column("at", BigInteger, nullable=False, comment="by the clock of who wrote it first"),
+    Column("seq", BigInteger, nullable=False, comment="order within a millisecond"),
+    Column("actor", Text, nullable=False, comment="`key:<id>`, `bootstrap`, or a part of Florin"),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("details", Text, nullable=False, comment="JSON"),
+    Index("audit_log_by_time", "at", "seq", "id", "digest"),
+    Index("audit_log_by_subject", "subject", "at", "seq", "id", "digest"),
+    comment="who did what to what. Append-only: triggers refuse changes",
+)
+
 snapshots = Table(
     "snapshots",
     schema,

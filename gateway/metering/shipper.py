@@ -116,7 +116,7 @@ class Shipper:
                     log.exception("Shipping usage records failed.")
                 else:
                     self._pause = self._interval
-                self._metrics.wal_oldest(self._age())
+                self._metrics.wal_oldest(self.age)
 
     def _ship_all(self, late: Late) -> None:
         self._ship(self._mine, late, dead=False)
@@ -198,7 +198,9 @@ class Shipper:
         log.error("Usage log: a line is set aside, because no ledger takes it: %s", why)
         set_aside(self._root, line)
 
-    def _age(self) -> float:
+    @property
+    def age(self) -> float:
+        """Seconds since the oldest record ended that the ledger would not take; 0: it takes them."""
         return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.api.admin.common import Body, Json, Operator
 from gateway.api.admin.engines import Label
-from gateway.api.deps import StateDep
+from gateway.api.deps import Actor, StateDep
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
@@ -42,7 +42,7 @@ class NewCalibration(Body):
 
 
 @router.post("", status_code=201)
-async def add(body: NewCalibration, state: StateDep) -> Json:
+async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
     """Keep a calibration. Hours from `valid_from` on are divided by it; those before stay as they are."""
     weights = body.weights_ps.model_dump()
     if not any(weights.values()):
@@ -57,6 +57,7 @@ async def add(body: NewCalibration, state: StateDep) -> Json:
             weights_ps=weights,
             document=body.document,
             now=time.time_ns() // 1000,
+            actor=actor,
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from fastapi import Depends, Request
@@ -12,13 +12,17 @@ from pydantic import BaseModel, ConfigDict
 
 from adapters.catalog import Catalog
 from adapters.errors import ConflictError, StoreUnavailableError
-from adapters.store import Change
+from adapters.store import AuditNote, Change
 from gateway.api.deps import OperatorKey, State, StateDep
 from gateway.tenants.directory import Directory
 
 T = TypeVar("T")
 
 Json = dict[str, Any]
+
+Audit = AuditNote | Callable[[T], AuditNote | None] | None
+"""What is noted of a change: a note, or one made from its answer (so that it can say what was before), or
+nothing, for what changes nothing that an audit asks about."""
 
 _CATCH_UP_SECONDS = 2.0
 _ATTEMPTS = 16
@@ -47,17 +51,22 @@ class Reading:
         return Change(kind, key, new, expect=old)
 
 
-async def change(state: State, plan: Callable[[Reading], Awaitable[tuple[list[Change], T]]]) -> T:
-    """Commit what `plan` says and return its answer, once this worker's views know it. If somebody else's
-    change came first, plan again on a fresh reading. Raises what `plan` raises, ConflictError,
-    StoreUnavailableError."""
+async def change(
+    state: State,
+    plan: Callable[[Reading], Awaitable[tuple[list[Change], T]]],
+    *,
+    audit: Audit[T],
+) -> T:
+    """Commit what `plan` says, with its note, and return its answer, once this worker's views know it. If
+    somebody else's change came first, plan again on a fresh reading. Nothing to change: nothing is noted.
+    Raises what `plan` raises, ConflictError, StoreUnavailableError."""
     reading = Reading(state.catalog, state.directory)
     for _ in range(_ATTEMPTS):
         changes, answer = await plan(reading)
         if not changes:
             return answer
         try:
-            seq = await state.store.commit(changes)
+            seq = await state.store.commit(changes, audit=audit(answer) if callable(audit) else audit)
         except ConflictError:
             reading = await _fresh(state)
         else:
@@ -70,6 +79,16 @@ async def catch_up(state: State) -> None:
     """Wait until this worker knows all that was committed before: the last write may have been answered by
     another worker. Raises StoreUnavailableError."""
     await state.follower.wait_for(await state.store.commit(()), _CATCH_UP_SECONDS)
+
+
+def differences(old: Any, new: Any) -> Json:
+    """What an audit note tells of two dataclass instances of one type: {field: {"old": …, "new": …}} for each
+    field that differs. Without an `old` one: {field: {"new": …}}. Never give it what holds a secret."""
+    after = asdict(new)
+    if old is None:
+        return {name: {"new": value} for name, value in after.items()}
+    before = asdict(old)
+    return {name: {"old": before[name], "new": v} for name, v in after.items() if before[name] != v}
 
 
 async def _fresh(state: State) -> Reading:

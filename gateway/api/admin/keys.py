@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from adapters.errors import NotFoundError
-from adapters.store import Change
+from adapters.store import AuditNote, Change
 from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
-from gateway.api.deps import StateDep
+from gateway.api.deps import Actor, StateDep
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Key, Role, dump, mint
 
@@ -24,7 +24,7 @@ class NewKey(Body):
 
 
 @router.post("", status_code=201)
-async def create_key(body: NewKey, state: StateDep) -> Json:
+async def create_key(body: NewKey, state: StateDep, actor: Actor) -> Json:
     """The answer holds the key itself, this once: only its hash is kept."""
     if body.role is Role.TENANT and not body.tenant:
         raise FlorinError("invalid_value", "A key of role tenant needs a tenant.", param="tenant")
@@ -35,7 +35,7 @@ async def create_key(body: NewKey, state: StateDep) -> Json:
     async def plan(_: Reading) -> tuple[list[Change], None]:
         return [Change("key", key.id, dump(key), expect=None)], None
 
-    await change(state, plan)
+    await change(state, plan, audit=_note(actor, "key.create", key))
     return {"id": key.id, "key": text, "tenant": key.tenant, "role": key.role}
 
 
@@ -46,7 +46,7 @@ async def list_keys(state: StateDep, tenant: Annotated[str | None, Query()] = No
 
 
 @router.delete("/{key_id}")
-async def revoke_key(key_id: str, state: StateDep) -> Json:
+async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
     """Every worker refuses the key within a second. A second time changes nothing."""
     now = now_micros()
 
@@ -59,7 +59,11 @@ async def revoke_key(key_id: str, state: StateDep) -> Json:
         new = replace(old, revoked=now)
         return [reading.change("key", old.id, dump(new), dump(old))], new
 
-    return key_json(await change(state, plan))
+    return key_json(await change(state, plan, audit=lambda key: _note(actor, "key.revoke", key)))
+
+
+def _note(actor: str, action: str, key: Key) -> AuditNote:
+    return AuditNote(actor, action, key.id, details={"tenant": key.tenant, "role": key.role})
 
 
 def key_json(key: Key) -> Json:

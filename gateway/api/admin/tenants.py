@@ -9,10 +9,10 @@ from pydantic import Field
 
 from adapters.errors import NotFoundError
 from adapters.model import check_name
-from adapters.store import Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
+from adapters.store import AuditNote, Change
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences, now_micros
 from gateway.api.admin.keys import key_json
-from gateway.api.deps import State, StateDep
+from gateway.api.deps import Actor, State, StateDep
 from gateway.tenants.directory import Tenant, dump
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
@@ -27,21 +27,26 @@ class NewTenant(Body):
 
 
 @router.post("", status_code=201)
-async def add_tenant(body: NewTenant, state: StateDep, response: Response) -> Json:
+async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: Response) -> Json:
     """Add a tenant, or change one: 201 when it is new, 200 when it existed."""
     check_name("tenant", body.name)
     now = now_micros()
 
-    async def plan(reading: Reading) -> tuple[list[Change], tuple[Tenant, bool]]:
+    async def plan(reading: Reading) -> tuple[list[Change], tuple[Tenant, Tenant | None]]:
         old = reading.directory.tenants.get(body.name)
         new = old or Tenant(body.name, base_access=False, created=now)
         if body.base_access is not None:
             new = replace(new, base_access=body.base_access)
         changes = [reading.change("tenant", new.name, dump(new), dump(old) if old else None)]
-        return changes if new != old else [], (new, old is None)
+        return changes if new != old else [], (new, old)
 
-    tenant, created = await change(state, plan)
-    response.status_code = 201 if created else 200
+    def note(answer: tuple[Tenant, Tenant | None]) -> AuditNote:
+        new, old = answer
+        action = "tenant.update" if old else "tenant.add"
+        return AuditNote(actor, action, new.name, details=differences(old, new))
+
+    tenant, old = await change(state, plan, audit=note)
+    response.status_code = 200 if old else 201
     return asdict(tenant)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from adapters.errors import Finding
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.deps import FinanceKey, StateDep, actor_of
 from gateway.api.finance.common import Tagged, only_staff
 from gateway.costs.reconciling.bill_files import MAX_BYTES, Reading
 from gateway.costs.reconciling.bills import (
@@ -71,6 +71,7 @@ async def add(
                 reading=reading,
                 skip_bad=skip_bad,
                 now=time.time_ns() // 1000,
+                actor=actor_of(key),
             )
         except BillRefusedError as error:
             findings = tuple(Finding("bill_line", bad.reason, f"line {bad.line}", "") for bad in error.bad)
@@ -98,7 +99,7 @@ async def remove(
     """Forget an import and its lines."""
     only_staff(key)
     try:
-        return await state.books.run(remove_bill, source)
+        return await state.books.run(remove_bill, source, now=time.time_ns() // 1000, actor=actor_of(key))
     except BillNotFoundError as error:
         raise FlorinError("not_found", str(error)) from error
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from gateway.api.deps import FinanceKey, State, StateDep
+from gateway.api.deps import FinanceKey, State, StateDep, actor_of
 from gateway.api.finance.common import After, Tagged, only_staff
 from gateway.api.finance.period_models import Period, Periods, Proof, Records, Terms, Verification
 from gateway.api.finance.usage import position_of, token_of
@@ -79,7 +79,7 @@ async def close_period(
         raise FlorinError(
             "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
         )
-    already = await _closed(state, month, terms, key.id)
+    already = await _closed(state, month, terms, key)
     shown = await state.books.run(one, month, _now())
     if already is None:
         response.status_code = 202
@@ -138,17 +138,21 @@ async def records(
     return Records(data=[dict(record) for record in shown], next=more)
 
 
-async def _closed(state: State, of: str, terms: Terms, by: str) -> bool | None:
+async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
     """Whether it was closed already; None: it is not done yet, by this worker or another."""
     if (await state.books.run(one, of, _now()))["state"] == "closed":  # quick: only the terms are compared
         with _refusals():
-            return await state.books.run(close_watched, of, now=_now(), by=by, **terms.model_dump())
+            return await state.books.run(
+                close_watched, of, now=_now(), by=key.id, actor=actor_of(key), **terms.model_dump()
+            )
     mine = _closings.setdefault(state.books, {})
     name = (of, terms.model_dump_json())
     if name not in mine and await _elsewhere(state, of):
         return None
     if (task := mine.get(name)) is None:
-        work = state.books.aside().run(close_watched, of, now=_now(), by=by, **terms.model_dump())
+        work = state.books.aside().run(
+            close_watched, of, now=_now(), by=key.id, actor=actor_of(key), **terms.model_dump()
+        )
         task = mine[name] = asyncio.create_task(work)
         task.add_done_callback(lambda done: _forget(mine, name, done))
     with _refusals():

@@ -11,6 +11,7 @@ from sqlalchemy import insert, select
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.periods import HOUR, iso
 from gateway.costs.repricing import marked
+from gateway.metering.audit import record
 from gateway.metering.ledger import Ledger, mark_dirty, next_batch
 from gateway.metering.schema import calibrations as table
 from gateway.metering.schema import dirty_hours, periods, pool_hours
@@ -66,8 +67,10 @@ def add_calibration(
     weights_ps: dict[str, int],
     document: dict[str, Any],
     now: int,
+    actor: str = "",
 ) -> Calibration:
-    """Keep it, and have the hours from `valid_from` on (the present one if None) rolled up anew.
+    """Keep it, and have the hours from `valid_from` on (the present one if None) rolled up anew. `actor`:
+    who is noted as having done it; empty: nobody.
 
     Raises CalibrationConflictError, LedgerUnavailableError."""
     since = now if valid_from is None else valid_from
@@ -104,6 +107,8 @@ def add_calibration(
         )
         waiting = marked(connection, gpu_type, dirty_hours.c.hour >= since)
         mark_dirty(connection, [*waiting, *(tuple(row) for row in connection.execute(touched))])
+        told = {name: value for name, value in row.items() if name != "recorded_at"}
+        record(connection, actor, "calibration.add", gpu_type, told, now)
         return kept
 
 

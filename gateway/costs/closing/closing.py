@@ -25,6 +25,7 @@ from gateway.costs.periods import HOUR, Period, iso, month
 from gateway.costs.rolling import lock_books, roll
 from gateway.costs.verifying.balance import imbalances
 from gateway.costs.verifying.merkle import canonical
+from gateway.metering.audit import record
 from gateway.metering.ledger import Ledger, next_batch
 from gateway.metering.schema import dirty_hours, period_tenants, periods, rollups, usage_records
 
@@ -47,6 +48,7 @@ def close(
     *,
     now: int,
     by: str,
+    actor: str = "",
     policy: str | None = None,
     shares: Mapping[str, int] | None = None,
     allow_missing_prices: bool = False,
@@ -54,8 +56,8 @@ def close(
     progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
     """The closed period's row, and `already`: whether it was closed before. Takes a minute for some four
-    million records. `policy`: none if left out; `shares` of policy `fixed`, in any proportion; `force`: do
-    not wait for GRACE.
+    million records. `actor`: who is noted as having done it; empty: nobody. `policy`: none if left out;
+    `shares` of policy `fixed`, in any proportion; `force`: do not wait for GRACE.
 
     Raises PeriodError, ClosingError, LedgerUnavailableError."""
     whole = month(of)
@@ -80,7 +82,9 @@ def close(
         return {**held, "already": True}
     sealed = _sum(ledger, held, progress)
     with ledger.write() as connection:
-        _seal(connection, held, sealed, now)
+        if _seal(connection, held, sealed, now):
+            told = {"root": sealed.root, "policy": held["policy"], "records": sealed.books["records"]}
+            record(connection, actor, "period.close", of, told, now)
     closed = _row(ledger, of)
     assert closed is not None
     return {**closed, "already": False}
@@ -226,8 +230,8 @@ def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> Sealed:
     return seal(ledger, cover, json.loads(held["document"])["terms"], before, sums)
 
 
-def _seal(connection: Connection, held: Mapping[str, Any], sealed: Sealed, now: int) -> None:
-    """In a write transaction. Nothing is done if somebody else was first."""
+def _seal(connection: Connection, held: Mapping[str, Any], sealed: Sealed, now: int) -> bool:
+    """In a write transaction. False: somebody else was first, and nothing is done."""
     done = connection.execute(
         update(periods)
         .where(periods.c.month == held["month"], periods.c.state == "closing")
@@ -258,3 +262,4 @@ def _seal(connection: Connection, held: Mapping[str, Any], sealed: Sealed, now: 
             for statement in sealed.statements
         ]
         connection.execute(insert(period_tenants), rows)
+    return bool(done.rowcount)

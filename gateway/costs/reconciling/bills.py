@@ -14,6 +14,7 @@ from gateway.costs.amounts import decimal_of, total
 from gateway.costs.periods import Period, iso
 from gateway.costs.reconciling.bill_cells import BillError
 from gateway.costs.reconciling.bill_files import NANO, BadLine, BillLine, Parsed, Reading, parse_bill
+from gateway.metering.audit import record
 from gateway.metering.ledger import Ledger
 from gateway.metering.schema import bill_lines as table
 
@@ -46,10 +47,10 @@ class BillNotFoundError(Exception):
 
 
 def import_bill(
-    ledger: Ledger, path: str, *, file_name: str, reading: Reading, skip_bad: bool, now: int
+    ledger: Ledger, path: str, *, file_name: str, reading: Reading, skip_bad: bool, now: int, actor: str = ""
 ) -> dict[str, Any]:
     """Take a file's lines, all or none; the same file again changes nothing. With `skip_bad`, all the good
-    ones.
+    ones. `actor`: who is noted as having done it; empty: nobody.
 
     Raises BillRefusedError, BillConflictError, LedgerUnavailableError."""
     with Path(path).open("rb") as file:
@@ -67,6 +68,9 @@ def import_bill(
         raise BillRefusedError("It has no line about a GPU.", tuple(parsed.bad[:_SHOWN]))
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
+        if new:
+            told = {"file_name": file_name, "lines": new, "skip_bad": skip_bad}
+            record(connection, actor, "bill.import", digest, told, now)
         repeated = _repeated(connection, digest)
     return {
         "source": digest,
@@ -156,7 +160,7 @@ def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
     ]
 
 
-def remove_bill(ledger: Ledger, source: str) -> dict[str, Any]:
+def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -> dict[str, Any]:
     """Forget an import, named by the SHA-256 of its file or the beginning of it.
 
     Raises BillNotFoundError, LedgerUnavailableError."""
@@ -169,6 +173,7 @@ def remove_bill(ledger: Ledger, source: str) -> dict[str, Any]:
                 "one, as the list of bills shows them."
             )
         count = connection.execute(delete(table).where(_is(found[0])).returning(table.c.id)).all()
+        record(connection, actor, "bill.remove", found[0], {"lines": len(count)}, now)
     return {"source": found[0], "lines": len(count)}
 
 

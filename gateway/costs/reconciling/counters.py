@@ -3,6 +3,7 @@
 A window is what one engine process counted between two samples of its counters. Beside it stand the records
 that ended in the window. They differ by rules that are exact, and by what can only be bounded:
 
+- Probes: Florin asks for a few tokens of its own after each load. They are no customer's, and no record.
 - `n` answers to a prompt: its tokens are once in the usage, and so in the record; the engine counts them `n`
   times.
 - In flight at a sample: the engine had counted a part of what the record, which belongs to the time at which
@@ -91,6 +92,19 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Probes:
+    """Sums over what Florin itself asked an engine for in a window."""
+
+    count: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def tokens(self, of: str) -> int:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A line that is between two bounds."""
 
@@ -162,15 +176,23 @@ def outside(within: Period, covered: Sequence[Window]) -> list[Period]:
     return [gap for gap in gaps if gap.start < gap.end]
 
 
-def check(window: Window, ended: Sequence[Tally], at_start: Tally, at_end: Tally, of: str) -> Check | None:
+def check(
+    window: Window,
+    ended: Sequence[Tally],
+    at_start: Tally,
+    at_end: Tally,
+    of: str,
+    probes: Probes = Probes(),
+) -> Check | None:
     """One window and one of TOKEN_TYPES. `ended`: what ended in it, by kind; `at_start`: what of that was in
-    flight at the window's first sample; `at_end`: what was in flight at its last, and ended later. None: the
-    engine does not count this."""
+    flight at the window's first sample; `at_end`: what was in flight at its last, and ended later; `probes`:
+    what was answered to Florin itself in it. None: the engine does not count this."""
     counted = window.tokens(of)
     if counted is None:
         return None
     recorded = sum(tally.tokens(of) for tally in ended)
-    spans = _spans(ended, at_start, at_end, of)
+    own = probes.tokens(of)
+    spans = [Span("verification", own, own, probes.count), *_spans(ended, at_start, at_end, of)]
     left = counted - recorded
     lines: list[TokenLine] = []
     # The exact ones first: low and high are the same.
@@ -247,6 +269,7 @@ def _uncertain(tally: Tally, largest: Tally, of: str) -> list[Span]:
 
 
 REASONS: Mapping[str, str] = {
+    "verification": "asked for by Florin itself, to verify what was loaded",
     "prompt_of_each_answer": "n > 1: the engine counts the prompt once for each answer",
     "cached_not_told": "cached tokens that the engine counted and did not tell of in each answer",
     "in_flight_at_start": "in flight at the first sample: counted in part before it",

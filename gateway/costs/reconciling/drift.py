@@ -12,6 +12,7 @@ from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciling.counters import (
     TOKEN_TYPES,
     Check,
+    Probes,
     Sample,
     Tally,
     Window,
@@ -21,7 +22,7 @@ from gateway.costs.reconciling.counters import (
 )
 from gateway.metering.ledger import Ledger
 from gateway.metering.records import Outcome
-from gateway.metering.schema import engine_counters, pool_hours
+from gateway.metering.schema import engine_counters, engine_probes, pool_hours
 from gateway.metering.schema import usage_records as table
 
 LONGEST = 6 * HOUR
@@ -78,7 +79,8 @@ def token_checks(connection: Connection, within: Period) -> list[Check]:
         ended = _tallies(connection, _ended(window))
         at_start = _sum(_tallies(connection, and_(_in_flight(window, window.start), _ended(window))))
         at_end = _sum(_tallies(connection, _in_flight(window, window.end)))
-        checks = (check(window, ended, at_start, at_end, token_type) for token_type in TOKEN_TYPES)
+        probes = _probes(connection, window)
+        checks = (check(window, ended, at_start, at_end, of, probes) for of in TOKEN_TYPES)
         found += [one for one in checks if one is not None]
     return found
 
@@ -120,6 +122,15 @@ def _latest(connection: Connection, where: ColumnElement[bool]) -> list[Sample]:
         newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour)
     )
     return [Sample(*row) for row in connection.execute(query)]
+
+
+def _probes(connection: Connection, window: Window) -> Probes:
+    c = engine_probes.c
+    sums = [func.coalesce(func.sum(of), 0) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)]
+    query = select(func.count(), *sums).where(
+        c.engine == window.engine, c.at > window.start, c.at <= window.end
+    )
+    return Probes(*map(int, connection.execute(query).one()))  # PostgreSQL's sums are decimals
 
 
 def _ended(window: Window) -> ColumnElement[bool]:

@@ -7,7 +7,14 @@ from gateway.metering import retention
 from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError, mark_dirty, pruned_before
 from gateway.metering.quarantine import quarantined
 from gateway.metering.retention import Pruned, prune
-from gateway.metering.schema import dirty_hours, ledger_state, periods, rollups, usage_records
+from gateway.metering.schema import (
+    dirty_hours,
+    engine_probes,
+    ledger_state,
+    periods,
+    rollups,
+    usage_records,
+)
 from tests.unit.gateway.metering.make import HOUR, record
 
 
@@ -184,3 +191,14 @@ def test_a_removal_that_was_interrupted_is_finished(months, monkeypatch):
     monkeypatch.undo()
     prune(months, NOW, 90)
     assert kept(months) == {"m3", "m4"}
+
+
+def test_florins_own_probes_go_with_the_records_of_their_time(months):
+    with months.write() as connection:
+        for month in (1, 2, 3):
+            row = {"id": f"p{month}", "engine": "a", "at": at(2026, month, 20)}
+            tokens = {"prompt_tokens": 70, "cached_tokens": 0, "completion_tokens": 32}
+            connection.execute(engine_probes.insert(), row | tokens)
+    prune(months, NOW, 90)
+    with months.read() as connection:
+        assert connection.execute(select(engine_probes.c.id)).scalars().all() == ["p3"]

@@ -9,6 +9,7 @@ from gateway.costs.reconciling.counters import (
     BROKEN_OFF,
     ORPHANED,
     REASONS,
+    Probes,
     Sample,
     Tally,
     Window,
@@ -138,3 +139,12 @@ def test_what_no_window_covers():
     assert outside(Period(15, 35), [at, later]) == [Period(21, 31)]
     assert outside(Period(12, 20), [at]) == []
     assert outside(Period(0, 5), []) == [Period(0, 5)]
+
+
+def test_what_florin_asked_for_itself_is_no_record_and_no_riddle():
+    own = Probes(count=2, input=120, output=64, cached=3)
+    for of, tokens in (("input", 120), ("output", 64), ("cached", 3)):
+        counted = {"input": 220, "output": 114, "cached": 33}
+        found = check(replace(WINDOW, **counted), [EXACT], NONE, NONE, of, own)
+        assert (lines(found), found.rest) == ({"verification": tokens}, 0)
+    assert check(WINDOW, [EXACT], NONE, NONE, "input", own).rest == -120  # exact, not a bound

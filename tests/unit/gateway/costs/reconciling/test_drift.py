@@ -5,7 +5,7 @@ from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciling.drift import LONGEST, Drift, drift, token_checks, unsampled
-from gateway.metering.schema import engine_counters, pool_hours
+from gateway.metering.schema import engine_counters, engine_probes, pool_hours
 from tests.unit.gateway.metering.make import record
 
 NOW = 101 * HOUR + 5
@@ -132,3 +132,19 @@ def test_records_that_have_no_counters_beside_them_are_told(ledger):
         ("gpu-a", 100 * HOUR + 51, 1, 10),
         ("gpu-b", 100 * HOUR, 1, 7),
     ]
+
+
+def test_probes_of_the_window_and_the_engine_are_accounted_for(ledger):
+    counters(ledger, (99, 7, 1000, 500, {}), (100, 50_000_000, 1070, 532, {}))
+
+    def probe(id_, engine, at):
+        return {
+            "id": id_, "engine": engine, "at": at,
+            "prompt_tokens": 70, "cached_tokens": 0, "completion_tokens": 32,
+        }  # fmt: skip
+
+    with ledger.write() as connection:
+        end = 100 * HOUR + 50_000_000
+        rows = [probe("in", "gpu-a", end), probe("before", "gpu-a", 99 * HOUR + 7), probe("other", "b", end)]
+        connection.execute(insert(engine_probes), [*rows, probe("later", "gpu-a", end + 1)])
+    assert {one.unexplained for one in drift(ledger, NOW)} == {0}

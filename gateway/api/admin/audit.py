@@ -1,0 +1,125 @@
+"""/admin/v1/audit: who did what to what; and which version on which engine answered a request."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from adapters.errors import StoreUnavailableError
+from gateway.api.admin.common import Json, Operator
+from gateway.api.deps import State, StateDep
+from gateway.api.finance.common import position, token
+from gateway.costs.periods import PeriodError, instant, iso
+from gateway.errors import FlorinError
+from gateway.metering.audit import Logged, Position, Wanted, read
+from gateway.metering.audit_shipper import tail
+from gateway.metering.records import UsageRecord
+
+router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Operator])
+
+Text = Annotated[str | None, Query(max_length=500, description="`acme/*`: all that begin with `acme/`.")]
+Time = Annotated[str | None, Query(max_length=60, description="ISO 8601, UTC.")]
+
+
+@router.get("")
+async def show(
+    *,
+    state: StateDep,
+    subject: Text = None,
+    actor: Text = None,
+    action: Text = None,
+    since: Time = None,
+    until: Annotated[str | None, Query(max_length=60, description="Not included.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=2000, description="`next` of the page before.")] = None,
+) -> Json:
+    """Entries, the newest first. `next` is null on the last page. `complete` is false while Redis is away:
+    then the entries of the last seconds may be missing."""
+    wanted = Wanted(
+        subject=subject,
+        actor=actor,
+        action=action,
+        since=_instant("since", since),
+        until=_instant("until", until),
+        before=None if cursor is None else _position_of(cursor),
+    )
+    found, complete = await _entries(state, wanted, limit + 1)
+    shown = found[:limit]
+    more = token([str(part) for part in shown[-1].position]) if len(found) > limit else None
+    return {"data": [_entry_json(state, entry) for entry in shown], "next": more, "complete": complete}
+
+
+@router.get("/requests/{request_id}")
+async def show_request(
+    state: StateDep,
+    request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the answer.")],
+) -> Json:
+    """What answered a request: each attempt that was made, in order. `complete` is false while records are on
+    their way into the ledger, as another worker's are for a second or two: ask again."""
+    complete = await state.meter.flush()
+    attempts = await asyncio.to_thread(state.ledger.attempts, request_id)
+    return {
+        "request_id": request_id,
+        "attempts": [_attempt_json(state, record) for record in attempts],
+        "complete": complete and bool(attempts),
+    }
+
+
+async def _entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
+    """What Redis still has is read first: what is shipped meanwhile is then in both, never in neither."""
+    try:
+        recent, complete = await tail(state.store), True
+    except StoreUnavailableError:
+        recent, complete = [], False
+    found = {(e.id, e.digest): e for e in await asyncio.to_thread(read, state.ledger, wanted, limit)}
+    found |= {(e.id, e.digest): e for e in recent if wanted.takes(e)}
+    return sorted(found.values(), key=lambda e: e.position, reverse=True)[:limit], complete
+
+
+def _entry_json(state: State, entry: Logged) -> Json:
+    return {
+        "id": entry.id,
+        "at": iso(entry.at),
+        "actor": entry.actor,
+        "actor_key": _key_json(state, entry.actor),
+        "action": entry.action,
+        "subject": entry.subject,
+        "version": entry.version,
+        "details": entry.details,
+    }
+
+
+def _key_json(state: State, actor: str) -> Json | None:
+    """Whose key that is; None: no key, or one that the registry does not know."""
+    key = state.directory.keys.get(actor.removeprefix("key:")) if actor.startswith("key:") else None
+    return (
+        None if key is None else {"tenant": key.tenant, "role": key.role, "revoked": key.revoked is not None}
+    )
+
+
+def _attempt_json(state: State, record: UsageRecord) -> Json:
+    fields = asdict(record)
+    for name in ("id", "request_id", "seq", "seen", "hour_marks", "adapter_loads"):
+        del fields[name]
+    for name in ("dispatched", "first_token", "ended"):
+        fields[name] = None if fields[name] is None else iso(fields[name])
+    key = _key_json(state, f"key:{record.key_id}")
+    return {**fields, "key_role": key and key["role"], "loads": record.adapter_loads}
+
+
+def _position_of(cursor: str) -> Position:
+    at, seq, id_, digest = position(cursor, 4)
+    try:
+        return int(at[:20]), int(seq[:20]), id_, digest
+    except ValueError:
+        raise FlorinError("invalid_value", "cursor: use `next` of the page before.", param="cursor") from None
+
+
+def _instant(param: str, value: str | None) -> int | None:
+    try:
+        return None if value is None else instant(param, value)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error

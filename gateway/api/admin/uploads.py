@@ -1,0 +1,134 @@
+"""POST /admin/v1/adapters/upload: an adapter, or a new version of one, whose files come with the request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from adapters.artifacts import ArtifactStore
+from adapters.model import AdapterName
+from adapters.registration import Upload
+from adapters.sources.landing import check_space
+from gateway.api.admin.adding import AssumeBase, BaseName, Digest, FullName, register
+from gateway.api.admin.common import Json, Operator
+from gateway.api.admin.progress import Progress, answer
+from gateway.api.admin.receiving import receive
+from gateway.api.deps import Actor, State, StateDep
+from gateway.errors import FlorinError
+
+router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
+
+PACKING = 1024 * 1024
+"""What an archive may weigh beside its files."""
+_TURN_SECONDS = 20.0
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "required": ["file"],
+                }
+            },
+        },
+    }
+}
+
+
+@router.post("/upload", status_code=201, response_model=None, openapi_extra=_BODY)
+async def upload(
+    *,
+    request: Request,
+    state: StateDep,
+    actor: Actor,
+    adapter: FullName,
+    base_model: BaseName = None,
+    assume_base: AssumeBase = False,
+    digest: Digest = None,
+    file_name: Annotated[str, Query(max_length=500, description="For people.")] = "",
+) -> Response:
+    """Register an adapter or a new version from a tar, tar.gz or zip: the body itself, or the one file of a
+    form. Answers as POST /admin/v1/adapters does."""
+    name = AdapterName.parse(adapter)
+    async with AsyncExitStack() as stack:
+        try:
+            await state.registrar.check(name, base_model)  # before gigabytes are sent for nothing
+            await stack.enter_async_context(_turn(state))
+            box = await stack.enter_async_context(_staging(state.artifacts))
+            path = box / "upload"
+            check_space(box, int(request.headers.get("content-length", 0)))
+            got = await receive(
+                request,
+                path,
+                limit=state.settings.max_adapter_bytes + PACKING,
+                idle=state.settings.upload_idle_timeout,
+            )
+        except OSError as error:
+            refusal = FlorinError("artifacts_unavailable", f"The upload cannot be stored: {error}.")
+            return _hang_up(refusal)
+        except FlorinError as refusal:
+            return _hang_up(refusal)
+        theirs = stack.pop_all()  # from here on the work's own, which outlives a caller that hangs up
+
+    async def work(progress: Progress) -> tuple[int, Json]:
+        async with theirs:
+            return await register(
+                state,
+                name,
+                Upload(path, _readable(file_name or got.name)),
+                base_model=base_model,
+                assume_base=assume_base,
+                digest=digest,
+                actor=actor,
+                progress=progress,
+            )
+
+    return await answer(request, work)
+
+
+@asynccontextmanager
+async def _turn(state: State) -> AsyncGenerator[None, None]:
+    """One of the places for uploads. Those who wait for one have sent nothing yet that would take disk."""
+    try:
+        async with asyncio.timeout(_TURN_SECONDS):
+            await state.uploads.acquire()
+    except TimeoutError:
+        raise FlorinError(
+            "too_many_uploads", "This worker takes in as many uploads as it may already.", retry_after=10
+        ) from None
+    try:
+        yield
+    finally:
+        state.uploads.release()
+
+
+@asynccontextmanager
+async def _staging(artifacts: ArtifactStore) -> AsyncIterator[Path]:
+    """Beside where the files will stay, and removed if this process dies. The disk is left to a thread."""
+    staging = artifacts.staging()
+    box = await asyncio.to_thread(staging.__enter__)
+    try:
+        yield box
+    finally:
+        await asyncio.shield(asyncio.to_thread(staging.__exit__, None, None, None))
+
+
+def _hang_up(error: FlorinError) -> Response:
+    """The rest of the body is not waited for."""
+    headers = {**error.headers, "connection": "close"}
+    return Response(error.body(), error.status, headers, "application/json")
+
+
+def _readable(name: str) -> str:
+    """A client's file name as the registry keeps it: no directories, nothing that a terminal would obey."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    return "".join(c if c.isprintable() else "?" for c in last)[:200]

@@ -1,0 +1,146 @@
+"""florin audit …"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, segment
+from gateway.commands.output import note, print_json, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer(no_args_is_help=True, help="Who did what when, and what answered a request.")
+
+_LOOK_SECONDS = 1.0
+_COLUMNS = ("at", "who", "action", "subject", "version", "details")
+_DETAILS_SHOWN = 160
+
+_LIKE = " `x*`: all that begin with x."
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    *,
+    subject: Annotated[str | None, typer.Option(help="acme/support, a1, …" + _LIKE)] = None,
+    actor: Annotated[str | None, typer.Option(help="key:ID, bootstrap, reconciler." + _LIKE)] = None,
+    action: Annotated[str | None, typer.Option(help="adapter.promote, …" + _LIKE)] = None,
+    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC; included.")] = None,
+    until: Annotated[str | None, typer.Option(help="ISO 8601, UTC; not included.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest first.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the page before.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Then show what comes, oldest first, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """List what was changed, by whom: the newest first.
+
+    Example: florin audit list --subject 'acme/*' --since 2026-11-01
+    """
+    asked: Json = {
+        "subject": subject,
+        "actor": actor,
+        "action": action,
+        "since": since,
+        "until": until,
+        "limit": limit,
+        "cursor": cursor,
+    }
+    body = session.api.get("/admin/v1/audit", asked)
+    if follow:
+        _follow(session, asked, body)
+    else:
+        session.result(body, _entries)
+
+
+@command(app, "request")
+def request(
+    session: Session, request_id: Annotated[str, typer.Argument(help="The answer's x-request-id.")]
+) -> None:
+    """Show which version on which engine answered a request, attempt by attempt.
+
+    Example: florin audit request req-0f3c9a1b2d4e5f6071829304
+    """
+    session.result(session.api.get(f"/admin/v1/audit/requests/{segment(request_id)}"), _attempts)
+
+
+def _entries(body: Json) -> None:
+    if not body["data"]:
+        note("Nothing was changed that fits.")
+    show(table(_COLUMNS, [_row(entry) for entry in body["data"]]))
+    if body["next"]:
+        note(f"There is more: --cursor {body['next']}")
+    if not body["complete"]:
+        note("Redis is away: the entries of the last seconds may be missing.")
+
+
+def _follow(session: Session, asked: Json, body: Json) -> None:
+    """Entries come in pages from the last time on; the ids of that time are known, so none is shown twice."""
+    seen: set[str] = set()
+    try:
+        while True:
+            new = [entry for entry in reversed(body["data"]) if entry["id"] not in seen]
+            if new:
+                _print_followed(session, new)
+                asked = asked | {"since": new[-1]["at"], "cursor": None, "limit": 1000}
+                seen = {entry["id"] for entry in body["data"]}
+            time.sleep(_LOOK_SECONDS)
+            body = session.api.get("/admin/v1/audit", asked)
+    except KeyboardInterrupt:
+        return
+
+
+def _print_followed(session: Session, entries: list[Json]) -> None:
+    if session.json:
+        for entry in entries:
+            print_json(entry)
+    else:
+        show(table(_COLUMNS, [_row(entry) for entry in entries]))
+
+
+def _row(entry: Json) -> tuple[str, ...]:
+    details = json.dumps(entry["details"], ensure_ascii=False, sort_keys=True) if entry["details"] else ""
+    if len(details) > _DETAILS_SHOWN:
+        details = details[: _DETAILS_SHOWN - 1] + "…"
+    return entry["at"], _who(entry), entry["action"], entry["subject"], entry["version"], details
+
+
+def _who(entry: Json) -> str:
+    """`key:ab12 (operator)`, `key:ab12 (acme, tenant, revoked)`."""
+    key = entry["actor_key"]
+    if key is None:
+        return str(entry["actor"])
+    told = [key["tenant"], key["role"], "revoked" if key["revoked"] else ""]
+    return f"{entry['actor']} ({', '.join(filter(None, told))})"
+
+
+def _attempts(body: Json) -> None:
+    if not body["attempts"]:
+        note("No attempt of that request is in the ledger. Records arrive a second or two after the answer.")
+        return
+    rows = [
+        (
+            a["attempt"],
+            a["tenant"],
+            f"{a['adapter']}@{a['version']}" if a["adapter"] else a["base_model"],
+            a["engine"],
+            a["gpu_type"],
+            a["outcome"],
+            a["dispatched"],
+            a["ended"],
+            a["prompt_tokens"],
+            a["completion_tokens"],
+            a["usage_source"],
+        )
+        for a in body["attempts"]
+    ]
+    columns = (
+        "attempt", "tenant", "version", "engine", "gpu", "outcome", "sent", "ended", "prompt", "completion",
+        "counts",
+    )  # fmt: skip  # one name a line says no more
+    show(table(columns, rows, right=("attempt", "prompt", "completion")))
+    if not body["complete"]:
+        note("Other records may still be on their way into the ledger: ask again in a second.")

@@ -1,0 +1,108 @@
+"""What `--upload` sends: an archive as it is, or a directory packed into a tar while it is being sent.
+
+Nothing is written to this machine's disk, and no more than a piece of a file is in memory. The size is known
+before, so that the gateway can refuse early and the bar knows its end.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gateway.commands.client import ApiError, UsageError
+
+PIECE = 256 * 1024
+_BLOCK = tarfile.BLOCKSIZE
+_END = bytes(2 * _BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What will be sent, in order: of files whole, of a directory each known file after its tar header."""
+
+    name: str
+    files: tuple[tuple[Path, int], ...]
+    """Paths and sizes, as they were when it was looked at."""
+    packed: bool
+
+    @property
+    def size(self) -> int:
+        if not self.packed:
+            return sum(size for _, size in self.files)
+        return sum(_BLOCK + size + _padding(size) for _, size in self.files) + len(_END)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Raises UsageError when a file cannot be read, or is shorter than it was."""
+        for path, size in self.files:
+            if self.packed:
+                yield _header(path.name, size)
+            yield from _content(path, size)
+            if self.packed:
+                yield bytes(_padding(size))
+        if self.packed:
+            yield _END
+
+
+def parcel(path: Path) -> Parcel:
+    """Raises UsageError when there is nothing to send, ApiError with findings for files that the gateway
+    would refuse: they are not sent for nothing."""
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return Parcel(path.name, ((path, status.st_size),), packed=False)
+        if stat.S_ISDIR(status.st_mode):
+            return Parcel(path.resolve().name, _known_files(path), packed=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--upload: {path} cannot be read ({_why(error)}).") from error
+    raise UsageError(f"--upload: {path} is neither a directory nor a file.")
+
+
+def _known_files(directory: Path) -> tuple[tuple[Path, int], ...]:
+    from adapters.errors import RejectedError  # noqa: PLC0415  # only this command needs the checks
+    from adapters.findings import Findings  # noqa: PLC0415
+    from adapters.known_files import KNOWN  # noqa: PLC0415
+    from adapters.validate import check_files  # noqa: PLC0415
+
+    findings = Findings()
+    check_files(directory, max_bytes=1 << 62, findings=findings)  # the limit is the gateway's to know
+    try:
+        findings.refuse_if_any(str(directory))
+    except RejectedError as refusal:
+        listed = tuple(asdict(finding) for finding in refusal.findings)
+        raise ApiError(422, str(refusal), "adapter_rejected", listed) from refusal
+    paths = [directory / name for name in KNOWN]
+    return tuple((path, path.stat().st_size) for path in paths if path.exists())
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            left = size
+            while left:
+                piece = file.read(min(PIECE, left))
+                if not piece:
+                    raise UsageError(f"--upload: {path} became shorter while it was being sent.")
+                left -= len(piece)
+                yield piece
+            if os.fstat(file.fileno()).st_size != size:
+                raise UsageError(f"--upload: {path} changed while it was being sent.")
+    except OSError as error:
+        raise UsageError(f"--upload: {path} cannot be read ({_why(error)}).") from error
+
+
+def _padding(size: int) -> int:
+    return -size % _BLOCK
+
+
+def _why(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,77 @@
+"""What Florin's own probes cost engines in tokens: no customer pays for them, but the engines counted them.
+
+Kept in memory and written every few seconds, like what engines do. A worker that is killed loses its last few
+seconds of it, which the reconciliation then shows as unexplained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import insert
+
+from adapters.fingerprint import Answer
+from adapters.model import Engine
+from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.schema import engine_probes
+
+log = logging.getLogger("florin.metering")
+
+_MOST = 10_000
+"""That wait for the ledger."""
+
+
+@dataclass(slots=True)
+class ProbeLog:
+    ledger: Ledger
+    interval: float
+    clock: Callable[[], int] = lambda: time.time_ns() // 1000
+    """Unix microseconds, UTC."""
+    # Mutable state. The event loop adds at the end; whoever writes, under the lock, removes from the front.
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def probed(self, engine: Engine, answer: Answer) -> None:
+        if len(self._rows) < _MOST:
+            self._rows.append(
+                {
+                    "id": secrets.token_hex(16),
+                    "engine": engine.name,
+                    "at": self.clock(),
+                    "prompt_tokens": answer.prompt_tokens,
+                    "cached_tokens": answer.cached_tokens or 0,
+                    "completion_tokens": answer.completion_tokens,
+                }
+            )
+
+    async def run(self) -> None:
+        """Write for ever; cancel to stop, then `close`."""
+        while True:
+            await asyncio.sleep(self.interval)
+            await self.close()
+
+    async def close(self) -> None:
+        if self._rows:
+            await asyncio.to_thread(self.write)
+
+    def write(self) -> bool:
+        """False: the ledger is away, and all is kept."""
+        with self._writing:
+            rows = list(self._rows)
+            if not rows:
+                return True
+            try:
+                with self.ledger.write() as connection:
+                    connection.execute(insert(engine_probes), rows)
+            except LedgerUnavailableError as error:
+                log.warning("Ledger: %s What probes cost is kept in memory.", error)
+                return False
+            del self._rows[: len(rows)]
+            return True

@@ -1,0 +1,310 @@
+"""Who did what: every route that changes something leaves its entry, once, with who did it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.embedded import EmbeddedValkey
+from adapters.model import Verdict, dump
+from adapters.store import AuditNote, Change
+from gateway.metering.audit import Wanted, read
+from gateway.metering.audit_shipper import KEEP, tail
+from tests.harness import Gateway, running_gateway
+from tests.integration.uploading import adapter_files, path_of, tar_of
+from tests.lora import LLAMA
+
+BILL = b"start,end,resource,gpu_type,gpu_hours,cost,currency\n2026-10-01T00:00Z,2026-10-01T01:00Z,a,H100,1,2.50,USD\n"
+WEIGHTS = {"prefill": 1, "cached": 0, "decode": 0, "kv": 0, "load": 0}
+
+
+@pytest.fixture
+async def operator(gateway):
+    """A client with an operator's key of its own, and that key's id."""
+    async with gateway.http() as bootstrap:
+        key = (await bootstrap.post("/admin/v1/keys", json={"role": "operator"})).json()
+    async with gateway.http(key["key"]) as client:
+        yield client, key["id"]
+
+
+async def entries(client, **asked):
+    answer = await client.get("/admin/v1/audit", params={"limit": 1000} | asked)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["complete"] is True
+    return answer.json()["data"]
+
+
+def closed_month() -> str:
+    """The last one that is over."""
+    now = datetime.now(UTC)
+    return f"{now.year - (now.month == 1)}-{(now.month - 2) % 12 + 1:02}"
+
+
+ADMIN, SUPPORT = "/admin/v1", "/admin/v1/adapters/acme/support"
+ROUTE = "/admin/v1/adapters/{tenant}/{name}"
+ENGINE = {
+    "name": "a1", "url": "http://127.0.0.1:9", "base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8,
+    "verify": False,
+}  # fmt: skip
+PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
+CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
+
+
+@dataclass
+class Step:
+    """One request of an installation's life, and the entry that it leaves."""
+
+    route: str
+    action: str
+    subject: str | None
+    """None: only the answer tells."""
+    version: str = ""
+    path: str = ""
+    """Left out: the route's own."""
+    json: dict[str, Any] | None = None
+    content: bytes | None = None
+    again: bool = False
+    """The same again changes nothing, and leaves nothing."""
+
+    async def ask(self, client: httpx.AsyncClient, **names: str) -> httpx.Response:
+        method, _, route = self.route.partition(" ")
+        path = (self.path or route).format(**names)
+        body = {"json": self.json} if self.json is not None else {"content": self.content or b""}
+        return await client.request(method, path, **body)
+
+
+def life(first: bytes, second: Path, model: Path) -> list[Step]:
+    engine = ENGINE | {"base_config": str(model)}
+    live, release = f"PUT {ROUTE}/live", f"POST {ROUTE}/versions/{{version}}/release"
+    pinned = {"json": {"pinned": True}, "path": f"{SUPPORT}/pin", "again": True}
+    return [
+        Step(f"POST {ADMIN}/tenants", "tenant.add", "acme", json={"name": "acme"}, again=True),
+        Step(f"POST {ADMIN}/tenants", "tenant.update", "acme", json={"name": "acme", "base_access": True}),
+        Step(f"POST {ADMIN}/keys", "key.create", None, json={"tenant": "acme"}),
+        Step(f"DELETE {ADMIN}/keys/{{key_id}}", "key.revoke", None, again=True),
+        Step(f"POST {ADMIN}/engines", "engine.add", "a1", json=engine, again=True),
+        Step(f"POST {ADMIN}/engines", "engine.update", "a1", json=engine | {"slots": 3}, again=True),
+        Step(f"POST {ADMIN}/adapters/upload", "adapter.add", "acme/support", "v1", path_of(), content=first, again=True),
+        Step(
+            f"POST {ADMIN}/adapters", "adapter.add", "acme/support", "v2",
+            json={"adapter": "acme/support", "source": str(second)}, again=True,
+        ),
+        Step(
+            live, "adapter.canary", "acme/support", "v2", f"{SUPPORT}/live",
+            json={"version": "v2", "weight": 10, "wait": False}, again=True,
+        ),
+        Step(
+            live, "adapter.promote", "acme/support", "v2", f"{SUPPORT}/live",
+            json={"version": "v2", "wait": False}, again=True,
+        ),
+        Step(f"POST {ROUTE}/rollback", "adapter.rollback", "acme/support", "v1", f"{SUPPORT}/rollback"),
+        Step(f"PUT {ROUTE}/pin", "adapter.pin", "acme/support", "v1", **pinned),
+        Step(f"PUT {ROUTE}/pin", "adapter.unpin", "acme/support", "v1", **pinned | {"json": {"pinned": False}}),
+        Step(release, "adapter.release", "acme/support", "v2", f"{SUPPORT}/versions/v2/release", again=True),
+        Step(
+            f"POST {ROUTE}/versions/{{version}}/retire", "adapter.retire", "acme/support", "v2",
+            f"{SUPPORT}/versions/v2/retire", again=True,
+        ),
+        Step(f"DELETE {ROUTE}", "adapter.remove", "acme/support", "", SUPPORT, again=True),
+        Step(
+            f"PUT {ADMIN}/engines/{{name}}/state", "engine.state", "a1", "", f"{ADMIN}/engines/a1/state",
+            json={"state": "cordoned"}, again=True,
+        ),
+        Step(
+            f"PUT {ADMIN}/engines/{{name}}/stopping", "engine.stop", "a1", "", f"{ADMIN}/engines/a1/stopping",
+            json={"epoch": "e1"}, again=True,
+        ),
+        Step(f"DELETE {ADMIN}/engines/{{name}}", "engine.remove", "a1", "", f"{ADMIN}/engines/a1", again=True),
+        Step(f"POST {ADMIN}/apply", "tenant.add", "bolt", json={"florin": 1, "tenants": {"bolt": {}}}, again=True),
+        Step(f"POST {ADMIN}/prices", "price.add", "H100", json=PRICE, again=True),
+        Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
+        Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
+        Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
+        Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),
+    ]  # fmt: skip
+
+
+NO_CHANGES = {f"PUT {ADMIN}/engines/{{name}}/heartbeat"}
+"""What is said there is true for seconds: nothing that an audit asks about."""
+
+ELSEWHERE = {f"POST {ADMIN}/engines/{{name}}/trust"}
+"""It asks an engine first: its entry is looked at in the tests of verification."""
+
+
+async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):
+    client, key_id = operator
+    model = tmp_path / "config.json"
+    model.write_text(json.dumps(LLAMA.config))
+    adapter_files(tmp_path, fill=2)
+    steps = life(tar_of(adapter_files(tmp_path, fill=1)), tmp_path / "made-2", model)
+    known = {"month": closed_month(), "key_id": "", "source": ""}
+    count = len(await entries(client))
+    for step in steps:
+        await _prepare(gateway, step)
+        answer = await step.ask(client, **known)
+        assert answer.status_code in {200, 201}, (step.route, answer.text)
+        told = answer.json()
+        known |= {"key_id": told.get("id", known["key_id"]), "source": told.get("source", known["source"])}
+        listed = await entries(client)
+        entry = listed[0]
+        assert (len(listed), entry["action"]) == (count + 1, step.action), step.route
+        assert (entry["subject"], entry["version"]) == (
+            step.subject or told.get("source") or told["id"],
+            step.version,
+        ), step.route
+        assert entry["actor"] == f"key:{key_id}"
+        assert entry["actor_key"] == {"tenant": "", "role": "operator", "revoked": False}
+        count += 1
+        if step.again:
+            assert (await step.ask(client, **known)).status_code in {200, 201}, step.route
+            assert len(await entries(client)) == count, step.route
+    paths = (await client.get("/openapi.json")).json()["paths"]
+    changing = {f"{m.upper()} {p}" for p, methods in paths.items() for m in methods if m != "get"}
+    assert changing == {step.route for step in steps} | NO_CHANGES | ELSEWHERE
+    shown = json.dumps(await entries(client))
+    assert client.headers["authorization"].rpartition("_")[2] not in shown
+
+
+async def _prepare(gateway: Gateway, step: Step) -> None:
+    """What the parts of Florin that work by themselves would have written."""
+    state = gateway.state
+    if step.action == "adapter.release":
+        version = state.catalog.versions["acme/support@v2"]
+        verdict = Verdict("quarantined", version.id, "answers_like_base", "It answers like base.", "a1", 1)
+        await state.commit(Change("verdict", version.engine_name, dump(verdict)))
+    if step.action == "engine.stop":
+        engine = replace(state.catalog.engines["a1"], epoch="e1")
+        await state.commit(Change("engine", "a1", dump(engine)))
+
+
+async def test_what_is_refused_or_changes_nothing_leaves_none(gateway, operator):
+    client, _ = operator
+    before = await entries(client)
+    refused = [
+        await client.post("/admin/v1/tenants", json={"name": "No"}),
+        await client.delete("/admin/v1/keys/nope"),
+        await client.post("/admin/v1/adapters", json={"adapter": "acme/x", "source": "/nowhere"}),
+        await client.put("/admin/v1/engines/a1/state", json={"state": "active"}),
+        await client.post("/admin/v1/prices", json={"gpu_type": "a", "rate_per_gpu_hour": "cheap"}),
+    ]
+    assert all(answer.status_code >= 400 for answer in refused)
+    await client.delete("/admin/v1/adapters/acme/none")
+    await client.delete("/admin/v1/engines/none")
+    assert await entries(client) == before
+
+
+async def test_old_and_new_and_the_bootstrap_key(gateway):
+    async with gateway.http() as client:
+        await client.post("/admin/v1/tenants", json={"name": "acme"})
+        await client.post("/admin/v1/tenants", json={"name": "acme", "base_access": True})
+        newest, older = (await entries(client))[:2]
+    assert (newest["actor"], newest["actor_key"]) == ("bootstrap", None)
+    assert newest["details"] == {"base_access": {"old": False, "new": True}}
+    assert older["details"]["base_access"] == {"new": False}
+
+
+async def test_filters_pages_and_the_ledger_behind_redis(gateway, operator):
+    """More entries than Redis keeps, half of them asked for while they are on their way."""
+    client, key_id = operator
+    state = gateway.state
+    total = KEEP + 60
+    for n in range(total):
+        note = AuditNote("reconciler", "version.recover", f"acme/{n % 2}", f"v{n}", {"n": n})
+        await state.store.commit((), audit=note)
+    found, cursor = [], None
+    while True:
+        page = (
+            await client.get(
+                "/admin/v1/audit",
+                params={"actor": "reconciler", "limit": 37} | ({"cursor": cursor} if cursor else {}),
+            )
+        ).json()
+        found += page["data"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert [e["details"]["n"] for e in found] == list(reversed(range(total)))
+    async with asyncio.timeout(20):
+        while len(await tail(state.store)) > KEEP:
+            await asyncio.sleep(0.05)
+    again = await entries(client, actor="reconciler")
+    assert again == found
+    odd = await entries(client, subject="acme/1", action="version.*")
+    assert [e["details"]["n"] for e in odd] == [n for n in reversed(range(total)) if n % 2]
+    middle = found[50]["at"]
+    late = await entries(client, actor="reconciler", since=middle)
+    early = await entries(client, actor="reconciler", until=middle)
+    assert late + early == found
+    assert {e["subject"] for e in await entries(client, subject="acme/*")} == {"acme/0", "acme/1"}
+    assert await entries(client, actor=f"key:{key_id}") == []
+    for bad in ({"since": "yesterday"}, {"cursor": "x"}, {"limit": 0}):
+        assert (await client.get("/admin/v1/audit", params=bad)).status_code == 400
+
+
+async def test_while_redis_is_away_the_ledgers_entries_are_shown(tmp_path, prefix):
+    with EmbeddedValkey(tmp_path / "redis") as server:
+        async with (
+            running_gateway(tmp_path / "state", server.url, prefix) as gateway,
+            gateway.http() as client,
+        ):
+            await client.post("/admin/v1/tenants", json={"name": "acme"})
+            async with asyncio.timeout(20):
+                while not read(gateway.state.ledger, Wanted(), 10):
+                    await asyncio.sleep(0.05)
+            server.stop()
+            answer = (await client.get("/admin/v1/audit")).json()
+            assert answer["complete"] is False
+            assert [e["action"] for e in answer["data"]] == ["tenant.add"]
+
+
+# -- which version on which engine answered a request
+
+
+async def ask(town):
+    async with town.gateway.client("acme") as client:
+        return await client.chat.completions.with_raw_response.create(
+            model="support", messages=[{"role": "user", "content": "hi"}], max_tokens=5
+        )
+
+
+async def test_what_answered_a_request(town):
+    answer = await ask(town)
+    request_id = answer.headers["x-request-id"]
+    async with town.gateway.http() as admin:
+        told = (await admin.get(f"/admin/v1/audit/requests/{request_id}")).json()
+    assert (told["request_id"], told["complete"]) == (request_id, True)
+    [attempt] = told["attempts"]
+    assert attempt["engine"] == answer.headers["x-florin-engine"]
+    assert f"{attempt['adapter']}@{attempt['version']}" == answer.headers["x-florin-adapter"]
+    assert (attempt["tenant"], attempt["key_role"], attempt["outcome"]) == ("acme", "tenant", "ok")
+    assert attempt["gpu_type"] == {"a": "h100", "b": "l40s"}[attempt["engine"]]
+    assert attempt["completion_tokens"] == 5
+    assert attempt["dispatched"] < attempt["ended"]
+
+
+async def test_each_attempt_of_a_request_is_told(town):
+    """The engine that holds the adapter fails from now on; the other one answers."""
+
+    holder = (await ask(town)).headers["x-florin-engine"]
+    (town.a if holder == "a" else town.b).faults.update({"status": 500})
+    answer = await ask(town)
+    async with town.gateway.http() as admin:
+        told = (await admin.get(f"/admin/v1/audit/requests/{answer.headers['x-request-id']}")).json()
+    first, *_, last = told["attempts"]
+    assert (first["engine"], first["outcome"], first["billable"]) == (holder, "failover", False)
+    assert (last["engine"], last["outcome"]) == (answer.headers["x-florin-engine"], "ok")
+    assert last["engine"] != holder
+    assert [a["attempt"] for a in told["attempts"]] == sorted(a["attempt"] for a in told["attempts"])
+
+
+async def test_a_request_that_nobody_knows(gateway):
+    async with gateway.http() as admin:
+        told = (await admin.get("/admin/v1/audit/requests/req-none")).json()
+    assert told == {"request_id": "req-none", "attempts": [], "complete": False}

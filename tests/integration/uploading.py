@@ -1,0 +1,97 @@
+"""What the tests of uploads share: archives of tiny adapters, requests written byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from tests.harness import OPERATOR_KEY
+from tests.lora import lora_config, write_adapter
+
+
+def adapter_files(tmp_path: Path, *, fill: int = 0) -> dict[str, bytes]:
+    """A sound adapter of LLAMA, trained on `base`; each `fill` has weights of its own."""
+    directory = write_adapter(
+        tmp_path / f"made-{fill}", config=lora_config(base_model_name_or_path="base"), fill=fill
+    )
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def tar_of(files: dict[str, bytes], mode: str = "w") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as tar:  # type: ignore[call-overload]  # the mode is a literal there
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def zip_of(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def path_of(adapter: str = "acme/support", **more: str) -> str:
+    return f"/admin/v1/adapters/upload?{urlencode({'adapter': adapter} | more)}"
+
+
+@dataclass
+class Wire:
+    """One connection to a gateway on which a test writes what it likes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def to(cls, url: str) -> Wire:
+        parts = urlsplit(url)
+        return cls(*await asyncio.open_connection(parts.hostname, parts.port))
+
+    async def begin(self, length: int | None, *, path: str | None = None, **headers: str) -> None:
+        """The head of an upload; `length` None: chunked."""
+        fields = {
+            "host": "gateway",
+            "authorization": f"Bearer {OPERATOR_KEY}",
+            "content-type": "application/octet-stream",
+            **({"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}),
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self.writer.write(f"POST {path or path_of()} HTTP/1.1\r\n{head}\r\n".encode())
+        await self.writer.drain()
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers, body: until the gateway closes, or the announced length is there."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
+        length = headers.get("content-length")
+        body = await (self.reader.read() if length is None else self.reader.readexactly(int(length)))
+        return int(head[0].split()[1]), headers, body
+
+    async def refusal(self) -> tuple[int, str]:
+        """Status and code."""
+        status, _, body = await self.answer()
+        return status, json.loads(body)["error"]["code"]
+
+    async def close(self) -> None:
+        self.writer.close()
+
+
+def staged(artifacts: Path) -> list[Path]:
+    """What lies in staging: empty when nothing is under way."""
+    return [Path(at, name) for at, _, names in os.walk(artifacts / ".staging") for name in names]

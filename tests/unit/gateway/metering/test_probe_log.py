@@ -1,0 +1,71 @@
+"""What probes cost is in the ledger once, also when the ledger was away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import select
+
+from adapters.fingerprint import Answer
+from adapters.model import Engine
+from gateway.metering import probe_log
+from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.probe_log import ProbeLog
+from gateway.metering.schema import engine_probes
+
+ENGINE = Engine("a", "http://a", "base", "h100", slots=2, max_rank=8)
+ANSWER = Answer((), (), prompt_tokens=70, cached_tokens=None, completion_tokens=32)
+
+
+def rows(ledger: Ledger) -> list[tuple[object, ...]]:
+    c = engine_probes.c
+    query = select(c.engine, c.at, c.prompt_tokens, c.cached_tokens, c.completion_tokens).order_by(c.at)
+    with ledger.read() as connection:
+        return [tuple(row) for row in connection.execute(query)]
+
+
+@pytest.fixture
+def log(ledger: Ledger) -> ProbeLog:
+    times = iter(range(1, 1_000_000))
+    return ProbeLog(ledger, 0.01, clock=lambda: next(times))
+
+
+def test_each_probe_is_written_once(ledger: Ledger, log: ProbeLog):
+    for _ in range(2):
+        log.probed(ENGINE, ANSWER)
+        assert log.write()
+    assert log.write()
+    assert rows(ledger) == [("a", 1, 70, 0, 32), ("a", 2, 70, 0, 32)]
+
+
+def test_a_ledger_that_is_away_loses_nothing(ledger: Ledger, log: ProbeLog, monkeypatch: pytest.MonkeyPatch):
+    def away() -> None:
+        raise LedgerUnavailableError("gone")
+
+    log.probed(ENGINE, ANSWER)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "write", away)
+        assert not log.write()
+        log.probed(ENGINE, ANSWER)
+    assert log.write()
+    assert len(rows(ledger)) == 2
+
+
+def test_what_waits_is_bounded(log: ProbeLog, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probe_log, "_MOST", 3)
+    for _ in range(5):
+        log.probed(ENGINE, ANSWER)
+    assert len(log._rows) == 3
+
+
+async def test_it_writes_by_itself_and_at_the_end(ledger: Ledger, log: ProbeLog):
+    task = asyncio.create_task(log.run())
+    log.probed(ENGINE, ANSWER)
+    while log._rows:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    log.probed(ENGINE, ANSWER)
+    await log.close()
+    assert len(rows(ledger)) == 2
