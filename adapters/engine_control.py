@@ -1,5 +1,7 @@
 """Load, unload and list on one engine: vLLM's runtime LoRA routes.
 
+An engine whose host runs an agent reads a version from that host's own disk, where the agent stages it first.
+
 Beware: a 200 from a load proves little (the README says why), so adapters are validated before and
 the engine's own list is read after. An unload only forgets the name: the weights keep their GPU slot until
 the engine's own LRU evicts them, and requests that run go on.
@@ -7,14 +9,19 @@ the engine's own LRU evicts them, and requests that run go on.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import logging
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
 
+from adapters import fingerprint
 from adapters.errors import EngineError, EngineUnreachableError
+from adapters.fingerprint import Answer
 from adapters.model import Engine, Version
 
 log = logging.getLogger(__name__)
@@ -33,19 +40,60 @@ class Listing:
 class EngineControl:
     """Raises EngineUnreachableError when nobody answers, EngineError when the engine says no."""
 
-    def __init__(self, session: aiohttp.ClientSession, *, timeout: float) -> None:
+    def __init__(self, session: aiohttp.ClientSession, *, timeout: float, agent_secret: bytes = b"") -> None:
+        """`agent_secret`: the installation's, see `agent_token`."""
         self._session = session
         self._timeout = timeout
+        self._agent_secret = agent_secret
+
+    def agent_token(self, engine: str) -> str:
+        """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
+        hex, of the name under the installation's secret."""
+        return hmac.new(self._agent_secret, engine.encode(), hashlib.sha256).hexdigest()
 
     async def load(self, engine: Engine, version: Version) -> None:
-        body = {"lora_name": version.engine_name, "lora_path": version.path}
+        path = await self._stage(engine, version) if engine.agent else version.path
+        body = {"lora_name": version.engine_name, "lora_path": path}
         try:
             await self._call(engine, "POST", "/v1/load_lora_adapter", body)
         except EngineError as error:
             # Our names are never reused: if the engine knows this one, it holds these very weights.
             if error.status == 400 and "already" in str(error):
                 return
+            if path != version.path:  # one name for the files, whichever host's they are
+                raise type(error)(str(error).replace(path, version.path), error.status) from error
             raise
+
+    async def _stage(self, engine: Engine, version: Version) -> str:
+        """The path of the version's files on the engine's host. What is not there in time goes on coming, for
+        the next attempt. Raises EngineUnreachableError (the agent's silence too), EngineError."""
+        body = {"digest": version.digest, "size_bytes": version.size_bytes}
+        try:
+            async with self._session.post(
+                engine.agent + "/stage",
+                data=orjson.dumps(body),
+                headers={
+                    "content-type": "application/json",
+                    "authorization": f"Bearer {self.agent_token(engine.name)}",
+                },
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                allow_redirects=False,
+            ) as response:
+                answer = await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise EngineUnreachableError(
+                f"the agent of {engine.name} at {engine.agent} does not answer: "
+                f"{str(error) or type(error).__name__}"
+            ) from error
+        words = _words(answer)
+        if response.status == 401:  # it has not registered here yet, or not again: no fault of the version's
+            raise EngineUnreachableError(f"the agent of {engine.name} does not know this gateway: {words}")
+        if response.status != 200:
+            raise EngineError(f"the agent of {engine.name} could not stage {version.id}: {words}")
+        try:
+            return str(orjson.loads(answer)["path"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineError(f"the agent of {engine.name} does not answer like one: {error!r}") from error
 
     async def unload(self, engine: Engine, engine_name: str) -> None:
         """Returns also when the engine did not know the name, or would not forget it: no load fails for that,
@@ -81,6 +129,19 @@ class EngineControl:
         except EngineError as error:
             return error.status not in {404, 405}
         return True
+
+    async def metrics(self, engine: Engine) -> bytes:
+        """In the Prometheus text format."""
+        return await self._call(engine, "GET", "/metrics", None)
+
+    async def probe(self, engine: Engine, model: str) -> Answer:
+        """How `model`, by the engine's name for it, answers the fixed prompts."""
+        body = fingerprint.request(model, secrets.token_hex(16))
+        answer = await self._call(engine, "POST", "/v1/completions", body)
+        try:
+            return fingerprint.parse(orjson.loads(answer))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
 
     async def _call(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -33,8 +34,12 @@ def add(
     ],
     base: Annotated[str, typer.Option(help="The base model, as the engine serves it.")],
     gpu_type: Annotated[str, typer.Option(help="The label that prices are given for, for example H200.")],
-    slots: Annotated[int, typer.Option(min=1, help="The engine's --max-loras, taken at your word.")],
-    max_rank: Annotated[int, typer.Option(min=1, help="The engine's --max-lora-rank.")],
+    slots: Annotated[
+        int, typer.Option(min=1, help="The engine's --max-loras; checked once it has answered anything.")
+    ],
+    max_rank: Annotated[
+        int, typer.Option(min=1, help="The engine's --max-lora-rank, which it tells nobody: at your word.")
+    ],
     gpu_count: Annotated[int, typer.Option(min=1, help="GPUs of this engine.")] = 1,
     region: Annotated[str, typer.Option(help="Where its GPUs are paid for, as in the price book.")] = "",
     purchase: Annotated[Purchase, typer.Option(help="How its GPUs are paid for.")] = Purchase.ON_DEMAND,
@@ -53,7 +58,9 @@ def add(
         bool, typer.Option("--no-verify", help="Register it though it does not answer yet.")
     ] = False,
 ) -> None:
-    """Register an engine, or change what is known of it. The same again changes nothing.
+    """Register an engine by its URL, or change what is known of it. The same again changes nothing.
+
+    For engines on a shared filesystem, or started by others; `florin engine run` registers its own.
 
     The engine is asked what it serves, and its answers are checked against what is said here.
 
@@ -82,7 +89,8 @@ def add(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the engines with their health and load.
+    """List the engines with their health and load. Agent: how long the engine's present process has been up,
+    as `florin engine run` on its host says; silent: nothing is heard of that.
 
     Example: florin engine list
     """
@@ -93,8 +101,9 @@ def list_(session: Session) -> None:
         rows = [
             (
                 e["name"],
-                e["state"],
+                f"{e['state']}, stopping" if e["stopping"] else e["state"],
                 e["health"],
+                _agent(e),
                 e["base"],
                 _gpus(e),
                 f"{e['resident']}/{e['slots']}",
@@ -109,6 +118,7 @@ def list_(session: Session) -> None:
             "engine",
             "state",
             "health",
+            "agent",
             "base",
             "gpus",
             "slots",
@@ -178,6 +188,26 @@ def _added(body: Json) -> None:
             f"Florin does not have the config.json of {clean(body['base'])}, without which adapters cannot "
             "be checked: say it again with --base-config PATH."
         )
+
+
+def _agent(engine: Json) -> str | None:
+    """`up 3h 12m`, or `silent`; None without one."""
+    if not engine["agent"]:
+        return None
+    beat = engine["beat"]
+    if not beat:
+        return "silent"
+    return f"up {lasting(time.time() - beat['started'] / 1e6)}" if beat.get("started") else "up"
+
+
+def lasting(seconds: float) -> str:
+    """`42s`, `12m`, `3h 12m`, `5d 3h`."""
+    minutes, hours = int(seconds) // 60, int(seconds) // 3600
+    if minutes < 1:
+        return f"{max(0, int(seconds))}s"
+    if hours < 1:
+        return f"{minutes}m"
+    return f"{hours}h {minutes % 60}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"
 
 
 def _gpus(engine: Json) -> str:

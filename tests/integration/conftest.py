@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 
 from loadtests.mock_engine import MockEngine
 from tests.harness import Gateway, fake_adapter, running_gateway
+from tests.hosts import Agent, end, free_port, start_agent
+
+MOCK = (sys.executable, "-m", "loadtests.mock_engine.vllm", "serve")
 
 
 @dataclass
@@ -52,3 +56,31 @@ async def town(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Town]:
             await gateway.add_tenant(tenant)
             await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
         yield Town(gateway, a, b, tmp_path)
+
+
+@pytest.fixture
+async def run(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Agent]]]:
+    """Starts an agent; whatever of it is left at the end is killed, and the test fails."""
+    agents: list[Agent] = []
+
+    async def start(
+        *flags: str,
+        name: str = "h1",
+        port: int = 0,
+        engine: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
+        **env: str,
+    ) -> Agent:
+        port = port or free_port()
+        command = (
+            *(engine or (*MOCK, "/models/base")),
+            *("--served-model-name", "base", "--port", str(port), "--max-loras", "2"),
+            *("--max-cpu-loras", "8", "--max-lora-rank", "8", *flags),
+        )
+        home = tmp_path / f"cache-{name}"
+        agent = await start_agent(gateway, name, home, port, ("--gpu-type", "H100", *options), command, **env)
+        agents.append(agent)
+        return agent
+
+    yield start
+    await end(*agents)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field, StringConstraints
 
-from adapters.errors import ConflictError, NotFoundError
+from adapters.errors import ConflictError, InUseError, NotFoundError
 from adapters.model import BaseModel, Engine, Purchase, SlotState, check_name, dump
-from adapters.store import Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change
+from adapters.store import AuditNote, Change
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences, now_micros
 from gateway.api.admin.fleet import base_for, normal_url, verify
-from gateway.api.deps import State, StateDep
+from gateway.api.admin.hosts import Beats, HostFields, check_agent, greet, living, lose_if_new
+from gateway.api.deps import Actor, State, StateDep
 from gateway.errors import FlorinError
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
@@ -49,6 +49,11 @@ class NewEngine(Body):
     base_aliases: tuple[Label, ...] = Field(
         (), max_length=100, description="Other names that adapters give the base model."
     )
+    host: HostFields | None = Field(None, description="What `florin engine run` says of its host.")
+
+    @property
+    def brought(self) -> tuple[dict[str, Any] | None, str | None] | None:
+        return None if self.host is None else (self.host.config, self.host.chat_template)
 
     def engine(self) -> Engine:
         check_name("engine", self.name)
@@ -70,6 +75,9 @@ class NewEngine(Body):
             cpu_slots=cpu_slots,
             region=self.region,
             purchase=self.purchase,
+            epoch=self.host.epoch if self.host else "",
+            agent=normal_url(self.host.agent) if self.host else "",
+            stopping=self.host.stopping if self.host else False,
         )
 
 
@@ -78,11 +86,14 @@ class NewState(Body):
 
 
 @router.post("", status_code=201)
-async def add_engine(body: NewEngine, state: StateDep, response: Response) -> Json:
-    """Register an engine, or change what is known of it: 201 when it is new, 200 when it existed."""
+async def add_engine(body: NewEngine, state: StateDep, actor: Actor, response: Response) -> Json:
+    """Register an engine, or change what is known of it: 201 when it is new, 200 when it existed. A host's
+    agent gets `agent_token`, by which it knows the gateway; it is refused while another of the name lives."""
     wanted = body.engine()
-    now = time.time_ns() // 1000
+    now = now_micros()
+    await check_agent(state, wanted.name, body.host)
     listing = await verify(state.control, wanted) if body.verify else None
+    await lose_if_new(state, wanted)
 
     async def plan(reading: Reading) -> tuple[list[Change], tuple[Engine | None, Engine, BaseModel]]:
         _check_url_free(reading, wanted)
@@ -98,47 +109,62 @@ async def add_engine(body: NewEngine, state: StateDep, response: Response) -> Js
             changes.append(reading.change("engine", new.name, dump(new), dump(old) if old else None))
         return changes, (old, new, base)
 
-    old, new, base = await change(state, plan)
+    old, new, base = await change(state, plan, audit=lambda answer: _note(actor, answer))
     response.status_code = 200 if old else 201
-    if old and (old.url, old.base_model) != (new.url, new.base_model):
+    moved = old and old.url != new.url and not new.epoch
+    if old and (moved or old.base_model != new.base_model):
         await state.store.unplace(new.name)  # another process: what it holds is to be found out
-    return {**engine_json(state, new), "base_config": base.config is not None}
+    answer = {**engine_json(state, new, None), "base_config": base.config is not None}
+    if body.host:
+        answer["agent_token"] = await greet(state, new, body.host)
+    return answer
 
 
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
-    return {"data": [engine_json(state, e) for _, e in sorted(state.catalog.engines.items())]}
+    beats = await living(state)
+    return {"data": [engine_json(state, e, beats) for _, e in sorted(state.catalog.engines.items())]}
 
 
 @router.put("/{name}/state")
-async def set_state(name: str, body: NewState, state: StateDep) -> Json:
+async def set_state(name: str, body: NewState, state: StateDep, actor: Actor) -> Json:
     """cordoned: takes no new adapters; draining: takes no new requests either; active: takes both."""
 
-    async def plan(reading: Reading) -> tuple[list[Change], Engine]:
+    async def plan(reading: Reading) -> tuple[list[Change], tuple[Engine, Engine]]:
         old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
         new = replace(old, state=body.state)
-        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], new
+        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], (old, new)
 
-    return engine_json(state, await change(state, plan))
+    def note(answer: tuple[Engine, Engine]) -> AuditNote:
+        return AuditNote(actor, "engine.state", name, details=differences(*answer))
+
+    _, new = await change(state, plan, audit=note)
+    return engine_json(state, new, await living(state))
 
 
 @router.delete("/{name}")
-async def remove_engine(name: str, state: StateDep) -> Json:
+async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
     """Forget the engine and its placement. Its adapters are loaded elsewhere when they are called."""
+    if name in (beats := await living(state)):
+        raise InUseError(
+            f"The agent at {beats[name].get('agent')} runs engine {name} and would register it again: "
+            "stop `florin engine run` there first."
+        )
 
     async def plan(reading: Reading) -> tuple[list[Change], bool]:
         known = name in reading.catalog.engines
         return [Change("engine", name, None)] if known else [], known
 
-    known = await change(state, plan)
+    known = await change(state, plan, audit=AuditNote(actor, "engine.remove", name))
     if known:
         await state.store.unplace(name)
     return {"name": name, "removed": known}
 
 
-def engine_json(state: State, engine: Engine) -> Json:
+def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
+    """`beat`: what its agent said last; null: it has none, or is silent."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -148,7 +174,8 @@ def engine_json(state: State, engine: Engine) -> Json:
         "health": health(state, engine.name),
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
-        "resident": sum(1 for s in slots.values() if s is not SlotState.LOADING),
+        "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
+        "beat": (beats or {}).get(engine.name),
     }
 
 
@@ -157,6 +184,14 @@ def health(state: State, name: str) -> Literal["up", "down", "unknown"]:
     if seen is None or (seen.healthy is None and not seen.suspect):
         return "unknown"
     return "up" if seen.healthy and not seen.suspect else "down"
+
+
+def _note(actor: str, answer: tuple[Engine | None, Engine, BaseModel]) -> AuditNote:
+    old, new, _ = answer
+    action = "engine.update" if old else "engine.add"
+    if old and new.epoch and old.epoch != new.epoch:
+        action = "engine.epoch"
+    return AuditNote(actor, action, new.name, details=differences(old, new))
 
 
 def _check_url_free(reading: Reading, wanted: Engine) -> None:

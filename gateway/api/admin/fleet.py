@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from adapters.base_models import base_aliases, read_base_config
+from adapters.base_models import base_aliases, read_base_config, read_chat_template
 from adapters.engine_control import EngineControl, Listing
 from adapters.errors import ConflictError, EngineError, NotFoundError
 from adapters.model import BaseModel, Engine
@@ -27,6 +28,9 @@ _SHAPE_FIELDS = (
 """What makes two config.json two models; the rest (library versions, defaults) may differ between hosts."""
 
 
+_MAX_LORAS = re.compile(rb'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d+)"', re.MULTILINE)
+
+
 class BaseFields(Protocol):
     """Of a registration, what concerns the base model."""
 
@@ -36,6 +40,9 @@ class BaseFields(Protocol):
     def base_config(self) -> str | None: ...
     @property
     def base_aliases(self) -> tuple[str, ...]: ...
+    @property
+    def brought(self) -> tuple[dict[str, Any] | None, str | None] | None:
+        """Config and template digest, as the engine's own host has them; None: nobody brought any."""
 
 
 def normal_url(url: str) -> str:
@@ -68,7 +75,18 @@ async def verify(control: EngineControl, engine: Engine) -> Listing:
             f"{engine.name} at {engine.url} cannot load adapters at run time: start it with --enable-lora "
             "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
         )
+    await _check_slots(control, engine)
     return listing
+
+
+async def _check_slots(control: EngineControl, engine: Engine) -> None:
+    """One metric tells an engine's --max-loras, once it has answered anything; none its other limits."""
+    said = _MAX_LORAS.search(await control.metrics(engine))
+    if said and int(said[1]) != engine.slots:
+        raise EngineError(
+            f"{engine.name} at {engine.url} runs with --max-loras {int(said[1])}, not {engine.slots}: "
+            "register it with as many --slots."
+        )
 
 
 async def base_for(known: BaseModel | None, body: BaseFields, listing: Listing | None) -> BaseModel:
@@ -77,13 +95,24 @@ async def base_for(known: BaseModel | None, body: BaseFields, listing: Listing |
     known = known or BaseModel(body.base)
     config = await _config(body, root)
     if config is not None and known.config is not None:
-        _check_same(body.base, known.config, config)
+        check_same(body.base, known.config, config)
     aliases = dict.fromkeys((*known.aliases, *base_aliases(body.base, root), *body.base_aliases))
     aliases.pop(body.base, None)
-    return replace(known, aliases=tuple(aliases), config=known.config or config)
+    if body.brought is None:
+        template = await asyncio.to_thread(read_chat_template, body.base_config or root)
+    else:
+        template = body.brought[1]
+    return replace(
+        known,
+        aliases=tuple(aliases),
+        config=known.config or config,
+        chat_template=known.chat_template if template is None else template,
+    )
 
 
 async def _config(body: BaseFields, root: str) -> dict[str, Any] | None:
+    if body.brought is not None:
+        return body.brought[0]
     if body.base_config is None:
         return await asyncio.to_thread(read_base_config, root) if root else None
     if not body.base_config.startswith("/"):
@@ -94,7 +123,8 @@ async def _config(body: BaseFields, root: str) -> dict[str, Any] | None:
     return config
 
 
-def _check_same(base: str, known: dict[str, Any], found: dict[str, Any]) -> None:
+def check_same(base: str, known: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raises ConflictError when two config.json are two models'."""
     for field in _SHAPE_FIELDS:
         before, now = _value(known, field), _value(found, field)
         if before != now:

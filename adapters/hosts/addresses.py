@@ -1,0 +1,45 @@
+"""Where a host is found: addresses for the engine and the agent to listen on and to be reached at."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not bound
+
+
+def route_to(gateway: str) -> str:
+    """The address by which this host reaches the gateway: where the gateway finds this host, too. Raises
+    ValueError."""
+    parts = urlsplit(gateway)
+    try:
+        where = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(where[4])  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ValueError(str(error)) from error
+
+
+def split(url: str) -> tuple[str, int | None]:
+    """Host and port of `http://host[:port]`. Raises ValueError for any other URL."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or parts.port == 0 or parts.path not in {"", "/"}:
+        raise ValueError(url)
+    return parts.hostname, parts.port
+
+
+def to_bind(host: str) -> str:
+    """`host`, if it is an address of this machine; else every address: what answers at `host` passes on."""
+    with contextlib.suppress(OSError):
+        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(address)
+            return str(address[0])
+    return "0.0.0.0"  # noqa: S104 - as the docstring says
+
+
+def bracketed(host: str) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,126 @@
+"""What an agent tells the gateway: each epoch once, and every two seconds that it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adapters.base_models import read_base
+from adapters.errors import NotFoundError
+from adapters.hosts.addresses import bracketed
+from adapters.hosts.beats import BEAT_SECONDS
+from adapters.hosts.desk import Desk
+from adapters.hosts.engine_watch import EngineWatch
+from adapters.hosts.life import Host, Life
+from adapters.hosts.link import Json, Link, LinkDownError, LinkRefusedError
+from adapters.hosts.staging import Cache
+from adapters.model import BaseModel
+from adapters.tokenizer_files import template_digest
+
+log = logging.getLogger(__name__)
+
+_LEAVE_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class Bulletin:
+    host: Host
+    life: Life
+    link: Link
+    watch: EngineWatch
+    cache: Cache
+    desk: Desk
+
+    async def run(self) -> None:
+        """For ever; cancel to stop."""
+        while True:
+            self.life.news.clear()
+            try:
+                if self.life.epoch:
+                    await self._tell()
+            except (LinkDownError, LinkRefusedError) as error:
+                self.life.mention(f"{error} The engine stays up.")
+            except Exception:  # an engine that serves must not end for a defect of what tells of it
+                log.exception("telling the gateway stumbled")
+            if (listed := await self.watch.listed()) is not None:
+                self.cache.observe(listed)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_SECONDS):
+                    await self.life.news.wait()
+
+    async def leave(self) -> None:
+        """Give the name free at once."""
+        if self.life.registered:
+            with contextlib.suppress(LinkDownError, LinkRefusedError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self.link.heartbeat(self.host.name, self._beat() | {"leaving": True})
+
+    async def _tell(self) -> None:
+        """Raises LinkDownError, LinkRefusedError."""
+        life, epoch = self.life, self.life.epoch
+        if life.registered == epoch:
+            if (await self.link.heartbeat(self.host.name, self._beat()))["known"]:
+                return
+            log.warning("the gateway does not know this epoch of %s: registering it again", self.host.name)
+        answer = await self.link.register(await self._registration(epoch))
+        self.desk.token, life.registered = answer["agent_token"], epoch
+        log.info("engine %s is registered as epoch %s", self.host.name, epoch)
+
+    async def _registration(self, epoch: str) -> Json:
+        host = self.host
+        base = await asyncio.to_thread(_base, host)
+        return {
+            "name": host.name,
+            "url": host.url,
+            "base": host.names[0],
+            "base_aliases": [*host.names[1:], *base.aliases],
+            "gpu_type": host.gpu_type,
+            "gpu_count": host.gpu_count,
+            "region": host.region,
+            "purchase": host.purchase,
+            "slots": host.slots,
+            "cpu_slots": host.cpu_slots,
+            "max_rank": host.max_rank,
+            "host": {
+                "epoch": epoch,
+                "instance": self.life.instance,
+                "agent": f"http://{bracketed(host.agent_address)}:{self.desk.port}",
+                "stopping": self.life.stopping,
+                "config": base.config,
+                "chat_template": base.chat_template,
+            },
+        }
+
+    def _beat(self) -> Json:
+        return {
+            "epoch": self.life.registered,
+            "instance": self.life.instance,
+            "started": self.life.started,
+            "starts": self.life.starts,
+            "cached_versions": self.cache.versions,
+            "cached_bytes": self.cache.bytes,
+        }
+
+
+def _base(host: Host) -> BaseModel:
+    """What adapters are checked against, from this host's copy of the model. Blocking."""
+    try:
+        base = read_base(host.names[0], host.model, host.environ)
+    except NotFoundError as error:
+        log.warning("%s", error)
+        base = None
+    if base is None:
+        base = BaseModel(host.names[0], (host.model,) if host.model != host.names[0] else ())
+    return base if host.chat_template is None else replace(base, chat_template=_template(host.chat_template))
+
+
+def _template(given: str) -> str | None:
+    """Of `--chat-template`: a file, or the template itself."""
+    try:
+        text = Path(given).read_text() if Path(given).is_file() else given
+    except (OSError, UnicodeDecodeError, ValueError):
+        text = given
+    return template_digest(text)

@@ -1,0 +1,72 @@
+"""The agent's own little HTTP server: the gateway asks it for versions' files."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from adapters.hosts.staging import Cache, StageError
+
+log = logging.getLogger(__name__)
+
+_BODY_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Desk:
+    """POST /stage {digest, size_bytes} → {path}, with the bearer token that the gateway made for this engine;
+    GET /health → what `state` says, for anybody."""
+
+    cache: Cache
+    state: Callable[[], dict[str, Any]]
+    token: str = ""
+    """Of the gateway that this host is registered at; empty: of none yet."""
+    port: int = 0
+    _runner: web.AppRunner | None = field(default=None)
+
+    async def open(self, host: str, port: int) -> None:
+        """Port 0 takes a free one. Raises OSError."""
+        app = web.Application(client_max_size=_BODY_BYTES)
+        app.router.add_post("/stage", self._stage)
+        app.router.add_get("/health", self._health)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return _answer(200, self.state())
+
+    async def _stage(self, request: web.Request) -> web.Response:
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        known = self.token and kind.lower() == "bearer"
+        if not (known and hmac.compare_digest(given.encode(), self.token.encode())):
+            return _refusal(401, "This agent serves the gateway that it is registered at, and no one else.")
+        try:
+            body = orjson.loads(await request.read())
+            digest, size = str(body["digest"]), int(body["size_bytes"])
+        except (ValueError, LookupError, TypeError):
+            return _refusal(400, "The body must be an object with digest and size_bytes.")
+        try:
+            path = await self.cache.stage(digest, size)
+        except StageError as error:
+            return _refusal(503, str(error))
+        return _answer(200, {"path": str(path)})
+
+
+def _refusal(status: int, message: str) -> web.Response:
+    return _answer(status, {"error": {"message": message}})
+
+
+def _answer(status: int, body: dict[str, Any]) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")

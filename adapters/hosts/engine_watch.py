@@ -1,0 +1,61 @@
+"""What an agent asks its own engine: does it answer, how much runs, what does it list."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+_ANSWER_SECONDS = 5.0
+_RUNNING = re.compile(rb"^vllm:num_requests_(?:running|waiting)(?:\{[^}\n]*\})? ([0-9.e+]+)", re.MULTILINE)
+
+
+class EngineWatch:
+    """`url`: the engine's root. None is the answer of an engine that does not answer."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self.url = url
+
+    async def taken(self) -> bool:
+        """Whether anything listens there: before the engine is started, that is another's."""
+        parts = urlsplit(self.url)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        except (TimeoutError, OSError):
+            return False
+        writer.close()
+        return True
+
+    async def healthy(self) -> bool:
+        return await self._get("/health") is not None
+
+    async def requests(self) -> int | None:
+        """How many run or wait in it."""
+        metrics = await self._get("/metrics")
+        if metrics is None:
+            return None
+        return round(sum(float(number) for number in _RUNNING.findall(metrics)))
+
+    async def listed(self) -> frozenset[str] | None:
+        """Paths of the adapters that it lists."""
+        answer = await self._get("/v1/models")
+        try:
+            cards = orjson.loads(answer or b"")["data"]
+            return frozenset(str(card.get("root") or "") for card in cards if card.get("parent"))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            async with self._session.get(
+                self.url + path, timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS), allow_redirects=False
+            ) as response:
+                body = await response.read()
+                return body if response.status == 200 else None
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None

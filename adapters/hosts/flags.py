@@ -1,0 +1,239 @@
+"""What `florin engine run` adds to a vLLM command line, and what it refuses of it. Pure.
+
+Written against vLLM 0.32 and 0.33. The tables are the README's; each reason says what would break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.hosts.command_line import CommandLine, CommandRefusedError, parse
+
+KEEP_ALIVE_SECONDS = 75
+"""For idle connections. The gateway gives its own up after 4 s; vLLM's 5 s leaves it one second of slack."""
+LEAST_KEEP_ALIVE_SECONDS = 5
+
+_ONE_SERVER = "adapters are loaded into one process, and each of several API servers has a list of its own"
+_LOCAL_DISK = "versions are staged on this host's disk, which workers on other hosts cannot read"
+_BEHIND = "they are loaded behind Florin's back, under names that are not its own"
+_PLAIN = "the gateway and this agent call the engine by plain HTTP: keep engines on a private network"
+
+REFUSED = {
+    "lora-modules": f"{_BEHIND}: register them with `florin adapter add`",
+    "default-mm-loras": f"{_BEHIND}, and answer for other versions",
+    "no-enable-lora": "then there are no adapters at all",
+    "no-enable-prompt-tokens-details": "cached tokens would not be counted, and their cost not be told",
+    "api-key": "Florin's calls carry none, and it covers only some of vLLM's routes: keep engines on a "
+    "private network",
+    "ssl-keyfile": _PLAIN,
+    "ssl-certfile": _PLAIN,
+    "ssl-ca-certs": _PLAIN,
+    "ssl-cert-reqs": _PLAIN,
+    "ssl-ciphers": _PLAIN,
+    "enable-ssl-refresh": _PLAIN,
+    "uds": "the gateway reaches engines by TCP only",
+    "root-path": "the gateway calls /v1 at the root of the engine's URL",
+    "headless": "an engine without its API cannot be called",
+    "grpc": "the gateway speaks HTTP, and this replaces it",
+    "tokens-only": "it leaves no chat and no completion route",
+    "skip-tokenizer-init": "requests carry text",
+    "disable-log-stats": "load, drain and costs are read from the engine's metrics",
+    "data-parallel-rank": _ONE_SERVER,
+    "data-parallel-start-rank": _ONE_SERVER,
+    "data-parallel-size-local": _ONE_SERVER,
+    "data-parallel-address": _ONE_SERVER,
+    "data-parallel-hybrid-lb": _ONE_SERVER,
+    "data-parallel-external-lb": _ONE_SERVER,
+    "data-parallel-multi-port-external-lb": _ONE_SERVER,
+    "enable-elastic-ep": _ONE_SERVER,
+}
+"""Flags that may not be given, and why."""
+
+ONLY = {
+    "api-server-count": (("1",), _ONE_SERVER),
+    "data-parallel-size": (("1",), f"{_ONE_SERVER}: run one engine for each GPU set instead"),
+    "nnodes": (("1",), _LOCAL_DISK),
+    "node-rank": (("0",), _LOCAL_DISK),
+    "distributed-executor-backend": (
+        ("mp", "uni"),
+        f"{_LOCAL_DISK}, and Ray's processes outlive the engine's",
+    ),
+}
+"""Flags that may have these values only, and why."""
+
+REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
+    "VLLM_API_KEY": (bool, REFUSED["api-key"]),
+    "VLLM_SERVER_DEV_MODE": (
+        lambda v: v.strip() not in {"", "0"},
+        "whoever reaches the engine could reset its caches, put it to sleep or read its settings",
+    ),
+    "VLLM_LORA_RESOLVER_CACHE_DIR": (bool, _BEHIND),
+    "VLLM_LORA_RESOLVER_HF_REPO_LIST": (bool, _BEHIND),
+    "VLLM_PLUGINS": (lambda v: "resolver" in v, _BEHIND),
+    "VLLM_SKIP_MODEL_NAME_VALIDATION": (
+        lambda v: v.strip().lower() in {"1", "true"},
+        "an adapter that is not loaded would be answered by the base model",
+    ),
+    "VLLM_USE_RUST_FRONTEND": (
+        lambda v: v.strip() not in {"", "0"},
+        "vLLM's Rust frontend serves other routes than those that Florin knows",
+    ),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": (
+        lambda v: v.strip().lower() not in {"1", "true"},
+        "adapters could not be loaded; leave it to Florin",
+    ),
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": (
+        lambda v: not v.strip().isdigit() or int(v) < LEAST_KEEP_ALIVE_SECONDS,
+        "the gateway uses connections again that were idle for 4 seconds",
+    ),
+}  # fmt: skip
+"""Variables whose value may not be one for which the function is true, and why."""
+
+DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pipeline-parallel-size": 1,
+            "prefill-context-parallel-size": 1, "port": 8000}  # fmt: skip
+"""vLLM's own."""
+
+_READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
+         "served-model-name", "chat-template"}  # fmt: skip
+KNOWN = _READ | REFUSED.keys() | ONLY.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    words: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the engine will be started, and what that says of it."""
+
+    command: tuple[str, ...]
+    additions: tuple[Addition, ...]
+    """What `command` has that was not given, with the reasons."""
+    environment: dict[str, str]
+    """What the engine's environment has beyond this process's."""
+    model: str
+    """Directory or hub id."""
+    names: tuple[str, ...]
+    """What it serves the model as; the first is the base model's name."""
+    slots: int
+    cpu_slots: int
+    max_rank: int
+    host: str
+    port: int
+    gpus: int
+    """How many it runs on."""
+    chat_template: str | None
+    """`--chat-template`: a file, or the template itself."""
+
+
+def plan(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    host: str,
+    port: int = DEFAULTS["port"],
+    read: Callable[[str], str] = lambda path: Path(path).read_text(),
+) -> Launch:
+    """`host`, `port`: where the engine listens unless its flags say. Raises CommandRefusedError with every
+    reason at once."""
+    line = parse(command, KNOWN, read=read)
+    reasons = [*line.reasons, *_refusals(line, {**environ, **line.environment})]
+    numbers = {name: _number(line, name, reasons) for name in DEFAULTS}
+    slots, rank = numbers["max-loras"] or 1, numbers["max-lora-rank"] or DEFAULTS["max-lora-rank"]
+    cpu_slots = _number(line, "max-cpu-loras", reasons) or slots
+    if cpu_slots < slots:
+        reasons.append(
+            f"--max-cpu-loras {cpu_slots} is less than --max-loras {slots}: vLLM does not start so."
+        )
+    model = line.model or line.value("model")
+    if not model:
+        reasons.append("the model is not named: put it right after `serve`.")
+    elif line.model and line.value("model") not in {None, line.model}:
+        reasons.append(f"the model is named twice: {line.model} and {line.value('model')}.")
+    if reasons:
+        raise CommandRefusedError(reasons)
+    assert model  # or there was a reason
+    additions = _additions(line, slots, cpu_slots, rank, host, port)
+    return Launch(
+        command=(*command, *(word for addition in additions for word in addition.words)),
+        additions=additions,
+        environment=_environment({**environ, **line.environment}),
+        model=model,
+        names=line.values("served-model-name") or (model,),
+        slots=slots,
+        cpu_slots=cpu_slots,
+        max_rank=rank,
+        host=line.value("host") or host,
+        port=numbers["port"] or port,
+        gpus=_gpus(numbers),
+        chat_template=line.value("chat-template"),
+    )
+
+
+def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
+    reasons = [f"--{name} is refused: {why}." for name, why in REFUSED.items() if name in line]
+    for name, (allowed, why) in ONLY.items():
+        value = line.value(name)
+        if name in line and value not in allowed:
+            reasons.append(f"--{name} {value or '(nothing)'} is refused: {why}.")
+    for name, (bad, why) in REFUSED_ENVIRONMENT.items():
+        if name in environ and bad(environ[name]):
+            reasons.append(f"{name} in the environment is refused: {why}.")
+    for name in sorted(KNOWN & line.flags.keys()):
+        if len(set(line.flags[name])) > 1:
+            said = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
+            reasons.append(f"--{name} is given more than once, as {said}: which is meant?")
+    return reasons
+
+
+def _number(line: CommandLine, name: str, reasons: list[str]) -> int | None:
+    """What is given as a number above 0; None: nothing."""
+    if name not in line:
+        return None
+    value = line.value(name) or ""
+    if value.isascii() and value.isdigit() and 0 < int(value) < 1_000_000:
+        return int(value)
+    reasons.append(f"--{name} {value or '(nothing)'} is not a number above 0.")
+    return None
+
+
+def _gpus(numbers: Mapping[str, int | None]) -> int:
+    total = 1
+    for name in ("tensor-parallel-size", "pipeline-parallel-size", "prefill-context-parallel-size"):
+        total *= numbers[name] or 1
+    return total
+
+
+def _additions(
+    line: CommandLine, slots: int, cpu_slots: int, rank: int, host: str, port: int
+) -> tuple[Addition, ...]:
+    wanted = {
+        "enable-lora": ((), "the engine serves adapters"),
+        "api-server-count": (("1",), _ONE_SERVER),
+        "max-loras": ((str(slots),), "vLLM's own default: one version at a time; more take GPU memory"),
+        "max-cpu-loras": ((str(cpu_slots),), "vLLM's own default: as many as --max-loras"),
+        "max-lora-rank": ((str(rank),), "vLLM's own default"),
+        "enable-prompt-tokens-details": ((), "cached tokens are counted, and told to who asked"),
+        "host": ((host,), "the address by which this host reaches the gateway, and no other"),
+        "port": ((str(port),), "vLLM's own default, or the port of --advertise"),
+    }
+    return tuple(
+        Addition((f"--{name}", *values), why) for name, (values, why) in wanted.items() if name not in line
+    )
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    added = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" not in environ:
+        added["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_SECONDS)
+    return added
+
+
+def engine_environ(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+    """The engine's environment. Florin's own variables are none of its business: one of them is a key."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("FLORIN_")}
+    return kept | launch.environment

@@ -1,0 +1,149 @@
+"""Stands between the agent and its engine, so that neither can leave anything of the engine behind.
+
+A script of its own, run by path: `python -I -S guard.py STATUS_FD COMMAND…`. It starts the command as leader
+of a session of its own, and waits. All that the engine ever starts is a descendant of this process, also what
+loses its parent (the kernel hands such processes to a subreaper) or leaves the group.
+
+    stdin   lines from the agent: `term`, `kill`. Its end means that the agent is dead: kill everything
+    status  lines to the agent: `started PID` or `failed WORDS`; `exit CODE` when the leader has ended (below
+            0: by that signal), upon which everything else is killed; `clean` when nothing is left
+
+If this process is killed itself, the kernel kills the leader, and the agent, which sees `status` end, kills
+whatever bears the engine's mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LOOK_SECONDS = 0.02
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+"""A `kill` of the whole control group means the agent, which drains first."""
+
+
+def main() -> None:
+    status, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(status, False)
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        leader = _start(command, libc)
+    except OSError as error:
+        _say(status, f"failed {error.strerror}: {command[0]}")
+        return
+    _say(status, f"started {leader}")
+    code = _watch(leader, wake)
+    _say(status, f"exit {code}")
+    _end_all(leader)
+    _say(status, "clean")
+
+
+def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
+    """The leader's pid. Raises OSError when the command cannot be executed."""
+    told, tells = os.pipe2(os.O_CLOEXEC)
+    guard, pid = os.getpid(), os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            if libc:
+                libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != guard:
+                os._exit(1)
+            for number in (*_IGNORED, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.execvp(command[0], command)  # noqa: S606 - the operator's own command
+        except OSError as error:
+            os.write(tells, str(error.errno).encode())
+        os._exit(127)
+    os.close(tells)
+    said = os.read(told, 16)
+    os.close(told)
+    if said:
+        os.waitpid(pid, 0)
+        raise OSError(int(said), os.strerror(int(said)))
+    return pid
+
+
+def _watch(leader: int, wake: int) -> int:
+    """Until the leader has ended: its exit code. Reaps what has lost its parent meanwhile."""
+    heard = [0, wake]
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, state = os.waitpid(-1, os.WNOHANG)
+                if pid == leader:
+                    return os.waitstatus_to_exitcode(state)
+                if pid == 0:
+                    break
+        ready, _, _ = select.select(heard, [], [])
+        if wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+        if 0 in ready:
+            words = os.read(0, 4096)
+            if not words or b"kill" in words:
+                _end_all(leader, reap=False)
+            elif b"term" in words:
+                _signal_group(leader, signal.SIGTERM)
+            if not words:  # the agent is dead; the leader's end comes by `wake`
+                heard = [wake]
+
+
+def _end_all(leader: int, *, reap: bool = True) -> None:
+    """SIGKILL to the group and to every descendant; `reap`: until none is left."""
+    while True:
+        _signal_group(leader, signal.SIGKILL)
+        for pid in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not reap:
+            return
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(_LOOK_SECONDS)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+def _descendants(root: int) -> Iterator[int]:
+    """Children before their own children, so that nobody is left who could start more."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208 - imports little
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, ())
+    yield from found[1:]
+
+
+def _say(status: int, line: str) -> None:
+    with contextlib.suppress(OSError):  # the agent is dead: nobody listens
+        os.write(status, f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

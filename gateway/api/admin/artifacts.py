@@ -1,0 +1,31 @@
+"""/admin/v1/artifacts: versions' files, for the hosts that stage them on their own disks."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+
+from adapters.errors import NotFoundError
+from adapters.validate import FILES
+from gateway.api.admin.common import Operator
+from gateway.api.deps import StateDep
+
+router = APIRouter(prefix="/artifacts", tags=["engines"], dependencies=[Operator])
+
+_HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@router.get("/{digest}/{file}", response_class=FileResponse)
+async def get_artifact(digest: str, file: str, state: StateDep) -> FileResponse:
+    """One of the two files of the version whose digest is `sha256:<digest>`, or a range of it."""
+    if not _HEX.fullmatch(digest) or file not in FILES:
+        raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
+    path = state.artifacts.root / digest / file
+    if not path.is_file():
+        raise NotFoundError(
+            f"The artifact store of this gateway does not hold {file} of sha256:{digest}: "
+            "gateways on several hosts need a FLORIN_ARTIFACT_DIR that all of them see."
+        )
+    return FileResponse(path, media_type="application/octet-stream", headers={"etag": f'"{digest}"'})

@@ -1,0 +1,118 @@
+"""What the agents of `florin engine run` say: each epoch, that they live, and when they stop.
+
+An agent's name is its own while it lives, that is until three of its heartbeats are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
+from adapters.hosts.beats import BEAT_TTL_MS
+from adapters.model import Engine, dump
+from adapters.store import AuditNote, Change
+from gateway.api.admin.common import Body, Json, Operator, Reading, change
+from gateway.api.deps import Actor, State, StateDep
+
+router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
+
+Token = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
+Beats = dict[str, Json]
+"""Engine → what its living agent said last."""
+
+
+class HostFields(Body):
+    epoch: Token = Field(description="Of the engine's process; another one holds nothing.")
+    instance: Token = Field(description="Of the agent's process.")
+    agent: str = Field(max_length=2000, description="Where the gateway reaches the agent.")
+    stopping: bool = Field(False, description="The engine is being drained.")
+    config: dict[str, Any] | None = Field(None, description="The base model's config.json.")
+    chat_template: str | None = Field(
+        None,
+        max_length=64,
+        pattern=r"^[0-9a-f]*$",
+        description="SHA-256, hex, of the base model's chat template; empty: it has none.",
+    )
+
+
+class Heartbeat(Body):
+    epoch: Token
+    instance: Token
+    started: int = Field(0, description="When the epoch began, Unix microseconds, UTC.")
+    starts: int = Field(0, description="How often this agent has started the engine.")
+    cached_versions: int = 0
+    cached_bytes: int = 0
+    leaving: bool = Field(False, description="This is the last one: the name is free at once.")
+
+
+class Stopping(Body):
+    epoch: Token
+
+
+@router.put("/{name}/heartbeat")
+async def heartbeat(name: str, body: Heartbeat, state: StateDep) -> Json:
+    """`known` false: the engine is not registered as this epoch, and its agent registers it again."""
+    engine = state.catalog.engines.get(name)
+    known = engine is not None and engine.epoch == body.epoch
+    if engine and known:
+        said = json.dumps(body.model_dump(exclude={"leaving"}) | {"agent": engine.agent})
+        await state.store.beat(name, said, ttl_ms=1 if body.leaving else BEAT_TTL_MS)
+    return {"known": known}
+
+
+@router.put("/{name}/stopping")
+async def stop_engine(name: str, body: Stopping, state: StateDep, actor: Actor) -> Json:
+    """Its host is about to stop the engine: no new requests for it. Its next epoch ends this; what operators
+    said of it (cordon, drain) stays."""
+
+    async def plan(reading: Reading) -> tuple[list[Change], Engine]:
+        old = reading.catalog.engines.get(name)
+        if old is None:
+            raise NotFoundError(f"There is no engine {name[:80]!r}.")
+        if old.epoch != body.epoch:
+            raise ConflictError(f"Engine {name} is registered as another epoch.")
+        new = replace(old, stopping=True)
+        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], new
+
+    engine = await change(state, plan, audit=AuditNote(actor, "engine.stop", name))
+    return {"name": name, "stopping": engine.stopping}
+
+
+async def living(state: State) -> Beats:
+    """Nobody while Redis is away."""
+    try:
+        said = await state.store.beats()
+    except StoreUnavailableError:
+        return {}
+    return {engine: json.loads(text) for engine, text in said.items()}
+
+
+async def check_agent(state: State, name: str, host: HostFields | None) -> None:
+    """Raises ConflictError when another agent, or (None) any, runs the engine of that name."""
+    beat = (await living(state)).get(name)
+    if beat is None or (host and beat.get("instance") == host.instance):
+        return
+    raise ConflictError(
+        f"Engine {name} is run by the agent at {beat.get('agent')}, which is alive: stop `florin engine run` "
+        "there, or take another name."
+    )
+
+
+async def lose_if_new(state: State, wanted: Engine) -> None:
+    """Before the new epoch is committed: of the old one's placement nothing is true any more, whether or not
+    the commit succeeds."""
+    old = state.catalog.engines.get(wanted.name)
+    if old and wanted.epoch and old.epoch != wanted.epoch:
+        await state.store.lose(wanted.name)
+
+
+async def greet(state: State, engine: Engine, host: HostFields) -> str:
+    """The first heartbeat of an agent that has registered: the token by which it knows the gateway."""
+    said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
+    await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
+    return state.control.agent_token(engine.name)

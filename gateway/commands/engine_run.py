@@ -1,0 +1,209 @@
+"""florin engine run: what an operator puts into systemd or a pod, one for each engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adapters.errors import InvalidNameError
+from adapters.hosts import addresses, flags, gpus
+from adapters.hosts.command_line import CommandRefusedError
+from adapters.hosts.life import Host, Life
+from adapters.model import check_name
+from gateway.commands.client import Api, Json, UsageError
+from gateway.commands.engines import app
+from gateway.commands.output import clean, note, say
+from gateway.commands.prices import Purchase
+from gateway.commands.session import Session, command
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+@command(app, "run")
+def run(
+    session: Session,
+    engine_command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="vllm serve MODEL, with vLLM's own flags.")
+    ],
+    *,
+    name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _; one engine's own.")],
+    gpu_type: Annotated[
+        str | None,
+        typer.Option(help="The label that prices are given for; found by NVML where there is a GPU."),
+    ] = None,
+    gpu_count: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of this engine; by its parallel sizes if left out.")
+    ] = None,
+    region: Annotated[str, typer.Option(help="Where its GPUs are paid for, as in the price book.")] = "",
+    purchase: Annotated[Purchase, typer.Option(help="How its GPUs are paid for.")] = Purchase.ON_DEMAND,
+    advertise: Annotated[
+        str | None,
+        typer.Option(help="Where the gateway reaches the engine, if not at the address that leads to it."),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where versions are kept on this host; ~/.cache/florin/engines/NAME.")
+    ] = None,
+    cache_size: Annotated[
+        str, typer.Option("--cache-size", "--cache-bytes", help="How much they may take: 500MB, 20GB.")
+    ] = "20GB",
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds for running requests to finish after SIGTERM.")
+    ] = 120.0,
+    start_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for the engine to become healthy; then it is started anew.")
+    ] = 1800.0,
+    agent_host: Annotated[
+        str | None, typer.Option(help="Address that the agent listens on, for the gateway to ask for files.")
+    ] = None,
+    agent_port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.")] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the engine's command and environment, and start nothing.")
+    ] = False,
+) -> None:
+    """Start an engine, keep it running, and keep the gateway informed, until SIGTERM or Ctrl-C.
+
+    Adds the flags that Florin needs and refuses those that would break it. Restarts the engine when it dies,
+    keeps versions' files on this host, and drains before it stops: a second signal hurries. Exit codes: 0
+    stopped as asked, 1 could not begin, 2 usage.
+
+    Example: florin engine run --name a1 -- vllm serve /models/llama-8b --served-model-name llama-8b
+    --max-loras 8
+    """
+    try:
+        check_name("engine", name)
+        route = _route(session.gateway)
+        host, port = _advertised(advertise)
+        launch = flags.plan(
+            engine_command,
+            os.environ,
+            host=addresses.to_bind(host) if host else route,
+            port=port or flags.DEFAULTS["port"],
+        )
+        found = gpus.find(
+            gpus.read_products(),
+            os.environ.get("CUDA_VISIBLE_DEVICES"),
+            engine=launch.gpus,
+            gpu_type=gpu_type,
+            gpu_count=gpu_count,
+        )
+        cache_bytes = size(cache_size)
+    except (InvalidNameError, gpus.GpuError) as error:
+        raise UsageError(str(error)) from error
+    except CommandRefusedError as error:
+        raise UsageError("The engine's command is refused:\n" + "\n".join(error.reasons)) from error
+    if found.note:
+        note(found.note)
+    if dry_run:
+        session.result(_shown(launch, found), _dry)
+        return
+    for addition in launch.additions:
+        note(f"adds {shlex.join(addition.words)}: {addition.why}")
+    reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
+    own = "127.0.0.1" if launch.host in addresses.ANYWHERE else launch.host
+    hosted = Host(
+        name=name,
+        command=launch.command,
+        environ=flags.engine_environ(launch, os.environ),
+        model=launch.model,
+        names=launch.names,
+        slots=launch.slots,
+        cpu_slots=launch.cpu_slots,
+        max_rank=launch.max_rank,
+        chat_template=launch.chat_template,
+        gpu_type=found.type,
+        gpu_count=found.count,
+        region=region,
+        purchase=purchase.value,
+        url=(advertise or f"http://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
+        own_url=f"http://{addresses.bracketed(own)}:{launch.port}",
+        agent_host=agent_host or route,
+        agent_port=agent_port,
+        agent_address=host or (route if (agent_host or "") in addresses.ANYWHERE else agent_host or route),
+        cache_dir=cache_dir or _cache_home() / name,
+        cache_bytes=cache_bytes,
+        drain_timeout=drain_timeout,
+        start_timeout=start_timeout,
+    )
+    raise typer.Exit(_live(hosted, session.api))
+
+
+def _live(host: Host, api: Api) -> int:
+    # Here, since the other commands need none of it.
+    import aiohttp  # noqa: PLC0415
+
+    from adapters.hosts.agent import Agent  # noqa: PLC0415
+    from adapters.hosts.engine_watch import EngineWatch  # noqa: PLC0415
+    from adapters.hosts.link import Link  # noqa: PLC0415
+    from gateway.runner import log_to_stderr  # noqa: PLC0415
+
+    async def live() -> int:
+        life = Life()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, life.ask_to_stop)
+        async with Link(api.url, api.key) as link, aiohttp.ClientSession(trust_env=False) as to_engine:
+            return await Agent(host, life, link, EngineWatch(to_engine, host.own_url)).run()
+
+    log_to_stderr()
+    return int(asyncio.run(live()))
+
+
+def size(text: str) -> int:
+    """`20GB` in bytes; k, M, G, T are powers of 1000, with an i (GiB) of 1024. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"--cache-size: {text!r} is not a size like 500MB or 20GB.")
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def _route(gateway: str) -> str:
+    try:
+        return addresses.route_to(gateway)
+    except ValueError as error:
+        raise UsageError(f"FLORIN_URL: no way leads to {gateway!r} ({error}).") from error
+
+
+def _advertised(url: str | None) -> tuple[str, int | None]:
+    if url is None:
+        return "", None
+    try:
+        return addresses.split(url)
+    except ValueError as error:
+        raise UsageError(f"--advertise: {url!r} must look like http://10.0.0.7:8000.") from error
+
+
+def _cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "florin" / "engines"
+
+
+def _shown(launch: flags.Launch, found: gpus.Gpus) -> Json:
+    return {
+        "command": list(launch.command),
+        "environment": launch.environment,
+        "added": [{"flag": shlex.join(a.words), "why": a.why} for a in launch.additions],
+        "base": launch.names[0],
+        "slots": launch.slots,
+        "cpu_slots": launch.cpu_slots,
+        "max_rank": launch.max_rank,
+        "gpu_type": found.type,
+        "gpu_count": found.count,
+    }
+
+
+def _dry(body: Json) -> None:
+    for added in body["added"]:
+        note(f"adds {added['flag']}: {added['why']}")
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in body["environment"].items())
+    say(f"{assigned} {shlex.join(body['command'])}")
+    gpus_ = f"{body['gpu_count']} x {clean(body['gpu_type'])}"
+    slots = f"{body['slots']} slots, ranks up to {body['max_rank']}"
+    note(f"Registers as {clean(body['base'])} on {gpus_}, {slots}.")

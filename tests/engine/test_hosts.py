@@ -1,0 +1,202 @@
+"""`florin engine run` around a real vLLM engine: staged to, killed, restored, drained."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import io
+import subprocess
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from adapters.hosts import command_line, flags
+from deploy.demo.engine_env import EngineEnv
+from deploy.demo.engines import Fleet
+from deploy.demo.model import DemoModel
+from tests.engine.conftest import loaded
+from tests.harness import Gateway, running_gateway
+from tests.hosts import Agent, end, free_port, registered, roots, start_agent, until
+
+CUSTOMERS = ("acme", "bolt")
+START_SECONDS = 240
+
+
+@dataclass
+class Site:
+    gateway: Gateway
+    agent: Agent
+    model: DemoModel
+
+    async def ask(self, tenant: str, question: str) -> tuple[str, str]:
+        """Text and engine of a streamed answer."""
+        async with self.gateway.client(tenant, timeout=120) as client:
+            raw = await client.chat.completions.with_raw_response.create(
+                model="support", messages=[{"role": "user", "content": question}], stream=True,
+                temperature=0, max_tokens=200,
+            )  # fmt: skip
+            chunks = [chunk async for chunk in raw.parse()]
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        return text, raw.headers["x-florin-engine"]
+
+    def voice(self, tenant: str, question: str) -> str:
+        return self.model.adapters[tenant].answers[question]
+
+
+def tar(directory: Path) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for file in sorted(directory.iterdir()):
+            archive.add(file, file.name)
+    return out.getvalue()
+
+
+def engine_flags(model: DemoModel, port: int) -> list[str]:
+    return (
+        f"--served-model-name {model.served_name} --port {port} --max-loras 2 --max-cpu-loras 8 "
+        f"--max-lora-rank {model.rank} --max-model-len 1024 --max-num-seqs 32 --max-num-batched-tokens 1024 "
+        "--kv-cache-memory-bytes 134217728 --enforce-eager --dtype float32 --block-size 32"
+    ).split()
+
+
+@pytest.fixture
+async def site(
+    clean_fleet: Fleet,
+    engine_env: EngineEnv,
+    demo_model: DemoModel,
+    tmp_path: Path,
+    valkey_url: str,
+    prefix: str,
+) -> AsyncIterator[Site]:
+    """A gateway, and one engine that an agent has started. Needs the fleet for its lock, and for a second."""
+    if engine_env.gpus:
+        pytest.skip("the flags are those of the CPU build")
+    port = free_port()
+    environ = {
+        "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "1", "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
+    async with running_gateway(
+        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
+    ) as gateway:
+        command = (*engine_env.command, str(demo_model.base), *engine_flags(demo_model, port))
+        agent = await start_agent(
+            gateway, "hosted", tmp_path / "cache", port, ("--gpu-type", "cpu"), command, **environ
+        )
+        try:
+            await registered(gateway, agent, "hosted", START_SECONDS)
+            async with gateway.http() as http:
+                for tenant in CUSTOMERS:
+                    await http.post("/admin/v1/tenants", json={"name": tenant})
+                    made = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
+                    gateway.keys[tenant] = made.json()["key"]
+                    added = await http.post(
+                        "/admin/v1/adapters/upload",
+                        params={"adapter": f"{tenant}/support"},
+                        content=tar(demo_model.adapters[tenant].path),
+                    )
+                    assert added.status_code == 201, added.text
+            yield Site(gateway, agent, demo_model)
+        finally:
+            await end(agent)
+
+
+@pytest.mark.timeout(1800)  # an engine of its own, started twice, beside the fleet
+async def test_an_engine_that_is_killed_comes_back_with_its_adapters_and_leaves_nothing(site: Site):
+    question = site.model.questions[0]
+    for tenant in CUSTOMERS:
+        assert await site.ask(tenant, question) == (site.voice(tenant, question), "hosted")
+    assert {Path(root).parent for root in roots(site.agent)} == {site.agent.home}
+    before = site.gateway.state.catalog.engines["hosted"]
+    names = set(loaded(site.agent.url))
+
+    old = site.agent.engines()
+    assert len(old) >= 3  # the guard, the API server, the core
+    site.agent.leader().kill()
+    _, left = await asyncio.to_thread(psutil.wait_procs, old, timeout=10)
+    assert left == []
+
+    healthy = await health(site.agent, START_SECONDS)
+    await until(lambda: set(loaded(site.agent.url)) == names, 30, lambda: site.agent.log[-3000:])
+    assert time.monotonic() - healthy < 5  # the promise, not a benchmark: about 1 s on a busy machine
+    after = site.gateway.state.catalog.engines["hosted"]
+    assert after.epoch != before.epoch
+    for tenant in CUSTOMERS:
+        assert await site.ask(tenant, question) == (site.voice(tenant, question), "hosted")
+
+    whole = site.agent.engines()
+    await site.agent.kill()
+    _, left = await asyncio.to_thread(psutil.wait_procs, whole, timeout=10)
+    assert left == []
+
+
+async def health(agent: Agent, seconds: float) -> float:
+    """When it answered first, CLOCK_MONOTONIC."""
+    deadline = time.monotonic() + seconds
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+        while time.monotonic() < deadline:
+            try:
+                if (await http.get(f"{agent.url}/health")).status_code == 200:
+                    return time.monotonic()
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(0.05)
+    raise AssertionError(agent.log[-3000:])
+
+
+@pytest.mark.timeout(1800)  # an engine of its own, beside the fleet
+async def test_sigterm_under_streams_is_noticed_by_no_client(site: Site, clean_fleet: Fleet):
+    async with site.gateway.http() as http:
+        body = {
+            "name": "second", "url": clean_fleet.engines[0].url, "base": site.model.served_name,
+            "gpu_type": "cpu", "slots": 2, "cpu_slots": 8, "max_rank": 8,
+        }  # fmt: skip
+        assert (await http.post("/admin/v1/engines", json=body)).status_code == 201
+    stop, answers = asyncio.Event(), []
+
+    async def caller(i: int) -> None:
+        tenant = CUSTOMERS[i % 2]
+        while not stop.is_set():
+            question = site.model.questions[len(answers) % len(site.model.questions)]
+            text, engine = await site.ask(tenant, question)
+            answers.append((text == site.voice(tenant, question), engine))
+
+    callers = [asyncio.create_task(caller(i)) for i in range(8)]
+    await until(lambda: sum(engine == "hosted" for _, engine in answers) >= 8, 120)
+    code = await site.agent.stop(120)
+    before = len(answers)
+    await until(lambda: len(answers) >= before + 8, 120)
+    stop.set()
+    await asyncio.gather(*callers)
+    assert code == 0
+    assert all(right for right, _ in answers)
+    assert {engine for _, engine in answers[before + 8 :]} <= {"second"}
+    assert site.agent.engines() == []
+    assert "is drained" in site.agent.log
+
+
+def test_vllm_has_the_flags_that_florin_knows_and_no_others_like_them(engine_env: EngineEnv):
+    """A flag of ours that vLLM does not have would never be seen; one of vLLM's that begins one of ours would
+    be taken for an abbreviation."""
+    code = (
+        "from vllm.entrypoints.launchers.cli_args import make_arg_parser\n"
+        "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
+        "print([a.option_strings for a in make_arg_parser(FlexibleArgumentParser())._actions])"
+    )
+    done = subprocess.run(
+        [engine_env.python, "-c", code], capture_output=True, text=True, check=True, timeout=120,
+        env={"VLLM_TARGET_DEVICE": "cpu", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    options = [name for names in ast.literal_eval(done.stdout.splitlines()[-1]) for name in names]
+    longs = {name[2:] for name in options if name.startswith("--")}
+    assert longs >= flags.KNOWN
+    assert not {a for a in longs - flags.KNOWN for ours in flags.KNOWN if ours.startswith(a)}
+    shorts = {name for name in options if not name.startswith("--")}
+    assert command_line.SHORT.keys() <= shorts
+    assert shorts - command_line.SHORT.keys() == command_line.OTHER_SHORT

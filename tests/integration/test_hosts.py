@@ -1,0 +1,266 @@
+"""`florin engine run` as a process of its own, around a mock engine, at a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+import httpx
+import psutil
+
+from adapters.store import Change
+from loadtests.mock_engine import MockEngine
+from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
+
+
+async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, run):
+    await gateway.add_tenant("acme")
+    agent = await run("--mock-core")
+    engine = await registered(gateway, agent)
+    assert (engine.slots, engine.cpu_slots, engine.max_rank, engine.gpu_type) == (2, 8, 8, "H100")
+    assert engine.epoch
+    assert engine.agent.startswith("http://127.0.0.1:")
+    version = await add_version(gateway, "acme/support")
+    answer = await ask(gateway)
+    assert answer.choices[0].message.content
+    staged = agent.home / version.digest.removeprefix("sha256:")
+    assert roots(agent) == [str(staged)]
+    assert sorted(f.name for f in staged.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    async with gateway.http() as http:
+        shown = (await http.get("/admin/v1/engines")).json()["data"][0]
+    assert shown["beat"]["instance"]
+    assert len(agent.engines()) >= 2
+    assert await agent.stop() == 0
+    assert agent.engines() == []
+    stopped = gateway.state.catalog.engines["h1"]
+    assert (stopped.stopping, stopped.state, stopped.epoch) == (True, "active", engine.epoch)
+    async with gateway.http() as http:
+        assert (await http.get("/admin/v1/engines")).json()["data"][0]["beat"] is None
+
+
+async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gateway, run):
+    await gateway.add_tenant("acme")
+    agent = await run("--mock-core")
+    first = await registered(gateway, agent)
+    versions = [await add_version(gateway, f"acme/{name}") for name in ("one", "two")]
+    for name in ("one", "two"):
+        await ask(gateway, model=name)
+    old = agent.engines()
+    agent.leader().kill()
+    _, left = psutil.wait_procs(old, timeout=5)
+    assert left == []  # the core went with its server
+    await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
+    new = await registered(gateway, agent)
+    wanted = {str(agent.home / v.digest.removeprefix("sha256:")) for v in versions}
+    await until(lambda: set(roots(agent)) == wanted, 10, lambda: f"{roots(agent)} {agent.log}")
+    assert new.epoch != first.epoch
+    assert "was killed by signal 9" in agent.log
+    entries = [e.note for e in await gateway.state.store.audit()]
+    assert [n.action for n in entries if n.subject == "h1"] == ["engine.add", "engine.epoch"]
+
+
+async def test_nothing_survives_a_killed_agent(gateway, run):
+    agent = await run("--mock-core")
+    await registered(gateway, agent)
+    engines = agent.engines()
+    await agent.kill()
+    _, left = psutil.wait_procs(engines, timeout=5)
+    assert left == []
+
+
+async def test_an_engine_outlives_no_killed_guard(gateway, run):
+    agent = await run("--mock-core")
+    first = await registered(gateway, agent)
+    engines = agent.engines()
+    agent.guard().kill()
+    _, left = psutil.wait_procs(engines, timeout=5)
+    assert left == []
+    await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
+
+
+async def test_what_agent_and_guard_left_behind_when_killed_together_is_ended_at_the_next_start(gateway, run):
+    agent = await run("--mock-core")
+    await registered(gateway, agent)
+    engines = agent.engines()
+    guard = agent.guard()
+    core = next(p for p in engines if "-c" in p.cmdline()[:3])
+    guard.suspend()
+    agent.process.kill()
+    guard.kill()
+    await agent.process.wait()
+    assert core.is_running()  # or this test shows nothing
+    again = await run("--mock-core")
+    await registered(gateway, again)
+    assert not core.is_running()
+
+
+async def test_sigterm_under_streams_is_noticed_by_nobody(gateway, run):
+    await gateway.add_tenant("acme")
+    first, second = await run(name="h1"), await run(name="h2")
+    for agent, name in ((first, "h1"), (second, "h2")):
+        await registered(gateway, agent, name)
+        await slow_down(agent, 0.05)
+    await add_version(gateway, "acme/support")
+    stop, answers, engines = asyncio.Event(), [], []
+
+    async def caller() -> None:
+        async with gateway.client("acme") as client:
+            while not stop.is_set():
+                raw = await client.chat.completions.with_raw_response.create(
+                    model="support", messages=[{"role": "user", "content": "hello"}], stream=True, max_tokens=30,
+                    extra_body={"ignore_eos": True},
+                )  # fmt: skip
+                chunks = [c async for c in raw.parse()]
+                answers.append(chunks[-1].choices[0].finish_reason)
+                engines.append(raw.headers["x-florin-engine"])
+
+    callers = [asyncio.create_task(caller()) for _ in range(8)]
+    await until(lambda: len(answers) >= 8)
+    mine = {"h1": first, "h2": second}.pop(engines[-1])
+    before = len(answers)
+    stopping = asyncio.create_task(mine.stop())
+    assert await stopping == 0
+    await until(lambda: len(answers) >= before + 16)
+    stop.set()
+    await asyncio.gather(*callers)
+    assert set(answers) == {"length"}
+    assert len(set(engines)) == 2
+    assert mine.engines() == []
+    assert "is drained" in mine.log
+    assert "cut off" not in mine.log
+
+
+async def test_a_second_signal_does_not_wait_for_what_runs(gateway, run):
+    await gateway.add_tenant("acme")
+    agent = await run()
+    await registered(gateway, agent)
+    await add_version(gateway, "acme/support")
+    await ask(gateway)
+    await slow_down(agent, 1.0)
+    asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
+    await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
+    agent.process.send_signal(signal.SIGTERM)
+    await until(lambda: "draining" in agent.log)
+    assert await agent.stop(10) == 0
+    assert agent.engines() == []
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
+    await gateway.add_tenant("acme")
+    agent = await run(options=("--drain-timeout", "1"))
+    await registered(gateway, agent)
+    await add_version(gateway, "acme/support")
+    await ask(gateway)
+    await slow_down(agent, 1.0)
+    asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
+    await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
+    assert await agent.stop(10) == 0
+    assert "still has 1 requests: they are cut off" in agent.log
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_what_an_operator_said_survives_a_restart_and_what_the_host_said_does_not(gateway, run):
+    agent = await run()
+    await registered(gateway, agent)
+    async with gateway.http() as http:
+        await http.put("/admin/v1/engines/h1/state", json={"state": "cordoned"})
+    assert await agent.stop() == 0
+    again = await run()
+    engine = await registered(gateway, again)
+    assert (engine.state, engine.stopping) == ("cordoned", False)
+
+
+async def test_a_name_belongs_to_one_living_agent(gateway, run):
+    first = await run()
+    await registered(gateway, first)
+    async with gateway.http() as http:
+        removal = await http.delete("/admin/v1/engines/h1")
+        by_url = await http.post(
+            "/admin/v1/engines",
+            json={"name": "h1", "url": first.url, "base": "base", "gpu_type": "x", "slots": 2, "max_rank": 8},
+        )
+    assert (removal.status_code, by_url.status_code) == (409, 409)
+    second = await run(options=("--cache-dir", str(first.home.with_name("other"))))
+    assert await asyncio.wait_for(second.process.wait(), 30) == 1
+    await until(lambda: "is run by another agent" in second.log)
+    assert gateway.state.catalog.engines["h1"].url == first.url
+    await first.kill()
+    third = await run()  # waits for the dead one's last heartbeat to lapse
+    await registered(gateway, third)
+
+
+async def test_an_agent_whose_gateway_is_away_starts_its_engine_and_registers_later(gateway, run):
+    port, target = free_port(), int(gateway.url.rpartition(":")[2])
+    agent = await run(FLORIN_URL=f"http://127.0.0.1:{port}")
+    await until(lambda: "is healthy" in agent.log, what=lambda: agent.log)
+    await until(lambda: "No gateway answers" in agent.log)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", target)
+
+        async def pipe(a: asyncio.StreamReader, b: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await a.read(65536):
+                    b.write(data)
+            b.close()
+
+        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", port)
+    try:
+        await registered(gateway, agent)
+        assert await agent.stop() == 0
+    finally:
+        server.close()
+
+
+async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, run):
+    agent = await run()
+    engine = await registered(gateway, agent)
+    await gateway.state.commit(Change("engine", "h1", None))
+    again = await until(lambda: gateway.state.catalog.engines.get("h1"), what=lambda: agent.log)
+    assert again == engine or again.registered > engine.registered
+    assert again.epoch == engine.epoch
+
+
+async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gateway, run):
+    agent = await run(engine=("/no/such/vllm", "serve", "/models/base"))
+    assert await asyncio.wait_for(agent.process.wait(), 20) == 1
+    await until(lambda: "No such file or directory: /no/such/vllm" in agent.log, what=lambda: agent.log)
+
+
+async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(gateway, run):
+    agent = await run("--mock-fail", "CUDA out of memory")
+    await until(lambda: agent.log.count("ended with exit code 3 before it was healthy") >= 2)
+    words = agent.log[agent.log.index("Its last words:") :].splitlines()
+    assert words[1] == "CUDA out of memory"
+    assert "starts again in 1 s" in agent.log
+    assert "starts again in 2 s" in agent.log
+    assert await agent.stop() == 0
+
+
+async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run):
+    agent = await run("--api-key", "secret", "--data-parallel-size=2")
+    assert await asyncio.wait_for(agent.process.wait(), 20) == 2
+    await until(lambda: "--data-parallel-size 2 is refused" in agent.log, what=lambda: agent.log)
+    assert "--api-key is refused" in agent.log
+
+
+async def test_an_engine_that_somebody_else_runs_at_its_port_is_not_taken_for_its_own(gateway, run):
+    async with MockEngine() as other:
+        agent = await run(port=other.port)
+        await until(lambda: "something else listens" in agent.log, what=lambda: agent.log)
+        await asyncio.sleep(1)
+        assert gateway.state.catalog.engines == {}
+    await registered(gateway, agent)
+
+
+async def test_an_agent_that_is_told_to_stop_while_its_engine_starts_does_not_wait_for_it(gateway, run):
+    agent = await run("--mock-start-seconds", "60")
+    await until(lambda: "starts as process" in agent.log, what=lambda: agent.log)
+    assert await agent.stop(20) == 0
+    assert agent.engines() == []
