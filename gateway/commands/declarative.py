@@ -1,0 +1,219 @@
+"""florin apply, florin export"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from gateway.commands import fleet_file
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, console, note, show
+from gateway.commands.session import REFUSED, Session, command, confirm
+
+PENDING = 4
+"""Exit code of `--dry-run` when something would change."""
+
+_PATH = "/admin/v1/apply"
+_SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red"), "refuse": ("!", "red")}
+_DIGEST = len("sha256:") + 12
+_LONGEST = 120
+_FEW = 6
+"""Fields of a new base model's config that are shown singly."""
+_DONE = {"create": "created", "change": "changed", "remove": "removed"}
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "apply")(apply)
+    command(app, "export")(export)
+
+
+def apply(
+    session: Session,
+    *,
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="A fleet file; - reads stdin.")],
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Change nothing; say what would change. Exit code 4 if anything would, else 0."
+        ),
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune", help="Remove what is not in the file, of the sections that are in it. Asks before."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Bring the installation to what a file says. The same file again changes nothing.
+
+    What fails does not stop what does not need it; run it again to complete the rest.
+
+    Example: florin apply -f fleet.yaml --dry-run
+    """
+    body = fleet_file.read(file)
+    params: Json = {"prune": prune}
+    if dry_run or prune:
+        plan = session.api.work(_PATH, body=body, params=params | {"dry_run": True}, told=_ignore)
+        if dry_run:
+            session.result(plan, _show)
+            pending = PENDING if plan["actions"] else 0
+            raise typer.Exit(REFUSED if plan["failed"] else pending)
+        removals = plan["counts"]["remove"]
+        if removals:
+            if not yes and not session.json:
+                _show(plan)
+            confirm(f"Remove {_objects(removals)}?", yes=yes, unattended=False)
+        params["plan"] = plan["plan"]  # what was agreed to, and nothing else
+    with _bars() as told:
+        done = session.api.work(_PATH, body=body, params=params, told=told)
+    session.result(done, _show)
+    if done["failed"]:
+        raise typer.Exit(REFUSED)
+
+
+def export(
+    session: Session,
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of stdout.")] = None,
+) -> None:
+    """Write the whole registry as a fleet file: applied to an empty installation, it restores this one.
+
+    Example: florin export --output fleet.yaml
+    """
+    document = session.api.get("/admin/v1/export")
+    if session.json:
+        session.result(document, _ignore)
+        return
+    text = fleet_file.write(document)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    _replace(output, text)
+    counts = ", ".join(f"{len(document[s])} {s}" for s in ("tenants", "engines", "adapters"))
+    note(f"{output}: {counts}.")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all. Raises UsageError."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with beside.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"--output: {path} cannot be written ({error.strerror or error}).") from error
+
+
+def _show(result: Json) -> None:
+    """The diff, what failed, and the sum of it."""
+    actions = result["actions"]
+    for action in actions:
+        show(_diff(action))
+    show(Text(_sum(result), "bold"))
+    failed = [a for a in actions if a["outcome"] in {"failed", "skipped"}]
+    if failed and not result["dry_run"]:
+        note(f"{_objects(len(failed))} failed: mend what is said above, and apply again.")
+
+
+def _diff(action: Json) -> Text:
+    sign, colour = _SIGNS[action["action"]]
+    text = Text(f"{sign} {clean(action['kind'])} {clean(action['id'])}", colour)
+    for field in _collapsed(action.get("fields") or [], new=action["action"] == "create"):
+        name, old, new = clean(field["field"]), field["old"], field["new"]
+        if old is None:
+            text.append(f"\n  + {name}: {_value(new)}", "green")
+        elif new is None:
+            text.append(f"\n  - {name}: {_value(old)}", "red")
+        else:
+            text.append(f"\n  ~ {name}: {_value(old)} → {_value(new)}", "yellow")
+    error = action.get("error")
+    if error:
+        text.append(f"\n    {'skipped' if action['outcome'] == 'skipped' else 'refused'}: ", "bold red")
+        text.append(clean(error["message"]))
+        findings = error.get("findings") or ()
+        for finding in findings if len(findings) > 1 else ():
+            text.append(f"\n      {clean(finding['code'])}: {clean(finding['message'])}")
+    return text
+
+
+def _collapsed(fields: Sequence[Json], *, new: bool) -> Iterator[Json]:
+    """Of a new object: nothing that is empty, and a base model's config in one line."""
+    if not new:
+        yield from fields
+        return
+    config = [f for f in fields if f["field"].startswith("config.")]
+    if len(config) > _FEW:
+        yield {"field": "config", "old": None, "new": f"{len(config)} fields"}
+    else:
+        config = []
+    yield from (f for f in fields if f not in config and f["new"] != "")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("sha256:"):
+        value = f"{value[:_DIGEST]}…"
+    text = "{…}" if isinstance(value, dict) else clean(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _sum(result: Json) -> str:
+    counts: dict[str, int] = dict.fromkeys(_DONE, 0)
+    for action in result["actions"]:
+        if action["outcome"] in {"planned", "done"}:
+            counts[action["action"]] += 1
+    if not result["actions"]:
+        return f"Nothing to do: {_objects(_unchanged(result))} as the file says."
+    words = {verb: f"to {verb}" for verb in _DONE} if result["dry_run"] else _DONE
+    parts = [f"{counts[verb]} {words[verb]}" for verb in _DONE]
+    parts += [f"{result['failed']} failed"] if result["failed"] else []
+    return f"{', '.join(parts)}, {_unchanged(result)} unchanged."
+
+
+def _unchanged(result: Json) -> int:
+    unchanged: int = result["counts"]["unchanged"]
+    return unchanged
+
+
+def _objects(count: int) -> str:
+    return f"{count} object{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[Json], None]]:
+    """On stderr, and only where somebody watches: one bar for the whole, one for each version under way."""
+    err = console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
+        whole = progress.add_task("applying", total=None)
+        versions: dict[str, TaskID] = {}
+
+        def told(line: Json) -> None:
+            step, done, total = str(line.get("step", "")), line.get("done") or 0, line.get("total")
+            version, colon, what = step.partition(": ")
+            if not colon:
+                progress.update(whole, description=clean(step), completed=done, total=total)
+                return
+            if version not in versions:
+                versions[version] = progress.add_task(clean(version), total=None)
+            progress.update(
+                versions[version], description=clean(f"{version} {what}"), completed=done, total=total
+            )
+
+        yield told
+
+
+def _ignore(line: Json) -> None:
+    del line

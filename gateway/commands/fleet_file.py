@@ -1,0 +1,197 @@
+"""fleet.yaml as people write and keep it: read strictly, written in an order that diffs well."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.commands.client import Json, UsageError
+
+HEAD = """\
+# The whole registry of a Florin installation, as `florin export` wrote it. `florin apply -f FILE` brings an
+# installation to what it says; with `--dry-run` it only says what would change, and with `--prune` it also
+# removes what the file leaves out. There is no secret in it: a key's is the SHA-256 of its text.
+"""
+
+SECTIONS = {
+    "bases": "The frozen models, with what adapters are checked against.",
+    "engines": "The engines, without what their processes say of themselves.",
+    "tenants": "The customers.",
+    "keys": "API keys by id. A new one: `secret: {env: NAME}` or `{file: PATH}`, read by `florin apply`.",
+    "adapters": "What each name means. Versions never change, and their numbers are never given twice.",
+    "removed": "Adapters that are gone, with the highest number that each has given.",
+    "prices": "The price book. Prices are never edited: a new one holds from its own time on.",
+}
+"""With what is said of each."""
+
+_CORE = "tag:yaml.org,2002:"
+_TAGS = {f"{_CORE}{tag}" for tag in ("null", "bool", "int", "float", "str", "map", "seq")}
+_KEY_LENGTH = range(20, 513)
+_SECRET = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+def write(document: Json) -> str:
+    """YAML with comments. The same document is always the same text."""
+    text = f"{HEAD}\nflorin: {document['florin']}\n"
+    for section, comment in SECTIONS.items():
+        text += f"\n# {comment}\n{_dump({section: document[section]})}"
+    return text
+
+
+def _dump(value: object) -> str:
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=110)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        """Two equal values are written twice."""
+        del data
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002 - PyYAML's signature
+        """Items of lists are indented, as people write them."""
+        del indentless
+        super().increase_indent(flow, indentless=False)
+
+
+def read(name: str) -> Json:
+    """The document in a file, or (`-`) on stdin, with keys by their digests. Raises UsageError."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).expanduser().read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} cannot be read: {error}.") from error
+    try:
+        document = load(text)
+        json.dumps(document, allow_nan=False)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is no YAML that can be applied: {_sentence(error)}") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{name} is no fleet file: it begins with `florin: 1`.")
+    where = Path() if name == "-" else Path(name).expanduser().parent
+    keys = document.get("keys")
+    for key_id, key in (keys if isinstance(keys, dict) else {}).items():
+        if isinstance(key, dict) and "secret" in key:
+            key["secret"] = _digest(f"keys.{key_id}.secret", key["secret"], where)
+    return document
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's strict half: no duplicates, no anchors, and no words that turn into something else. A key of a
+    mapping is always text."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's attribute
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.get_mark()
+            raise yaml.constructor.ConstructorError(
+                None, None, "an alias (*), which is not for this file", mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
+        if node.tag not in _TAGS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.tag[:80]!r}, which is no type of this file", node.start_mark
+            )
+        return super().construct_object(node, deep)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        del deep
+        made: dict[str, Any] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key.start_mark)
+            if key.value in made:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value[:80]!r} stands there twice", key.start_mark
+                )
+            made[key.value] = self.construct_object(value, deep=True)
+        return made
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|false", list("tf")),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", list("-+0123456789.")),
+):
+    for _either in (_Loader, _Dumper):  # what would be read as a number is written in quotes
+        _either.add_implicit_resolver(f"{_CORE}{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def load(text: str) -> object:
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        for node in _under(root, "prices"):
+            node.tag = f"{_CORE}str"  # 2.50 is not to become 2.5
+        document: object = loader.construct_document(root)
+        return document
+    finally:
+        loader.dispose()
+
+
+def _under(root: yaml.Node, section: str) -> Iterator[yaml.ScalarNode]:
+    """The numbers in a section."""
+    nodes = [v for k, v in root.value if k.value == section] if isinstance(root, yaml.MappingNode) else []
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            nodes += [v for _, v in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+        elif isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float")):
+            yield node
+
+
+def _digest(path: str, secret: object, where: Path) -> str:
+    """What is sent in place of a secret. What stands in its place by mistake is shown to nobody."""
+    if isinstance(secret, str) and _SECRET.fullmatch(secret):
+        return secret
+    match secret:
+        case {"env": str(name), **rest} if not rest:
+            text = os.environ.get(name)
+            if text is None:
+                raise UsageError(f"{path}: the environment has no {name}.")
+        case {"file": str(name), **rest} if not rest:
+            try:
+                text = (where / Path(name).expanduser()).read_text("ascii")
+            except (OSError, ValueError) as error:
+                raise UsageError(f"{path}: {name} cannot be read as a key: {_reason(error)}.") from error
+        case _:
+            raise UsageError(
+                f"{path} must be `sha256:…` as florin export writes it, or {{env: NAME}} or {{file: PATH}}. "
+                "The key itself does not belong into the file."
+            )
+    text = text.strip()
+    if len(text) not in _KEY_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
+        raise UsageError(
+            f"{path}: what is there is no key: {_KEY_LENGTH.start} to {_KEY_LENGTH.stop - 1} printable ASCII "
+            "characters in one line."
+        )
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or "it cannot be opened" if isinstance(error, OSError) else "it is not ASCII"
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply."
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}."
+    return f"{error}."
