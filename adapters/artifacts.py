@@ -65,7 +65,8 @@ class ArtifactStore:
             os.close(lock)
 
     def publish(self, staged: Path) -> Artifact:
-        """Moves the two files in `staged` (a `staging` directory) to their place for ever.
+        """Moves the two files in `staged` (a `staging` directory) to their place for ever. What else lies
+        there was for the checks alone, and goes: engines would read tokenizers from beside an adapter.
 
         The same content again ends in the same place. When this returns, the files are on the disk.
         """
@@ -75,6 +76,9 @@ class ArtifactStore:
         artifact = Artifact(f"sha256:{hexdigest}", target, size)
         if _sizes(target) == _sizes(staged) and freshen(target):
             return artifact
+        for path in staged.iterdir():
+            if path.name not in FILES:
+                path.unlink()
         for name in FILES:
             (staged / name).chmod(0o444)
             _sync(staged / name)

@@ -41,8 +41,9 @@ T = TypeVar("T")
 
 _ATTEMPTS = 32
 """Of N changes of one adapter at once, each round of attempts lets one through."""
-_INGESTS = 2
-"""Adapters copied and hashed at a time: more would only make the disk seek."""
+_INGESTS = 4
+"""Adapters fetched, copied and hashed at a time: of more, the disk would only seek; of fewer, a slow server
+would hold up what comes from others."""
 
 Plan = Callable[[Reading], Planned[T]]
 """Pure. Raises AdaptersError for what cannot be."""

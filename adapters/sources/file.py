@@ -1,4 +1,4 @@
-"""Adapters from a directory of this host, or from an archive on it."""
+"""Adapters from this host: a directory, a repository in a hub's cache, or an archive."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     What is copied is checked again where it lies, so nothing hangs on the original staying as it is.
     """
     source = _path(uri)
+    if source is not None and source != (snapshot := _snapshot(source)):
+        source, uri = snapshot, str(snapshot)
     if source is None:
         findings.add(
             "source_unsupported",
@@ -96,6 +98,24 @@ def _path(uri: str) -> Path | None:
             return None
         uri = unquote(parts.path)
     return Path(uri) if uri.startswith("/") and "\0" not in uri else None
+
+
+def _snapshot(directory: Path) -> Path:
+    """Of a repository in a hub's cache (`models--OWNER--REPO`): the snapshot of its main branch, or its only
+    one. Anything else is itself."""
+    if not directory.name.startswith("models--"):
+        return directory
+    try:
+        main = (directory / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        main = ""
+    try:
+        commits = [path.name for path in (directory / "snapshots").iterdir()]
+    except OSError:
+        return directory
+    if main not in commits and len(commits) != 1:
+        return directory
+    return directory / "snapshots" / (main if main in commits else commits[0])
 
 
 def _open(path: Path) -> BinaryIO:

@@ -159,7 +159,7 @@ def _meant(error: HfHubHTTPError) -> Exception:
     status = error.response.status_code
     if status in (401, 403) and error.response.headers.get("x-error-code") != "RepoNotFound":
         return _refused("source_denied", f"status {status}")
-    if status in (401, 404):
+    if status == 404 or error.response.headers.get("x-error-code") == "RepoNotFound":
         what = error.response.headers.get("x-error-code", f"status {status}")
         return _refused("source_missing", f"{what}, for this token")
     if status in (408, 409, 416, 429) or status >= 500:

@@ -7,6 +7,7 @@ everybody may read. Each object is held to the ETag that it had when the fetch b
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -32,6 +33,9 @@ _URI = re.compile(
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
     """See `adapters.sources.Fetch`. A fragment `#sha256=<hex>` is what the archive must hash to."""
+    logging.getLogger("aiobotocore").setLevel(
+        logging.WARNING
+    )  # it logs, each time, where it found credentials
     try:
         place = _Place.parse(uri)
         meter = Meter(FETCHING, options.progress)

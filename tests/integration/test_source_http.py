@@ -9,8 +9,16 @@ import hashlib
 import itertools
 import logging
 import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
+import aiohttp.connector
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from adapters import sources
 from adapters.findings import Findings
@@ -544,6 +552,51 @@ def test_a_full_disk_is_said_before_the_download(server, fetch, monkeypatch):
     server.handlers["/a"] = lambda r: r.head(200, content_length=7_000_000)
     with pytest.raises(OSError, match="No space left"):
         fetch(f"{server.url}/a")
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """Wraps connections, with a certificate that nobody has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    both = tmp_path / "tls.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    both.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(both)
+    return partial(context.wrap_socket, server_side=True)
+
+
+def test_a_certificate_that_nobody_has_signed(fetch, tls):
+    with hostile_server(wrap=tls) as server:
+        fetched = fetch(f"https://localhost:{server.port}/a?sig=hush", allow_private=("localhost",))
+        assert fetched.codes == ["source_unavailable"]
+        assert "ertificate" in fetched.said
+        assert "hush" not in fetched.said
+        assert not server.requests
+
+
+def test_from_https_to_http_no_redirect_is_followed(fetch, tls, files, monkeypatch):
+    data = tar_bytes(files)
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", trusting)
+    with hostile_server(wrap=tls) as front, hostile_server() as plain:
+        plain.handlers["/a"] = lambda r: r.answer(data)
+        front.handlers |= {"/a": redirect("/b"), "/b": lambda r: r.answer(data)}
+        assert fetch(f"https://127.0.0.1:{front.port}/a").codes == []
+        front.handlers["/b"] = redirect(f"{plain.url}/a")
+        assert fetch(f"https://127.0.0.1:{front.port}/a").codes == ["source_redirect"]
+        assert not plain.requests
+        plain.handlers["/a"] = redirect(f"https://127.0.0.1:{front.port}/c")
+        front.handlers["/c"] = lambda r: r.answer(data)
+        assert fetch(f"{plain.url}/a").codes == []
 
 
 def test_the_server_itself(server: HostileServer):

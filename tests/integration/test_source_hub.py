@@ -89,6 +89,8 @@ def files(tmp_path):
 def hub(files, monkeypatch, tmp_path):
     with hostile_server() as server, hostile_server(host="127.0.0.9") as storage:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
@@ -250,7 +252,7 @@ def test_what_progress_raises_ends_it(hub, fetch, files):
         (401, "RepoNotFound", "source_missing"),
         (404, "RepoNotFound", "source_missing"),
         (404, "RevisionNotFound", "source_missing"),
-        (401, "", "source_missing"),
+        (401, "", "source_denied"),
         (403, "", "source_denied"),
         (400, "", "source_unavailable"),
         (503, "", "source_unavailable"),
@@ -302,7 +304,9 @@ def test_what_is_no_uri(hub, fetch, uri):
 def cached(hub, tmp_path):
     """The hub's repository in a cache, as huggingface_hub itself writes it; then nobody is asked."""
     for name in (CONFIG, WEIGHTS):
-        hub_path = hf_hub_download(REPO, name, revision=COMMIT, cache_dir=tmp_path / "cache")
+        hub_path = hf_hub_download(
+            REPO, name, revision=COMMIT, cache_dir=tmp_path / "cache", endpoint=hub.server.url
+        )
     refs = tmp_path / "cache" / "models--acme--support" / "refs"
     refs.mkdir(exist_ok=True)
     (refs / "main").write_text(COMMIT)

@@ -53,6 +53,15 @@ def test_a_published_artifact_is_named_by_its_content(store, tmp_path):
     assert staged_now(store) == []
 
 
+def test_only_the_two_files_are_published(store):
+    with store.staging() as staged:
+        write_adapter(staged)
+        (staged / "tokenizer_config.json").write_text("{}")
+        artifact = store.publish(staged)
+    names = {path.name for path in artifact.path.iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors"}
+
+
 def test_other_users_may_read_it_and_nobody_may_write_its_files(store):
     artifact = publish(store)
     assert stat.S_IMODE(artifact.path.stat().st_mode) == 0o755
@@ -80,6 +89,20 @@ def test_a_damaged_artifact_is_made_whole_by_the_next_of_its_content(store):
     assert publish(store) == artifact
     assert weights.read_bytes() == whole
     assert staged_now(store) == []
+
+
+def test_what_is_found_is_whole(store):
+    kept = publish(store)
+    assert store.find(kept.digest) == kept
+    assert store.find(f"sha256:{'0' * 64}") is None
+    weights = kept.path / "adapter_model.safetensors"
+    weights.chmod(0o644)
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)  # as long as before
+    assert store.find(kept.digest) is None
+    weights.unlink()
+    assert store.find(kept.digest) is None
 
 
 def test_what_is_not_published_leaves_nothing(store):
