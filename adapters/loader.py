@@ -2,35 +2,38 @@
 
 Within a worker, all who want a version share one flight. Between workers, the claim in the store decides
 who loads; the others see it `loading` and wait for its event. A loader that dies lets its claim lapse.
+
+A load counts when the version has been verified. What is found wrong with it becomes a verdict, by which
+every worker refuses it at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 from adapters.catalog import Catalog
 from adapters.engine_control import EngineControl
 from adapters.errors import (
-    EngineError,
-    EngineUnreachableError,
     LoadFailedError,
     NoEngineError,
     PlacementError,
+    StoreUnavailableError,
 )
+from adapters.landing import Landing, Loaded, Observer
 from adapters.model import Engine, Version
 from adapters.residency import Residency
 from adapters.store import ClaimResult, Store
+from adapters.verdicts import SURE, Verdicts
+from adapters.verification import Verifier
 
 log = logging.getLogger(__name__)
 
-GRACE_MS = 1_000
-"""A fresh load is protected this long: its waiters are on their way, their leases not yet flushed."""
 CLAIM_MS = 10_000
 """After this, a load's claim may be taken over. A load that takes longer is then claimed and done again,
 which is harmless: the engine says that it has it already."""
@@ -44,26 +47,10 @@ MAX_REFUSALS = 2
 """One engine's refusal may be the engine's own trouble; a second one's says that it is the adapter."""
 
 
-class Loaded(StrEnum):
-    OK = "ok"
-    LOST = "lost"
-    """The claim was no longer ours at the end."""
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"
-
-
 class Choose(Protocol):
     """Where to load, given the engines that have failed: an engine, or None when none is left."""
 
     def __call__(self, failed: Collection[str], /) -> Engine | None: ...
-
-
-class Observer(Protocol):
-    """Told of loads and evictions, for the metrics."""
-
-    def adapter_load(self, engine: str, result: str, seconds: float) -> None: ...
-
-    def eviction(self, engine: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -80,6 +67,8 @@ class Failure:
     reason: str
     until: float
     backoff: float
+    count: int = 1
+    """In a row, in this worker."""
 
 
 @dataclass(slots=True)
@@ -98,10 +87,24 @@ class Loader:
     before_claim: Callable[[], Awaitable[None]]
     """Reports this worker's leases, so that its own requests are never evicted by its own claims."""
     clock: Callable[[], float] = time.monotonic
+    verdicts: Verdicts = field(init=False)
+    landing: Landing = field(init=False)
     _flights: dict[str, Flight] = field(default_factory=dict)
     _failures: dict[str, Failure] = field(default_factory=dict)
-    _engine_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _loads: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.verdicts = Verdicts(self.store, self.catalog)
+        self.landing = Landing(
+            self.store, self.catalog, self.residency, self.control, self.observer, self.owner, self.clock
+        )
+
+    @property
+    def verifier(self) -> Verifier | None:
+        return self.landing.verifier
+
+    @verifier.setter
+    def verifier(self, verifier: Verifier) -> None:
+        self.landing.verifier = verifier
 
     async def ensure_resident(
         self,
@@ -111,20 +114,24 @@ class Loader:
         deadline: float,
         reload_on: str | None = None,
         avoid: Collection[str] = (),
+        again: bool = False,
     ) -> str:
         """The name of an engine that holds `version`. `deadline` is on the loader's clock.
 
         `reload_on` names an engine that is assigned the version but answered that it does not know it.
         `avoid`: engines that may hold it, but have failed the request: better another load than those.
-        Raises NoEngineError, LoadFailedError, PlacementError (the deadline), StoreUnavailableError.
+        `again`: although it could not be loaded before, which ends with a success.
+        Raises QuarantinedError, NoEngineError, LoadFailedError, PlacementError (the deadline),
+        StoreUnavailableError.
         """
         name = version.engine_name
+        self.verdicts.check(version, quarantine_only=again)
         failure = self._failures.get(name)
-        if failure and self.clock() < failure.until:
+        if failure and not again and self.clock() < failure.until:
             raise LoadFailedError(failure.reason)
         flight = self._flights.get(name)
         if flight is None or flight.task.done():
-            flying = self._fly(version, choose, reload_on, frozenset(avoid))
+            flying = self._flight(version, choose, reload_on, frozenset(avoid), again=again)
             task = asyncio.create_task(flying, name=f"load {version.id}")
             flight = self._flights[name] = Flight(task, deadline)
             task.add_done_callback(lambda t: self._landed(name, t))
@@ -141,9 +148,9 @@ class Loader:
     def loads_since(self, version: Version | None, engine: str) -> int:
         """How often `version` was loaded on `engine` since somebody last asked: of all who waited for a load,
         the first to ask answers for it, and nobody twice."""
-        if version is None or not self._loads:
+        if version is None or not self.landing.landed:
             return 0
-        return self._loads.pop((version.engine_name, engine), 0)
+        return self.landing.landed.pop((version.engine_name, engine), 0)
 
     async def close(self) -> None:
         """End what still flies. Its claims lapse by themselves."""
@@ -158,24 +165,60 @@ class Loader:
             del self._flights[name]
         if task.cancelled():
             return
-        error = task.exception()  # also marks it as seen, should every waiter have left
-        if isinstance(error, LoadFailedError):
-            last = self._failures.get(name)
-            backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
-            self._failures[name] = Failure(str(error), self.clock() + backoff, backoff)
-        elif error is None:
+        if task.exception() is None:  # which also marks it as seen, should every waiter have left
             self._failures.pop(name, None)
 
-    async def _fly(
-        self, version: Version, choose: Choose, reload_on: str | None, avoid: frozenset[str]
+    async def _flight(
+        self,
+        version: Version,
+        choose: Choose,
+        reload_on: str | None,
+        avoid: frozenset[str],
+        *,
+        again: bool,
     ) -> str:
-        name, failed, refusals = version.engine_name, set[str](), list[LoadFailedError]()
+        """One flight, and what it means for the version."""
+        refusals = list[LoadFailedError]()
+        try:
+            engine = await self._fly(version, choose, reload_on, avoid, refusals, again=again)
+        except LoadFailedError as error:
+            if refusals:  # otherwise somebody else has found it out
+                await self._failed(version, error)
+            raise
+        if version.engine_name in self.catalog.verdicts:
+            with contextlib.suppress(StoreUnavailableError):  # then the reconciler's next attempt does
+                await self.verdicts.recovered(version)
+        return engine
+
+    async def _failed(self, version: Version, error: LoadFailedError) -> None:
+        """Once may be bad luck, and is answered at once for a while; SURE times in a row is a verdict."""
+        last = self._failures.get(version.engine_name)
+        backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
+        count = last.count + 1 if last else 1
+        until = self.clock() + backoff
+        self._failures[version.engine_name] = Failure(str(error), until, backoff, count)
+        if count >= SURE or version.engine_name in self.catalog.verdicts:
+            with contextlib.suppress(StoreUnavailableError):  # then the next failure tells
+                await self.verdicts.failed(version, error, count)
+
+    async def _fly(
+        self,
+        version: Version,
+        choose: Choose,
+        reload_on: str | None,
+        avoid: frozenset[str],
+        refusals: list[LoadFailedError],
+        *,
+        again: bool,
+    ) -> str:
+        name, failed = version.engine_name, self._shunned(version)
         patience = self.clock() + PATIENCE_SECONDS
-        again: Engine | None = None
+        lapsed: Engine | None = None
         """Where the claim lapsed during the load: the engine has the version, and says so the next time."""
         while True:
+            self.verdicts.check(version, quarantine_only=again)  # another worker may have found it out
             reloading = self.catalog.engines.get(reload_on) if reload_on else None
-            engine = reloading or again or choose(failed)
+            engine = reloading or lapsed or choose(failed)
             if engine is None or len(refusals) == MAX_REFUSALS:
                 raise refusals[0] if refusals else NoEngineError(f"No engine can hold {version.id} now.")
             await self.before_claim()
@@ -188,17 +231,17 @@ class Loader:
                 ignore=self._useless(engine, failed | avoid),
                 reload=reloading is not None,
             )
-            again = None
+            lapsed = None
             match claim.result:
                 case ClaimResult.RESIDENT:
                     return claim.engine
                 case ClaimResult.CLAIMED:
                     reload_on = None
-                    result = await self._load(engine, version, claim.victim, refusals)
+                    result = await self.landing.land(engine, version, claim.victim, refusals)
                     if result is Loaded.OK:
                         return engine.name
                     if result is Loaded.LOST:
-                        again = engine
+                        lapsed = engine
                         await self._pause(name)
                     else:
                         failed.add(engine.name)
@@ -212,6 +255,11 @@ class Loader:
                 case ClaimResult.FULL:
                     await self._pause(name)
 
+    def _shunned(self, version: Version) -> set[str]:
+        """Engines of its fleet that are not trusted with loads now."""
+        verifier, fleet = self.verifier, self.catalog.fleet(version.base_model)
+        return {e.name for e in fleet if verifier.shuns(e)} if verifier else set()
+
     def _useless(self, chosen: Engine, failed: Collection[str]) -> list[str]:
         """Engines whose residency does not help, because they take no requests now."""
         fleet = (e.name for e in self.catalog.fleet(chosen.base_model))
@@ -223,46 +271,3 @@ class Loader:
         if flight.waiters == 0 or self.clock() > flight.deadline:
             raise PlacementError("no slot was free in time")
         await self.changed(RETRY_SECONDS)
-
-    async def _load(
-        self, engine: Engine, version: Version, victim: str | None, refusals: list[LoadFailedError]
-    ) -> Loaded:
-        """Unload the victim, load, verify, confirm. An engine's refusal goes to `refusals`, in words for the
-        client."""
-        started = self.clock()
-        result = Loaded.LOST
-        try:
-            async with self._engine_locks.setdefault(engine.name, asyncio.Lock()):
-                if victim:
-                    self.observer.eviction(engine.name)
-                    await self.control.unload(engine, victim)
-                await self.control.load(engine, version)
-                if version.engine_name not in (await self.control.serving(engine)).loras:
-                    raise EngineError(f"{engine.name} accepted {version.id} but does not list it")
-            confirmed = await self.store.confirm(
-                version.engine_name, engine.name, owner=self.owner, grace_ms=GRACE_MS
-            )
-            result = Loaded.OK if confirmed else Loaded.LOST
-            loaded = version.engine_name, engine.name
-            self._loads[loaded] = self._loads.get(loaded, 0) + 1
-        except EngineUnreachableError:
-            result = Loaded.UNREACHABLE
-            await self._abandon(engine, version)
-        except EngineError as error:
-            result = Loaded.REFUSED
-            log.error("loading %s on %s failed: %s", version.id, engine.name, error)
-            words = _public(error, engine, version)
-            refusals.append(LoadFailedError(f"{version.id} could not be loaded: {words}"))
-            await self._abandon(engine, version)
-        finally:
-            self.observer.adapter_load(engine.name, result.value, self.clock() - started)
-        return result
-
-    async def _abandon(self, engine: Engine, version: Version) -> None:
-        await self.store.abandon(version.engine_name, engine.name, owner=self.owner)
-
-
-def _public(error: EngineError, engine: Engine, version: Version) -> str:
-    """The engine's reason without what only operators should see: engine-side names, paths and URLs."""
-    words = str(error).replace(version.engine_name, version.id).replace(version.path, "its files")
-    return words.replace(f" at {engine.url}", "")

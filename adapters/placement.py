@@ -48,6 +48,8 @@ class Candidate:
     """This request has already failed there."""
     pinned: int = 0
     """Slots taken by other versions that must stay."""
+    suspect: bool = False
+    """What is loaded there answers wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
         return f"rank {rank} is over its maximum of {c.max_rank}"
     if c.cordoned and not holds:
         return "cordoned: takes no new adapters"
+    if c.suspect and not holds:
+        return "suspect: what is loaded there answers wrongly"
     if not holds and c.slots < 1:
         return "has no slots"
     if not holds and c.pinned >= c.slots:

@@ -46,8 +46,13 @@ METRICS: Final[dict[str, str]] = {
     "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token.",
     "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt.",
     "florin_adapter_info": "1 for each registered adapter with a live version, called or not.",
+    "florin_verdict_info": "1 for each version that is quarantined or failed, and each engine that is "
+    "suspect: `about` names it.",
     "florin_adapter_loads_total": "Adapter loads on engines, by result.",
     "florin_adapter_load_seconds": "Time that engines took to load an adapter.",
+    "florin_verifications_total": "Versions probed after a load, by result: `first`, `sound`, `no_base`, "
+    "`skipped`, `quarantined`, `engine_suspect`, `failed`.",
+    "florin_verification_seconds": "Time that the probes of one verification took.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
     "florin_engine_up": "1 while the engine answers probes, else 0.",
     "florin_in_flight": "Attempts running on the engine now.",
@@ -148,6 +153,8 @@ class Metrics:
         self._duration = self._histogram("florin_request_duration_seconds", _DURATION)
         self._loads = self._counter("florin_adapter_loads_total", "engine", "result")
         self._load_seconds = self._histogram("florin_adapter_load_seconds", _LOAD)
+        self._verifications = self._counter("florin_verifications_total", "result")
+        self._verification_seconds = self._histogram("florin_verification_seconds", _LOAD)
         self._evictions = self._counter("florin_evictions_total", "engine")
         self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
         self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
@@ -204,6 +211,10 @@ class Metrics:
         self._loads.labels(engine, result).inc()
         self._load_seconds.observe(seconds)
 
+    def verification(self, result: str, seconds: float) -> None:
+        self._verifications.labels(result).inc()
+        self._verification_seconds.observe(seconds)
+
     def eviction(self, engine: str) -> None:
         self._evictions.labels(engine).inc()
 
@@ -244,10 +255,11 @@ class Metrics:
         """From now on, until there are newer ones. Every worker shows the same."""
         self._books = figures
 
-    def render(self, adapters: Iterable[AdapterInfo] = ()) -> bytes:
+    def render(self, adapters: Iterable[AdapterInfo] = (), verdicts: Iterable[tuple[str, str]] = ()) -> bytes:
         """The text exposition: of all workers when there are several. `adapters`: all that the registry
-        knows, so that one that nobody calls is still seen."""
-        return self._own() + generate_latest(_AtScrape(islice(adapters, LABEL_CAP), self._books))
+        knows, so that one that nobody calls is still seen. `verdicts`: about whom, and which code."""
+        known = islice(adapters, LABEL_CAP), islice(verdicts, LABEL_CAP)
+        return self._own() + generate_latest(_AtScrape(*known, self._books))
 
     def _own(self) -> bytes:
         if not self._multiprocess_dir:
@@ -258,14 +270,21 @@ class Metrics:
 class _AtScrape(CollectorRegistry):
     """What is the same on every worker, and belongs to none: from the registry, and from the ledger."""
 
-    def __init__(self, adapters: Iterable[AdapterInfo], books: BookFigures | None) -> None:
+    def __init__(
+        self,
+        adapters: Iterable[AdapterInfo],
+        verdicts: Iterable[tuple[str, str]],
+        books: BookFigures | None,
+    ) -> None:
         super().__init__()
+        self._verdicts = verdicts
         self._adapters = adapters
         self._series = books.series if books else {}
 
     def collect(self) -> Iterator[Metric]:
         name = "florin_adapter_info"
         yield _family(name, ("adapter", "tenant", "base_model"), ((labels, 1) for labels in self._adapters))
+        yield _family("florin_verdict_info", ("about", "code"), ((labels, 1) for labels in self._verdicts))
         for name, labels in BOOKS.items():
             yield _family(name, labels, self._series.get(name, ()))
 

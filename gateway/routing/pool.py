@@ -101,6 +101,8 @@ class EngineState:
     """Requests of other workers, by the engine's own metrics at the last probe."""
     running: int = 0
     waiting: int = 0
+    began: int = 0
+    """When its process began, as it said last; Unix microseconds; 0: it has not said."""
     uses: dict[str, Use] = field(default_factory=dict)
     leases: set[Lease] = field(default_factory=set)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -165,6 +167,11 @@ class Pool:
         names = [*self._catalog.engines, *(n for n in self._states if n not in self._catalog.engines)]
         return [s for n in names if (s := self.state(n))]
 
+    def process(self, engine: Engine) -> str:
+        """What tells an engine's process from the one before, as far as this worker knows."""
+        state = self.state(engine.name)
+        return f"{engine.url} {engine.epoch} {state.began if state else 0}"
+
     def usable(self, name: str) -> bool:
         state = self.state(name)
         return state is not None and state.usable
@@ -207,7 +214,7 @@ class Pool:
             max_rank=engine.max_rank,
             active=sum(1 for u in state.uses.values() if u.in_flight),
             is_active=use is not None and use.in_flight > 0,
-            assigned=engine.slots if holds else len(taken),
+            assigned=engine.slots if holds else sum(1 for held in taken if held != name),
             holds=holds,
             healthy=state.healthy is not False and not state.suspect,
             cordoned=not engine.takes_adapters,

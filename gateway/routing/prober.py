@@ -119,4 +119,6 @@ class Prober:
         found = {k: int(float(v)) for k, v in _GAUGES.findall(text)}
         state.running, state.waiting = found.get(b"running", 0), found.get(b"waiting", 0)
         state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
-        return read_sample(text, self._clock())
+        sample = read_sample(text, self._clock())
+        state.began = (sample and sample.began) or 0
+        return sample

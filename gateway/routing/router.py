@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from adapters.catalog import Catalog, Target
-from adapters.errors import NoEngineError, PlacementError
+from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.loader import Loader
 from adapters.model import Engine
 from adapters.placement import Candidate, Decision, decide
@@ -60,8 +60,12 @@ class Router:
         return Journey(target, self._clock() + self._timeout)
 
     async def place(self, journey: Journey) -> Lease:
-        """A lease on an engine that holds the target. Raises FlorinError, StoreUnavailableError."""
+        """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
+        StoreUnavailableError."""
+        version = journey.target.version
         while True:
+            if version is not None and self._catalog.verdicts:  # wherever it is resident
+                self._loader.verdicts.check(version, quarantine_only=True)
             engine = self._resident(journey) or await self._make_resident(journey)
             if engine in journey.failed_on:  # nothing better is left: give it a moment
                 await self._changed(RETRY_SECONDS * journey.attempts)
@@ -132,13 +136,20 @@ class Router:
         except NoEngineError:
             self._check_hope(journey)
             return None
+        except (LoadFailedError, QuarantinedError):
+            raise
         except PlacementError as error:
             if self._clock() > journey.deadline:
                 raise self._too_late(journey) from error
             raise
 
     def _candidates(self, target: Target, failed: Collection[str]) -> list[Candidate]:
-        return self._pool.fleet(target.base_model, target.version, set(failed))
+        fleet = self._pool.fleet(target.base_model, target.version, set(failed))
+        verifier = self._loader.verifier
+        if verifier is None or not self._catalog.verdicts:
+            return fleet
+        shunned = {e.name for e in self._catalog.fleet(target.base_model) if verifier.shuns(e)}
+        return [replace(c, suspect=c.engine in shunned) for c in fleet]
 
     def _check_hope(self, journey: Journey) -> None:
         """Wait only for what can come: an engine that is down may return, one that is too small will not

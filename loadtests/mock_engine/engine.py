@@ -25,6 +25,7 @@ from loadtests.mock_engine.asked import Asked, BadRequestError, read
 from loadtests.mock_engine.connection import Connection
 from loadtests.mock_engine.faults import FaultError, Faults
 from loadtests.mock_engine.generation import Generation
+from loadtests.mock_engine.probing import is_probe, probed
 from loadtests.mock_engine.state import Call, Spec, State
 
 _GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
@@ -137,6 +138,9 @@ class MockEngine:
         state, spec = self.state, self.state.spec
         try:
             fields = orjson.loads(body)
+            if not chat and is_probe(fields):
+                self._probe(connection, fields)
+                return
             asked = read(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
         except orjson.JSONDecodeError as problem:
             message = (
@@ -167,6 +171,34 @@ class MockEngine:
         )
         connection.generation = generation
         generation.begin()
+
+    def _probe(self, connection: Connection, fields: dict[str, Any]) -> None:
+        """Probes are none of the requests that faults and logs are about, and have faults of their own."""
+        self.state.verifications[fields["model"]] += 1
+        if self.faults.probe_delay > 0:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.faults.probe_delay, self._probe_now, connection, fields)
+        else:
+            self._probe_now(connection, fields)
+
+    def _probe_now(self, connection: Connection, fields: dict[str, Any]) -> None:
+        model, spec, faults = fields["model"], self.state.spec, self.faults
+        adapter = model != spec.base
+        if adapter and model not in self.state.adapters:
+            message = f"The model `{model}` does not exist. Valid aliases: {spec.base}."
+            connection.answer(404, answers.error(message, "NotFoundError", 404, "model"))
+            return
+        if adapter and faults.probe_status:
+            status = faults.probe_status
+            connection.answer(status, answers.error("The mock engine was told to fail.", "Error", status))
+            return
+        struck = faults.probe_as and (not faults.probe_only or faults.probe_only == model)
+        seed = f"{model}/{self.state.contents[model]}" if adapter else spec.root
+        if struck and adapter and faults.probe_as == "base":
+            seed = spec.root
+        elif struck and (adapter or faults.probe_as == "all_other"):
+            seed += f"/{self.port}"
+        connection.answer(200, probed(fields, seed))
 
     def _ended(self, asked: Asked, call: Call) -> None:
         self.state.end(asked, call.sent)

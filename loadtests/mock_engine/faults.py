@@ -13,6 +13,7 @@ then reset. hang: silence. error_event: vLLM's error inside the stream, then [DO
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "stop_at": ("", "headers", "first_event", "events"),
+    "probe_as": ("", "base", "other", "all_other"),
     "stop_how": ("reset", "close", "mid_event", "hang", "error_event", "kill"),
 }
 
@@ -52,6 +53,14 @@ class Faults:
     """Refuse loads with this status: 400, 404, 500, 503."""
     load_times: int = -1
     """How many loads that holds for."""
+    probe_as: Literal["", "base", "other", "all_other"] = ""
+    """How versions answer probes: as they should, as the base model, otherwise than on other engines;
+    all_other: the base model does so too."""
+    probe_only: str = ""
+    """Engine-side name that `probe_as` holds for; empty: every one."""
+    probe_status: int = 0
+    """Refuse probes of versions with this status."""
+    probe_delay: float = 0.0
     health_status: int = 200
     health_delay: float = 0.0
     waiting: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter, OrderedDict, deque
 from dataclasses import asdict, dataclass, field
@@ -72,6 +73,10 @@ class State:
     calls: deque[Call] = field(default_factory=deque)
     admin: list[AdminCall] = field(default_factory=list)
     probes: Counter[str] = field(default_factory=Counter)
+    verifications: Counter[str] = field(default_factory=Counter)
+    """Model → how often it was asked for its fingerprint."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """Engine-side name → digest of its files when they were loaded."""
     running: Counter[str] = field(default_factory=Counter)
     """Model → requests in flight now."""
     max_running: int = 0
@@ -129,6 +134,7 @@ class State:
                 message = f"{path} doesn't contain tensors"
                 return 500, answers.error(message, "InternalServerError", 500)
         self.adapters[name] = path
+        self.contents[name] = _digest(Path(path))
         self._use(self._cpu, name, self.spec.max_cpu_loras)
         self._use(self._gpu, name, self.spec.max_loras)
         return 200, f"Success: LoRA adapter '{name}' added successfully.".encode()
@@ -222,6 +228,9 @@ class State:
             lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
         success = f'{{engine="0",finished_reason="stop",model_name="{self.spec.base}"}}'
         lines.append(f"vllm:request_success_total{success} {float(self.finished)}")
+        if self.finished or self._in_flight:  # vLLM tells it from its first step on
+            labels = f'max_lora="{self.spec.max_loras}",running_lora_adapters="",waiting_lora_adapters=""'
+            lines.append(f"vllm:lora_requests_info{{{labels}}} {time.time()!r}")
         return ("\n".join(lines) + "\n").encode()
 
     def log(self) -> dict[str, Any]:
@@ -229,6 +238,7 @@ class State:
             "calls": [asdict(call) for call in self.calls],
             "admin": [asdict(call) for call in self.admin],
             "probes": dict(self.probes),
+            "verifications": dict(self.verifications),
             "adapters": self.adapters,
             "running": dict(self.running),
             "max_running": self.max_running,
@@ -246,6 +256,14 @@ class State:
         self.admin.clear()
         self.probes.clear()
         self.max_running = self.max_distinct = self.swaps = self.disk_reads = 0
+
+
+def _digest(directory: Path) -> str:
+    files = sorted(directory.glob("*")) if directory.is_dir() else []
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(file.name.encode() + b"\0" + file.read_bytes())
+    return whole.hexdigest()
 
 
 def _bad(message: str) -> tuple[int, bytes]:

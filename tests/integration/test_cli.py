@@ -186,7 +186,7 @@ def test_an_operators_day(tmp_path, engine):
         )
         assert row["cost"] is not None
 
-        assert gateway.json("adapter", "remove", "acme/support")["removed"]
+        assert gateway.json("adapter", "remove", "acme/support", "--yes")["removed"]
         assert gateway.json("engine", "remove", "a1")["removed"]
         assert gateway.json("placement") == {"data": []}
         assert gateway.stop() == 0

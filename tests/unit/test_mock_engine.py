@@ -1,12 +1,16 @@
 """The fake engine must be true to the real one where tests lean on it, and its faults must happen."""
 
+import itertools
 import json
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
+from adapters.fingerprint import MOST_UNLIKE, Answer, distance, parse, request
 from loadtests.mock_engine import MockEngine, MockProcess, text
+from tests.harness import fake_adapter
 
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
 HELLO = [{"role": "user", "content": "hello there"}]
@@ -261,3 +265,59 @@ def test_a_process_of_its_own_does_the_same_and_dies_when_told():
         assert [call["outcome"] for call in engine.log()["calls"]] == ["status 500", "finished"]
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{engine.url}/_mock/die")
+
+
+# -- probes for fingerprints
+
+
+async def probe(engine: MockEngine, model: str) -> Answer:
+    async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
+        answer = await http.post("/v1/completions", json=request(model, "salt"))
+        answer.raise_for_status()
+        return parse(answer.json())
+
+
+async def load_files(engine: MockEngine, name: str, path: Path) -> None:
+    async with httpx.AsyncClient(base_url=engine.url, trust_env=False) as http:
+        await http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)})
+
+
+async def test_probes_tell_adapters_apart_by_name_and_files_and_agree_across_engines(tmp_path):
+    path = fake_adapter(tmp_path / "x")
+    async with MockEngine() as one, MockEngine() as other:
+        for engine in (one, other):
+            await load_files(engine, "a", path)
+        before = {model: await probe(one, model) for model in ("base", "a")}
+        assert before == {model: await probe(other, model) for model in ("base", "a")}
+        (path / "adapter_model.safetensors").write_bytes(b"other weights")
+        await load_files(one, "b", path)
+        assert await probe(one, "a") == before["a"]  # what was loaded is loaded
+        answers = [*before.values(), await probe(one, "b")]
+        async with MockEngine() as third:
+            await load_files(third, "a", path)
+            answers.append(await probe(third, "a"))
+        apart = [distance(a, b) for a, b in itertools.combinations(answers, 2)]
+        assert min(apart) > MOST_UNLIKE
+        assert one.state.verifications == {"base": 1, "a": 2, "b": 1}
+        assert (list(one.state.calls), one.state.prompt_tokens) == ([], 0)
+
+
+async def test_probes_have_faults_of_their_own(tmp_path):
+    async with MockEngine() as engine:
+        await load_files(engine, "a", fake_adapter(tmp_path / "x"))
+        base, sound = await probe(engine, "base"), await probe(engine, "a")
+        faults = {"base": (True, True), "other": (True, False), "all_other": (False, False)}
+        for fault, expected in faults.items():
+            engine.faults.update({"probe_as": fault})
+            same_base = await probe(engine, "base") == base
+            like_base = await probe(engine, "a") == base
+            assert (same_base, like_base) == expected
+            assert await probe(engine, "a") != sound
+        engine.faults.update({"probe_only": "b"})
+        assert await probe(engine, "a") == sound
+        engine.faults.update({"probe_status": 500, "status": 503})  # the latter is for requests
+        assert await probe(engine, "base") == base
+        with pytest.raises(httpx.HTTPStatusError, match="500"):
+            await probe(engine, "a")
+        with pytest.raises(httpx.HTTPStatusError, match="404"):
+            await probe(engine, "nobody")

@@ -11,15 +11,19 @@ from adapters.catalog import Catalog
 from adapters.engine_control import Listing
 from adapters.errors import (
     EngineError,
+    EngineSuspectError,
     EngineUnreachableError,
     LoadFailedError,
     NoEngineError,
     PlacementError,
+    QuarantinedError,
+    StoreUnavailableError,
 )
-from adapters.loader import CLAIM_MS, FIRST_BACKOFF, Loader
+from adapters.loader import CLAIM_MS, FIRST_BACKOFF, MAX_BACKOFF, Loader
 from adapters.memory_store import MemoryStore
 from adapters.model import Engine, Version
 from adapters.residency import Residency
+from adapters.verdicts import SURE
 
 E1 = Engine("e1", "http://e1", "base", "h100", slots=1, max_rank=8)
 E2 = Engine("e2", "http://e2", "base", "h100", slots=1, max_rank=8)
@@ -77,10 +81,11 @@ class Bench:
 
         async def changed(_: float) -> None:
             await asyncio.sleep(0)
+            await self.hear(loader)
 
         async def nothing() -> None: ...
 
-        return Loader(
+        loader = Loader(
             store=self.store,
             catalog=catalog,
             residency=Residency(lambda: self.now),
@@ -92,6 +97,16 @@ class Bench:
             before_claim=nothing,
             clock=lambda: self.now,
         )
+        loader.verdicts.clock = lambda: int(self.now * 1e6)
+        return loader
+
+    async def hear(self, loader: Loader) -> None:
+        """As the follower does."""
+        documents = (await self.store.snapshot()).documents
+        engines = loader.catalog.engines
+        loader.catalog.load(documents)
+        loader.catalog.engines = engines
+        loader.residency.load(documents)
 
 
 @pytest.fixture
@@ -221,3 +236,193 @@ async def test_a_forgotten_version_is_loaded_again_where_it_was(bench: Bench):
     bench.control.holding.clear()
     assert await loader.ensure_resident(version("a"), only(E2), deadline=30, reload_on="e1") == "e1"
     assert bench.control.loads == [("e1", "fl-a")] * 2
+
+
+# -- verification and verdicts
+
+
+@dataclass
+class FakeVerifier:
+    """`finds`: engine → what is wrong there, as the verifier would raise it. `gate` holds the verdict back."""
+
+    loader: Loader
+    finds: dict[str, Exception] = field(default_factory=dict)
+    shunned: set[str] = field(default_factory=set)
+    gate: asyncio.Event | None = None
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    async def verify(self, engine: Engine, wanted: Version) -> None:
+        self.asked.append((engine.name, wanted.engine_name))
+        if self.gate:
+            await self.gate.wait()
+        wrong = self.finds.get(engine.name)
+        if isinstance(wrong, QuarantinedError):
+            await self.loader.verdicts.quarantine(wanted, "unlike_itself", str(wrong), engine.name, {})
+        if wrong:
+            raise wrong
+
+    def shuns(self, engine: Engine) -> bool:
+        return engine.name in self.shunned
+
+
+def verified(loader: Loader, **finds: Exception) -> FakeVerifier:
+    verifier = FakeVerifier(loader, finds)
+    loader.verifier = verifier
+    return verifier
+
+
+def either(failed):
+    return next((e for e in (E1, E2) if e.name not in failed), None)
+
+
+async def test_a_version_is_verified_between_load_and_confirmation(bench: Bench):
+    loader = bench.loader("w1")
+    verifier = verified(loader)
+    verifier.gate = asyncio.Event()
+    waiter = asyncio.ensure_future(loader.ensure_resident(version("a"), only(E1), deadline=30))
+    await turns()
+    assert (bench.control.loads, verifier.asked) == ([("e1", "fl-a")], [("e1", "fl-a")])
+    placed = (await bench.store.snapshot()).documents["placement"]["e1/fl-a"]
+    assert '"loading"' in placed
+    verifier.gate.set()
+    assert await waiter == "e1"
+
+
+async def test_a_loader_killed_while_it_verifies_is_succeeded_by_one_that_verifies(bench: Bench):
+    first, second = bench.loader("w1"), bench.loader("w2")
+    verified(first).gate = asyncio.Event()
+    dead = asyncio.ensure_future(first.ensure_resident(version("a"), only(E1), deadline=30))
+    await turns()
+    dead.cancel()
+    await first.close()
+    wrong = verified(second, e1=QuarantinedError("it is wrong"))
+    bench.now += CLAIM_MS / 1000 + 1
+    with pytest.raises(QuarantinedError):
+        await second.ensure_resident(version("a"), only(E1), deadline=100)
+    assert wrong.asked == [("e1", "fl-a")]
+    assert (await bench.store.snapshot()).documents["placement"] == {}
+
+
+async def test_what_is_quarantined_is_off_every_engine_and_refused_at_once_by_every_worker(bench: Bench):
+    first, second = bench.loader("w1"), bench.loader("w2")
+    verified(first)
+    assert await first.ensure_resident(version("a"), only(E1), deadline=30) == "e1"
+    await bench.hear(second)
+    verified(second, e2=QuarantinedError("t/a@v1 answered otherwise"))
+    with pytest.raises(QuarantinedError, match="t/a@v1 answered otherwise"):
+        await second.ensure_resident(version("a"), only(E2), deadline=30, avoid={"e1"})
+    assert bench.control.holding == {"e1": set(), "e2": set()}
+    assert (await bench.store.snapshot()).documents["placement"] == {}
+    for loader in (first, second):
+        await bench.hear(loader)
+        for again in (False, True):
+            with pytest.raises(QuarantinedError, match="t/a@v1 answered otherwise"):
+                await loader.ensure_resident(version("a"), either, deadline=30, again=again)
+    assert len(bench.control.loads) == 2
+
+
+async def test_who_waits_for_a_load_that_ends_in_quarantine_is_told_and_does_not_load(bench: Bench):
+    first, second = bench.loader("w1"), bench.loader("w2")
+    verifier = verified(first, e1=QuarantinedError("it is wrong"))
+    verifier.gate = asyncio.Event()
+    one = asyncio.ensure_future(first.ensure_resident(version("a"), only(E1), deadline=30))
+    await turns()
+    two = asyncio.ensure_future(second.ensure_resident(version("a"), only(E2), deadline=30))
+    await turns()
+    verifier.gate.set()
+    for waiter in (one, two):
+        with pytest.raises(QuarantinedError):
+            await waiter
+    assert bench.control.loads == [("e1", "fl-a")]
+
+
+async def test_a_suspect_engine_is_left_for_another_and_blames_no_version(bench: Bench):
+    loader = bench.loader("w1")
+    verifier = verified(loader, e1=EngineSuspectError("e1 is not trusted"))
+    assert await loader.ensure_resident(version("a"), either, deadline=30) == "e2"
+    assert bench.control.holding["e1"] == set()  # nothing is left there unverified
+    verifier.shunned.add("e1")
+    bench.now += 5  # past the grace of what was loaded
+    assert await loader.ensure_resident(version("b"), either, deadline=30) == "e2"
+    assert [e for e, _ in verifier.asked] == ["e1", "e2", "e2"]
+    verifier.finds["e2"] = EngineSuspectError("nor is e2")
+    for _ in range(SURE + 1):
+        bench.now += MAX_BACKOFF + 1
+        with pytest.raises(NoEngineError):
+            await loader.ensure_resident(version("c"), either, deadline=1000)
+    await bench.hear(loader)
+    assert loader.catalog.verdicts == {}
+
+
+async def fail(bench: Bench, loader: Loader, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(LoadFailedError):
+            await loader.ensure_resident(version("a"), either, deadline=1e6)
+        await bench.hear(loader)
+        bench.now += MAX_BACKOFF + 1
+
+
+async def test_after_some_failed_loads_it_counts_as_failed_for_every_worker(bench: Bench):
+    loader, other = bench.loader("w1"), bench.loader("w2")
+    bench.control.error = EngineError("rank of fl-a in /x/a is wrong", 500)
+    await fail(bench, loader, SURE - 1)
+    assert loader.catalog.verdicts == {}
+    since = bench.now
+    await fail(bench, loader, 1)
+    await bench.hear(other)
+    verdict = other.catalog.verdicts["fl-a"]
+    assert (verdict.state, verdict.code, verdict.version) == ("failed", "load_failed", "t/a@v1")
+    assert (verdict.attempts, verdict.retry, verdict.engine) == (SURE, int((since + 60) * 1e6), "e1")
+    loads = len(bench.control.loads)
+    for _ in range(3):
+        with pytest.raises(LoadFailedError, match="rank of t/a@v1 in its files is wrong"):
+            await other.ensure_resident(version("a"), either, deadline=1e6)
+        bench.now += 1000
+    assert len(bench.control.loads) == loads
+    (note,) = [entry.note for entry in await bench.store.audit()]
+    assert (note.actor, note.action, note.subject, note.version) == ("loader", "version.fail", "t/a", "v1")
+
+
+async def test_trying_again_doubles_the_pause_and_a_success_ends_the_verdict(bench: Bench):
+    loader, bench.control.error = bench.loader("w1"), EngineError("no", 500)
+    await fail(bench, loader, SURE)
+    pauses = []
+    for _ in range(6):
+        with pytest.raises(LoadFailedError):
+            await loader.ensure_resident(version("a"), either, deadline=1e6, again=True)
+        await bench.hear(loader)
+        pauses.append(loader.catalog.verdicts["fl-a"].retry / 1e6 - bench.now)
+    assert pauses == [120, 240, 480, 600, 600, 600]
+    bench.control.error = None
+    assert await loader.ensure_resident(version("a"), either, deadline=1e6, again=True) == "e1"
+    await bench.hear(loader)
+    assert loader.catalog.verdicts == {}
+    assert await loader.ensure_resident(version("a"), either, deadline=1e6) == "e1"
+    assert [e.note.action for e in await bench.store.audit()] == ["version.fail", "version.recover"]
+
+
+async def test_an_engine_that_is_away_never_makes_a_version_failed(bench: Bench):
+    loader, bench.control.error = bench.loader("w1"), EngineUnreachableError("gone")
+    for _ in range(SURE + 1):
+        with pytest.raises(NoEngineError):
+            await loader.ensure_resident(version("a"), either, deadline=1e6)
+        bench.now += MAX_BACKOFF + 1
+    await bench.hear(loader)
+    assert loader.catalog.verdicts == {}
+
+
+async def test_without_redis_a_failed_load_is_still_told_as_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    loader, bench.control.error = bench.loader("w1"), EngineError("no", 500)
+    await fail(bench, loader, SURE - 1)
+
+    async def away(*_: object, **__: object) -> int:
+        raise StoreUnavailableError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.store, "commit", away)
+        await fail(bench, loader, 1)
+    assert loader.catalog.verdicts == {}
+    await fail(bench, loader, 1)
+    assert loader.catalog.verdicts["fl-a"].attempts == SURE + 1

@@ -16,6 +16,7 @@ def test_the_table_names_what_there_is_and_no_more():
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
     assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == METRICS.keys() - {
         "florin_adapter_info",  # told at the scrape, from the registry
+        "florin_verdict_info",
         *BOOKS,  # and from the ledger
     }
     assert all(help_text.endswith(".") for help_text in METRICS.values())

@@ -31,6 +31,11 @@ class FakeGateway:
     def florin(self, *args: str) -> Result:
         return CliRunner().invoke(app, args, env={"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY})
 
+    def florin_says(self, said: str, *args: str) -> Result:
+        """With somebody at the keyboard."""
+        env = {"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY}
+        return CliRunner().invoke(app, args, env=env, input=said)
+
 
 def _read(raw: bytes) -> Any:
     """JSON, or a file as it is."""

@@ -1,0 +1,26 @@
+"""florin adapter release"""
+
+from __future__ import annotations
+
+import pytest
+
+PATH = "/admin/v1/adapters/acme/support/versions/v2/release"
+
+
+@pytest.mark.parametrize("name", ["v2", "2"])
+@pytest.mark.parametrize(
+    ("released", "said"), [(True, "acme/support@v2 is released"), (False, "nothing against acme/support@v2")]
+)
+def test_a_version_is_released(fake, name, released, said):
+    body = {"adapter": "acme/support", "version": "v2", "released": released}
+    fake.answer("POST", PATH, body)
+    result = fake.florin("adapter", "release", "acme/support", name, "--yes")
+    assert result.exit_code == 0
+    assert said in result.stdout + result.stderr
+    assert [asked[:2] for asked in fake.asked] == [("POST", PATH)]
+
+
+def test_a_script_must_say_that_it_means_it(fake):
+    result = fake.florin("adapter", "release", "acme/support", "v2")
+    assert (result.exit_code, fake.asked) == (2, [])
+    assert "--yes" in result.stderr

@@ -1,0 +1,22 @@
+"""florin engine trust"""
+
+from __future__ import annotations
+
+PATH = "/admin/v1/engines/a1/trust"
+
+
+def test_an_engine_is_trusted(fake):
+    fake.answer("POST", PATH, {"engine": "a1", "base": "llama", "fingerprints_forgotten": 3})
+    result = fake.florin("engine", "trust", "a1", "--yes")
+    assert result.exit_code == 0
+    assert (
+        result.stdout
+        == "llama is what a1 answers; 3 versions are looked at anew when they are loaded next.\n"
+    )
+    assert [asked[:2] for asked in fake.asked] == [("POST", PATH)]
+
+
+def test_a_script_must_say_that_it_means_it(fake):
+    result = fake.florin("engine", "trust", "a1")
+    assert (result.exit_code, fake.asked) == (2, [])
+    assert "--yes" in result.stderr
