@@ -2,6 +2,7 @@
 
     root/<digest hex>/adapter_config.json, adapter_model.safetensors
     root/.staging/<random>/files/…      being fetched and checked; moved into place by one rename
+    root/.installations/<id>            whose versions lie here: nothing is removed where these are several
 
 A version's bytes are checked where they will stay and then only renamed, so that what was checked is what
 engines read. Engines may hold a file long after its version is gone: nothing here removes a published one,
@@ -24,6 +25,7 @@ from pathlib import Path
 from adapters.validate import FILES
 
 _STAGING = ".staging"
+_INSTALLATIONS = ".installations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,20 @@ class ArtifactStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._installation = ""  # mutable: set once, by `open`
 
     def __repr__(self) -> str:
         return f"<ArtifactStore {self.root}>"
 
-    def open(self) -> None:
-        """Makes the root and removes what crashed processes left in staging. Call once at start."""
+    def open(self, installation: str = "") -> None:
+        """Makes the root and removes what crashed processes left in staging. Call once at start.
+        `installation`: an id, of a registry whose versions lie here."""
         self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._installation = installation
+        if installation:
+            with suppress(OSError):  # `florin doctor` tells of a root that cannot be written
+                (self.root / _INSTALLATIONS).mkdir(exist_ok=True)
+                (self.root / _INSTALLATIONS / installation).touch()
         for left in self._staging.iterdir():
             with suppress(FileNotFoundError):
                 _remove_if_ownerless(left)
@@ -98,6 +107,14 @@ class ArtifactStore:
         if sizes is None or not freshen(target) or digest_of(target) != hexdigest:
             return None
         return Artifact(digest, target, sum(sizes.values()))
+
+    def others(self) -> list[Path]:
+        """The marks of other installations, which may need what this one does not any more."""
+        try:
+            marks = sorted((self.root / _INSTALLATIONS).iterdir())
+        except FileNotFoundError:
+            return []
+        return [mark for mark in marks if mark.name != self._installation]
 
     @property
     def _staging(self) -> Path:

@@ -74,6 +74,7 @@ class Catalog:
         """All three by engine name; fingerprints of base models by the model's name."""
         # Derived, rebuilt when what they derive from changes:
         self.by_engine_name: dict[str, Version] = {}
+        self._numbers: dict[str, set[int]] = {}  # full name → the numbers of its versions
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
         self._resolved: dict[tuple[str, str, bool], Target] = {}
 
@@ -96,6 +97,9 @@ class Catalog:
         self.fingerprints = {i: load(Fingerprint, d) for i, d in documents.get("fingerprint", {}).items()}
         self.verdicts = {i: load(Verdict, d) for i, d in documents.get("verdict", {}).items()}
         self.by_engine_name = {v.engine_name: v for v in self.versions.values()}
+        self._numbers = {}
+        for version in self.versions.values():
+            self._numbers.setdefault(version.adapter, set()).add(version.number)
         self._reshare()
 
     def apply(self, event: Event) -> None:
@@ -108,10 +112,12 @@ class Catalog:
                 old = self.versions.get(key)
                 if old:
                     self.by_engine_name.pop(old.engine_name, None)
+                    self._numbers[old.adapter].discard(old.number)
                 new = None if data is None else load(Version, data)
                 _replace(self.versions, key, new)
                 if new:
                     self.by_engine_name[new.engine_name] = new
+                    self._numbers.setdefault(new.adapter, set()).add(new.number)
                 self._resolved.clear()
             case "engine":
                 _replace(self.engines, key, None if data is None else load(Engine, data))
@@ -198,6 +204,11 @@ class Catalog:
         own = [a for a in self.adapters.values() if a.name.startswith(tenant + "/")]
         shared = [a for a in self.adapters.values() if tenant in a.shared_with]
         return sorted(own, key=_by_name) + sorted(shared, key=_by_name)
+
+    def versions_of(self, adapter: str) -> list[Version]:
+        """Oldest first, the retired ones too. Numbers may have wide gaps: `florin apply` sets them."""
+        numbers = sorted(self._numbers.get(adapter, ()))
+        return [self.versions[f"{adapter}@v{number}"] for number in numbers]
 
     def fleet(self, base_model: str) -> list[Engine]:
         return [e for e in self.engines.values() if e.base_model == base_model]

@@ -16,6 +16,8 @@ from adapters.store import AuditNote, Change
 
 T = TypeVar("T")
 
+LAST = 999_999_999
+"""The highest number of a version: more digits are no name of one."""
 HISTORY = 32
 """How many steps back a rollback can go."""
 
@@ -79,6 +81,8 @@ def plan_add(
     latest = tombstone.latest if tombstone else 0
     adapter = old or Adapter(str(name), live=None, latest=latest)
     given = adapter.latest + 1 if number is None else number
+    if given > LAST:
+        raise ConflictError(f"{name} has given its last number, v{LAST}: add it under another name.")
     version = replace(version, number=given)
     retired = _in_place_of(reading, adapter, version, vouched=vouched)
     live = given if adapter.live is None else adapter.live

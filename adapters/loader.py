@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 CLAIM_MS = 10_000
 """After this, a load's claim may be taken over. A load that takes longer is then claimed and done again,
 which is harmless: the engine says that it has it already."""
+LONGEST_CLAIM_MS = 120_000
+"""Of a load that was too slow: each claim is twice as long as the last, since an engine with a long queue may
+take longer than CLAIM_MS for the answers by which the version is verified, every time."""
 RETRY_SECONDS = 0.1
 """Between claims while every slot is in use: leases of other workers end in batches of this rhythm."""
 PATIENCE_SECONDS = 2.0
@@ -213,6 +216,7 @@ class Loader:
     ) -> str:
         name, failed = version.engine_name, self._shunned(version)
         patience = self.clock() + PATIENCE_SECONDS
+        ttl = CLAIM_MS
         lapsed: Engine | None = None
         """Where the claim lapsed during the load: the engine has the version, and says so the next time."""
         while True:
@@ -227,7 +231,7 @@ class Loader:
                 engine.name,
                 slots=engine.slots,
                 owner=self.owner,
-                ttl_ms=CLAIM_MS,
+                ttl_ms=ttl,
                 ignore=self._useless(engine, failed | avoid),
                 reload=reloading is not None,
             )
@@ -241,7 +245,7 @@ class Loader:
                     if result is Loaded.OK:
                         return engine.name
                     if result is Loaded.LOST:
-                        lapsed = engine
+                        lapsed, ttl = engine, min(2 * ttl, LONGEST_CLAIM_MS)
                         await self._pause(name)
                     else:
                         failed.add(engine.name)

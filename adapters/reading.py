@@ -61,9 +61,7 @@ class Reading:
 
     def versions(self, adapter: Adapter) -> list[Version]:
         """Oldest first."""
-        known = self.catalog.versions
-        ids = (f"{adapter.name}@v{number}" for number in range(1, adapter.latest + 1))
-        return [known[i] for i in ids if i in known]
+        return self.catalog.versions_of(adapter.name)
 
     def version(self, adapter: Adapter, number: int) -> Version:
         version = self.catalog.versions.get(f"{adapter.name}@v{number}")

@@ -31,6 +31,7 @@ class Trash:
     """Methods block on the disk and raise OSError. `clock`: seconds, as the files' times."""
 
     def __init__(self, artifacts: ArtifactStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._artifacts = artifacts
         self._root = artifacts.root
         self._clock = clock
 
@@ -42,12 +43,12 @@ class Trash:
         return Path(path) == self._root / digest.removeprefix("sha256:")
 
     def take(self, digest: str) -> bool | None:
-        """Take the content away, to be settled. False: it was published lately, and stays. None: nothing is
-        there."""
+        """Take the content away, to be settled. False: it stays, for it was published lately, or another
+        installation may need it. None: nothing is there."""
         hexdigest = digest.removeprefix("sha256:")
         source = self._root / hexdigest
         try:
-            if self._fresh(source):
+            if self._fresh(source) or self._artifacts.others():
                 return False
             trash = self._root / _TRASH
             trash.mkdir(mode=0o700, exist_ok=True)
@@ -63,8 +64,9 @@ class Trash:
         return not self._entries()
 
     def settle(self, needed: Callable[[str], bool]) -> set[str]:
-        """Put back what `needed` (of a digest) asks for, or what somebody freshened before it was taken;
-        delete the rest, also what a process that died has left here. The digests that were deleted."""
+        """Put back what `needed` (of a digest) asks for, what somebody freshened before it was taken, and all
+        where another installation has come; delete the rest, also what a process that died has left here.
+        The digests that were deleted."""
         deleted = set()
         for entry in self._entries():
             with suppress(FileNotFoundError):  # another process settled it at the same moment
@@ -72,7 +74,7 @@ class Trash:
                 if match is None:
                     if entry.name.startswith("dead."):
                         shutil.rmtree(entry)
-                elif needed(f"sha256:{match[1]}") or self._fresh(entry):
+                elif self._artifacts.others() or needed(f"sha256:{match[1]}") or self._fresh(entry):
                     self._put_back(entry, match[1])
                 else:
                     self._delete(entry)

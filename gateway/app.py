@@ -24,11 +24,16 @@ from adapters.catalog import Catalog
 from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
+from adapters.graves import Gravedigger
 from adapters.loader import Loader
 from adapters.reconciler import Reconciler
 from adapters.redis_store import RedisStore
 from adapters.registration import Registrar
 from adapters.residency import Residency
+from adapters.retrial import Retrial
+from adapters.sources.options import FetchOptions
+from adapters.trash import Trash
+from adapters.verification import Probes
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.openai import PREFIX, DataPlane
@@ -37,14 +42,17 @@ from gateway.costs import bookkeeper
 from gateway.costs.books import Books
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
+from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
+from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from gateway.routing.router import Router
 from gateway.routing.upstream import Upstream
+from gateway.routing.warmer import Warmer
 from gateway.tenants.directory import Directory
 
 log = logging.getLogger(__name__)
@@ -52,6 +60,8 @@ log = logging.getLogger(__name__)
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """vLLM closes idle connections after 5 s; a request on a connection that is just closing would be lost."""
 RESTART_SECONDS = 0.5
+UPLOADS = 4
+"""That one worker takes in at a time: each may fill the disk up to the limit."""
 
 
 class Florin:
@@ -112,7 +122,11 @@ async def build(settings: Settings) -> AsyncIterator[State]:
 
         changed = _changed(follower)
         pool = Pool(catalog, residency, store, worker=worker, idle_timeout=settings.engine_idle_timeout)
-        control = EngineControl(control_session, timeout=settings.load_timeout)
+        control = EngineControl(
+            control_session,
+            timeout=settings.load_timeout,
+            agent_secret=(await store.secret("agent", secrets.token_hex(32))).encode(),
+        )
         loader = Loader(
             store=store,
             catalog=catalog,
@@ -124,11 +138,26 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             changed=changed,
             before_claim=pool.flush,
         )
+        probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        stack.push_async_callback(probe_log.close)
+        if settings.verify_loads:
+            loader.verifier = Probes(
+                store=store,
+                catalog=catalog,
+                control=control,
+                verdicts=loader.verdicts,
+                observer=metrics,
+                process=pool.process,
+                changed=changed,
+                spent=probe_log.probed,
+            )
         stack.push_async_callback(loader.close)
         router = Router(catalog, pool, loader, changed, timeout=settings.placement_timeout)
+        warmer = Warmer(pool, router, loader, timeout=settings.placement_timeout)
+        stack.push_async_callback(warmer.close)
         upstream = Upstream(session, connect_timeout=settings.connect_timeout)
         artifacts = ArtifactStore(settings.artifacts)
-        await asyncio.to_thread(artifacts.open)
+        await asyncio.to_thread(artifacts.open, await store.secret("installation", secrets.token_hex(8)))
         lifecycle = Lifecycle(
             settings=settings,
             directory=directory,
@@ -159,6 +188,18 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             owner=worker,
             interval=settings.probe_interval,
             probe_timeout=settings.probe_timeout,
+            reload_interval=settings.reload_interval,
+            digger=Gravedigger(
+                store,
+                catalog,
+                residency,
+                control,
+                Trash(artifacts),
+                grace=settings.artifact_grace * 3600,
+                probe_timeout=settings.probe_timeout,
+            ),
+            retrial=Retrial(store, catalog, residency, loader),
+            current=lambda: follower.connected,
         )
         stack.push_async_callback(prober.last_look)
         keeper = bookkeeper.Bookkeeper(
@@ -173,7 +214,9 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             prober.run,
             reconciler.run,
             engine_time.run,
+            probe_log.run,
             keeper.run,
+            AuditShipper(store, ledger, worker).run,
             partial(
                 bookkeeper.show,
                 ledger,
@@ -196,15 +239,20 @@ async def build(settings: Settings) -> AsyncIterator[State]:
                 catalog,
                 artifacts,
                 tenant_document=directory.document,
-                max_bytes=settings.max_adapter_bytes,
+                fetching=FetchOptions(
+                    max_bytes=settings.max_adapter_bytes, allow_private=settings.allowed_sources
+                ),
             ),
+            artifacts=artifacts,
             pool=pool,
             router=router,
+            warmer=warmer,
             meter=meter,
             ledger=ledger,
             books=books,
             metrics=metrics,
             lifecycle=lifecycle,
+            uploads=asyncio.Semaphore(UPLOADS),
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()

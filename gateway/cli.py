@@ -9,7 +9,23 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import adapters, calibrate, engines, keys, placement, prices, tenants
+from gateway.commands import adapter_add as _adapter_add  # noqa: F401  # joins the group
+from gateway.commands import (
+    adapters,
+    audit,
+    calibrate,
+    declarative,
+    doctor,
+    engines,
+    keys,
+    placement,
+    prices,
+    tenants,
+)
+from gateway.commands import check as _check  # noqa: F401  # joins the group of adapters
+from gateway.commands import engine_run as _engine_run  # noqa: F401  # joins the group of engines
+from gateway.commands import release as _release  # noqa: F401  # joins the group of adapters
+from gateway.commands import trust as _trust  # noqa: F401  # joins the group of engines
 from gateway.commands.cost import app as cost
 from gateway.commands.cost import bills as _bills  # noqa: F401  # joins the group
 from gateway.commands.cost import compare as _compare  # noqa: F401  # joins the group
@@ -36,9 +52,12 @@ app.add_typer(keys.app, name="key")
 app.add_typer(adapters.app, name="adapter")
 app.add_typer(engines.app, name="engine")
 placement.register(app)
+app.add_typer(audit.app, name="audit")
 app.add_typer(prices.prices, name="price")
 app.add_typer(cost.app, name="cost")
 calibrate.register(app)
+declarative.register(app)
+doctor.register(app)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import (
     Field,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -26,6 +27,8 @@ from pydantic_settings import (
 )
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
+
+from adapters.sources.addresses import Allowed
 
 _SECRET = {"redis_url", "ledger_url", "operator_key"}
 
@@ -74,7 +77,8 @@ class Settings(BaseSettings):
     artifact_dir: Path | None = Field(
         None,
         description="Where adapter versions are kept, under a path that every engine sees alike. "
-        "Empty: `artifacts` in the state directory.",
+        "Empty: `artifacts` in the state directory. Each installation needs its own: where two share one, no "
+        "files are ever removed.",
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8080, description="Port to listen on; 0 takes a free one and prints it.")
@@ -89,6 +93,14 @@ class Settings(BaseSettings):
     max_adapter_bytes: PositiveInt = Field(
         2 * 1024**3, description="Largest total size of one adapter version's files."
     )
+    upload_idle_timeout: PositiveFloat = Field(
+        30.0, description="Seconds of silence after which an upload is given up."
+    )
+    source_private: str = Field(
+        "",
+        description="Hosts and networks to which http(s) sources may lead although they are not public, "
+        "separated by commas: `models.internal,10.0.0.0/8`.",
+    )
     placement_timeout: PositiveFloat = Field(
         30.0,
         description="Seconds that a request may wait for an engine to begin its answer elsewhere, retries "
@@ -96,6 +108,11 @@ class Settings(BaseSettings):
     )
     load_timeout: PositiveFloat = Field(
         30.0, description="Seconds that an engine may take to load, unload or list adapters."
+    )
+    verify_loads: bool = Field(
+        True,
+        description="Whether each loaded version is asked a few fixed prompts, and held against the base "
+        "model and its own first answer, before requests are sent to it.",
     )
     connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
     engine_idle_timeout: PositiveFloat = Field(
@@ -106,6 +123,16 @@ class Settings(BaseSettings):
     probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
     probe_timeout: PositiveFloat = Field(
         2.0, description="Seconds that an engine may take to answer a probe."
+    )
+    reload_interval: NonNegativeFloat = Field(
+        0.1,
+        description="Seconds between two loads that give a restarted engine its adapters back: each stalls "
+        "what the engine decodes.",
+    )
+    artifact_grace: NonNegativeFloat = Field(
+        24.0,
+        description="Hours for which the files of a removed or retired version stay, however idle the "
+        "engines are.",
     )
     shutdown_grace: PositiveFloat = Field(
         30.0, description="Seconds that running requests may take to finish after SIGTERM."
@@ -130,6 +157,12 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return url
 
+    @field_validator("source_private")
+    @classmethod
+    def _hosts_and_networks(cls, entries: str) -> str:
+        Allowed.parse(_listed(entries))
+        return entries
+
     @field_validator("ledger_url")
     @classmethod
     def _ledger_driver(cls, url: str) -> str:
@@ -145,6 +178,10 @@ class Settings(BaseSettings):
                 msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"
                 raise ValueError(msg) from error
         return url
+
+    @property
+    def allowed_sources(self) -> tuple[str, ...]:
+        return _listed(self.source_private)
 
     @property
     def artifacts(self) -> Path:
@@ -165,6 +202,10 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+
+def _listed(entries: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in entries.split(",") if entry.strip())
 
 
 def load_settings(**overrides: Any) -> Settings:

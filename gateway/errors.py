@@ -39,7 +39,7 @@ CODES: dict[str, Code] = {
     "body_too_large": Code(
         413,
         _INVALID,
-        "The body exceeds FLORIN_MAX_BODY_BYTES, or a bill 64 MiB.",
+        "The body exceeds FLORIN_MAX_BODY_BYTES, an upload FLORIN_MAX_ADAPTER_BYTES, or a bill 64 MiB.",
         "Send less, or raise the setting.",
     ),
     "method_not_allowed": Code(
@@ -71,6 +71,15 @@ CODES: dict[str, Code] = {
         _INVALID,
         "The adapter failed a check; `findings` lists each with what was found and expected.",
         "Mend it.",
+    ),
+    "upload_incomplete": Code(
+        400,
+        _INVALID,
+        "An upload broke off, came too slowly (then 408), or is not one file.",
+        "Send it again; nothing was kept.",
+    ),
+    "too_many_uploads": Code(
+        503, _SERVER, "This worker takes in as many uploads as it may already.", "Retry."
     ),
     "bill_rejected": Code(
         422,
@@ -189,6 +198,7 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.StoreUnavailableError: "store_unavailable",
     adapters_errors.EngineError: "engine_rejected",
     adapters_errors.EngineUnreachableError: "engine_rejected",
+    adapters_errors.EngineSuspectError: "engine_rejected",
     adapters_errors.NoEngineError: "no_engine",
     adapters_errors.LoadFailedError: "load_failed",
     adapters_errors.QuarantinedError: "version_quarantined",

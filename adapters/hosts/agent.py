@@ -146,9 +146,9 @@ class Agent:
         healthy_since = await self._healthy_since(engine)
         if healthy_since:
             log.info("engine %s is healthy after %.1f s", name, healthy_since - began)
-            cache.forget()
             self.life.begin_epoch()
         code = await engine.wait()
+        cache.forget()  # now, and not when the next is healthy: it may have been given files by then
         self.life.serving = False
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         when = "" if healthy_since else " before it was healthy"

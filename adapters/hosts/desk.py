@@ -16,6 +16,8 @@ from adapters.hosts.staging import Cache, StageError
 log = logging.getLogger(__name__)
 
 _BODY_BYTES = 64 * 1024
+_CLOSE_SECONDS = 1.0
+"""For requests that are still open at the end: what they wait for is dropped already, or never comes."""
 
 
 @dataclass(slots=True)
@@ -35,7 +37,9 @@ class Desk:
         app = web.Application(client_max_size=_BODY_BYTES)
         app.router.add_post("/stage", self._stage)
         app.router.add_get("/health", self._health)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
         self.port = self._runner.addresses[0][1]
@@ -50,7 +54,8 @@ class Desk:
     async def _stage(self, request: web.Request) -> web.Response:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         known = self.token and kind.lower() == "bearer"
-        if not (known and hmac.compare_digest(given.encode(), self.token.encode())):
+        shown = given.encode(errors="surrogateescape")  # a header may be any bytes
+        if not (known and hmac.compare_digest(shown, self.token.encode())):
             return _refusal(401, "This agent serves the gateway that it is registered at, and no one else.")
         try:
             body = orjson.loads(await request.read())

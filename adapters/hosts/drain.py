@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from adapters.hosts.engine_watch import EngineWatch
 from adapters.hosts.life import Host, Life
@@ -28,11 +31,25 @@ async def drain(life: Life, link: Link, watch: EngineWatch, host: Host) -> None:
     deadline = time.monotonic() + host.drain_timeout
     if life.up and life.serving and life.registered and life.patient:
         log.info("draining engine %s, for %.0f s at most", host.name, host.drain_timeout)
-        await _announce(life, link, watch, host, deadline)
-        await _until_quiet(life, watch, host, deadline)
+        await _patiently(life, deadline, _announce(life, link, watch, host, deadline))
+        await _patiently(life, math.inf, _until_quiet(life, watch, host, deadline))
     life.ending = True
     if life.engine and life.up:
         await life.engine.stop(STOP_SECONDS if life.patient else HURRY_SECONDS)
+
+
+async def _patiently(life: Life, deadline: float, work: Coroutine[Any, Any, None]) -> None:
+    """`work`, until the deadline or the operator's second signal: a gateway or an engine that hangs holds up
+    neither."""
+    task = asyncio.create_task(work)
+    try:
+        while not task.done() and life.patient and time.monotonic() < deadline:
+            await asyncio.wait([task], timeout=_LOOK_SECONDS)
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _announce(life: Life, link: Link, watch: EngineWatch, host: Host, deadline: float) -> None:
@@ -63,6 +80,8 @@ async def _until_quiet(life: Life, watch: EngineWatch, host: Host, deadline: flo
             log.info("engine %s is drained", host.name)
             return
         if now > deadline:
+            if running == 0:  # the gateway, which hung, has not let it be for long
+                return
             log.warning(
                 "engine %s still has %s requests: they are cut off",
                 host.name,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapters.fingerprint import TOP
 from adapters.hosts.command_line import CommandLine, CommandRefusedError, parse
 
 KEEP_ALIVE_SECONDS = 75
@@ -60,6 +61,10 @@ ONLY = {
         ("mp", "uni"),
         f"{_LOCAL_DISK}, and Ray's processes outlive the engine's",
     ),
+    "logprobs-mode": (
+        ("raw_logprobs", "processed_logprobs"),
+        "versions are verified by log probabilities, and logits would make this engine unlike all others",
+    ),
 }
 """Flags that may have these values only, and why."""
 
@@ -96,7 +101,7 @@ DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pip
 """vLLM's own."""
 
 _READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
-         "served-model-name", "chat-template"}  # fmt: skip
+         "served-model-name", "chat-template", "max-logprobs"}  # fmt: skip
 KNOWN = _READ | REFUSED.keys() | ONLY.keys()
 
 
@@ -183,11 +188,22 @@ def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
     for name, (bad, why) in REFUSED_ENVIRONMENT.items():
         if name in environ and bad(environ[name]):
             reasons.append(f"{name} in the environment is refused: {why}.")
-    for name in sorted(KNOWN & line.flags.keys()):
+    reasons += _too_few_logprobs(line)
+    for name in sorted(line.flags.keys() & KNOWN - REFUSED.keys()):  # of what is refused, it may be a secret
         if len(set(line.flags[name])) > 1:
             said = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
             reasons.append(f"--{name} is given more than once, as {said}: which is meant?")
     return reasons
+
+
+def _too_few_logprobs(line: CommandLine) -> list[str]:
+    """With fewer, vLLM refuses the probes that verify a version after its load."""
+    value = line.value("max-logprobs") or ""
+    enough = value == "-1" or (value.isascii() and value.isdigit() and int(value) >= TOP)
+    if enough or "max-logprobs" not in line:
+        return []
+    why = f"a loaded version is verified by its {TOP} likeliest tokens; vLLM's default is 20, and -1 no limit"
+    return [f"--max-logprobs {value or '(nothing)'} is refused: {why}."]
 
 
 def _number(line: CommandLine, name: str, reasons: list[str]) -> int | None:

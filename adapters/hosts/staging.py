@@ -171,6 +171,7 @@ class Cache:
                 await self._make_room(hexdigest, size)
                 await self._fetch(hexdigest, size)
                 entry = self._entries[hexdigest] = Entry(size, self.clock(), verified=True)
+                self._coming.pop(hexdigest, None)  # it has come: it must not count twice
             os.utime(path)
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:

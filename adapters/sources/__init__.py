@@ -12,9 +12,9 @@ from typing import cast
 
 from adapters.findings import Findings, shown
 from adapters.sources.options import FetchOptions, Progress
-from adapters.sources.public import public, scheme_of
+from adapters.sources.public import led_to, public, scheme_of
 
-__all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "public"]
+__all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "led_to", "public"]
 
 Fetch = Callable[..., str]
 """`fetch(uri, destination, *, options, findings)`: puts an adapter's known files into the empty directory

@@ -92,7 +92,7 @@ class Site:
                 return await session.get(url, headers=headers, allow_redirects=False)
         except TimeoutError:
             raise BrokenError(f"{url.raw_host} did not answer within {seconds:g} s") from None
-        except aiohttp.InvalidURL:
+        except (aiohttp.InvalidURL, UnicodeError):  # the latter of names that DNS cannot ask for
             raise _refused("source_not_public", url, "an address in a form of its own") from None
         except aiohttp.ClientSSLError as error:
             raise _refused("source_unavailable", url, str(error)) from None
@@ -150,7 +150,7 @@ def _validator(response: aiohttp.ClientResponse) -> str | None:
     modified = response.headers.get("last-modified", "")
     try:
         age = parsedate_to_datetime(response.headers.get("date", "")) - parsedate_to_datetime(modified)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return modified if age.total_seconds() >= 60 else None
 

@@ -15,6 +15,7 @@ import pytest
 from adapters.embedded import EmbeddedValkey
 from adapters.model import Verdict, dump
 from adapters.store import AuditNote, Change
+from gateway.api.finance.common import token
 from gateway.metering.audit import Wanted, read
 from gateway.metering.audit_shipper import KEEP, tail
 from tests.harness import Gateway, running_gateway
@@ -244,8 +245,11 @@ async def test_filters_pages_and_the_ledger_behind_redis(gateway, operator):
     assert late + early == found
     assert {e["subject"] for e in await entries(client, subject="acme/*")} == {"acme/0", "acme/1"}
     assert await entries(client, actor=f"key:{key_id}") == []
-    for bad in ({"since": "yesterday"}, {"cursor": "x"}, {"limit": 0}):
-        assert (await client.get("/admin/v1/audit", params=bad)).status_code == 400
+    huge = token([str(1 << 63), "0", "1-0", "x"])
+    for bad in ({"since": "yesterday"}, {"cursor": "x"}, {"cursor": huge}, {"limit": 0}):
+        answer = await client.get("/admin/v1/audit", params=bad)
+        assert answer.status_code == 400, bad
+        assert answer.json()["error"]["param"].endswith(*bad)
 
 
 async def test_while_redis_is_away_the_ledgers_entries_are_shown(tmp_path, prefix):

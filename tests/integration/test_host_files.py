@@ -56,7 +56,9 @@ async def test_the_desk_serves_its_gateway_only(gateway, run):
     agent = await run()
     engine = await registered(gateway, agent)
     async with httpx.AsyncClient(trust_env=False) as http:
-        for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Bearer {OPERATOR_KEY}"}):
+        rubbish = {"authorization": b"Bearer \xff\xfe"}
+        wrong = {"authorization": "Bearer x"}, {"authorization": f"Bearer {OPERATOR_KEY}"}
+        for headers in ({}, rubbish, *wrong):
             answer = await http.post(f"{engine.agent}/stage", json={}, headers=headers)
             assert answer.status_code == 401
         token = {"authorization": f"Bearer {gateway.state.control.agent_token('h1')}"}

@@ -436,6 +436,9 @@ def test_redirects_that_are_not_followed(server, fetch):
     for to in ("file:///etc/passwd", "ftp://h/x", "gopher://h/", "", "http://", "http://[::1", "data:,x"):
         server.handlers["/a"] = redirect(to)
         assert fetch(f"{server.url}/a").codes == ["source_redirect"], to
+    for nameless in ("http://a..b/x", f"http://{'a' * 70}/x"):
+        server.handlers["/a"] = redirect(nameless)
+        assert fetch(f"{server.url}/a").codes == ["source_not_public"], nameless
 
 
 PRIVATE = [
@@ -477,6 +480,7 @@ def test_nor_by_a_redirect(fetch, where):
     with hostile_server(host="127.0.0.9") as front, hostile_server() as inside:
         front.handlers["/a"] = redirect(where.format(port=inside.port))
         fetched = fetch(f"{front.url}/a", allow_private=("127.0.0.9",), attempts=1)
+        assert fetched.codes
         assert set(fetched.codes) <= {"source_not_public", "source_redirect", "source_unavailable"}
         assert len(front.requests) == 1
         assert not inside.requests

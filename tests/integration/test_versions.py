@@ -247,7 +247,9 @@ async def test_what_no_engine_can_hold_does_not_become_live(
     for weight in (100, 10):
         refused = await fleet.promote("v2", weight=weight)
         assert refused.status_code == status
-        assert words in refused.json()["error"]["message"]
+        error = refused.json()["error"]
+        assert words in error["message"]
+        assert ("--no-wait" in error["message"]) is (error["code"] == "no_engine")
     assert fleet.adapter() == before
     assert [e.note.action for e in await fleet.first.state.store.audit() if "pin" not in e.note.action] == []
     assert (await fleet.ask()).label == LABELS[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from adapters.findings import CODES as FINDINGS
 from gateway.cli import app
 from gateway.config import Settings
 from gateway.errors import CODES
+from gateway.metering.audit import ACTIONS
 from gateway.metrics import METRICS
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 
 def settings_rows() -> list[str]:
@@ -34,7 +37,11 @@ def metric_rows() -> list[str]:
 
 
 def finding_rows() -> list[str]:
-    return [f"| `{name}` | {text} |" for name, text in FINDINGS.items()]
+    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.mend} |" for name, c in FINDINGS.items()]
+
+
+def action_rows() -> list[str]:
+    return [f"| `{name}` | {text} |" for name, text in ACTIONS.items()]
 
 
 def commands() -> list[str]:
@@ -46,7 +53,9 @@ def commands() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("row", [*settings_rows(), *error_rows(), *metric_rows(), *finding_rows()])
+@pytest.mark.parametrize(
+    "row", [*settings_rows(), *error_rows(), *metric_rows(), *finding_rows(), *action_rows()]
+)
 def test_each_row_stands_in_the_readme(row: str):
     assert row in README
 
@@ -54,6 +63,19 @@ def test_each_row_stands_in_the_readme(row: str):
 @pytest.mark.parametrize("command", commands())
 def test_each_command_stands_in_the_readme(command: str):
     assert command in README
+
+
+def test_every_action_that_is_noted_is_listed_and_no_other():
+    """In the code an action is a text of two words of this form, and nothing else is."""
+    kinds = "|".join(sorted({name.partition(".")[0] for name in ACTIONS}))
+    sources = [path for side in ("adapters", "gateway") for path in (ROOT / side).rglob("*.py")]
+    noted = {
+        name
+        for path in sources
+        if path.name != "audit.py"
+        for name in re.findall(rf'"((?:{kinds})\.[a-z_]+)"', path.read_text())
+    }
+    assert noted == ACTIONS.keys()
 
 
 def test_the_readme_names_nothing_that_is_gone():

@@ -5,8 +5,42 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.api.admin import adapters, calibrations, engines, keys, placement, tenants
+from gateway.api.admin import (
+    adapters,
+    adding,
+    artifacts,
+    audit,
+    bases,
+    calibrations,
+    doctor,
+    engines,
+    hosts,
+    keys,
+    placement,
+    release,
+    tenants,
+    trust,
+    uploads,
+)
+from gateway.api.admin.declarative import routes as declarative
 
 router = APIRouter(prefix="/admin/v1")
-for noun in (tenants, keys, adapters, engines, placement, calibrations):
+for noun in (
+    tenants,
+    keys,
+    adding,
+    artifacts,
+    uploads,
+    adapters,
+    release,
+    engines,
+    trust,
+    hosts,
+    bases,
+    placement,
+    calibrations,
+    audit,
+    doctor,
+    declarative,
+):
     router.include_router(noun.router)

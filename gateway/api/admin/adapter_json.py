@@ -54,9 +54,7 @@ def version_json(state: State, adapter: Adapter, version: Version) -> Json:
 
 def versions_of(state: State, adapter: Adapter) -> list[Version]:
     """Oldest first, the retired ones too."""
-    known = state.catalog.versions
-    ids = (f"{adapter.name}@v{number}" for number in range(1, adapter.latest + 1))
-    return [known[i] for i in ids if i in known]
+    return state.catalog.versions_of(adapter.name)
 
 
 def label(number: int | None) -> str | None:

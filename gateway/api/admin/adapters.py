@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field, StringConstraints
 
-from adapters.errors import EngineError, NotFoundError
+from adapters.errors import EngineError, NoEngineError, NotFoundError
 from adapters.model import Adapter, AdapterName, Version
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of
 from gateway.api.admin.common import Body, Json, Operator, catch_up
@@ -81,7 +81,13 @@ async def switch(
         version = state.registrar.loadable_version(name, number)
         adapter = _find(state, name)
         live = state.catalog.versions.get(f"{name}@v{adapter.live}")
-        warmed = await state.warmer.warm(version, like=live, share=weight)
+        try:
+            warmed = await state.warmer.warm(version, like=live, share=weight)
+        except NoEngineError as error:
+            raise NoEngineError(
+                f"{error} Nothing has changed: make room for it there, or promote it without loading it "
+                "first (--no-wait; `wait: false`)."
+            ) from error
     return await state.registrar.promote(name, number, weight=weight, actor=actor), warmed
 
 

@@ -20,6 +20,8 @@ from gateway.metering.records import UsageRecord
 
 router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Operator])
 
+_LARGEST = 1 << 63
+
 Text = Annotated[str | None, Query(max_length=500, description="`acme/*`: all that begin with `acme/`.")]
 Time = Annotated[str | None, Query(max_length=60, description="ISO 8601, UTC.")]
 
@@ -111,11 +113,14 @@ def _attempt_json(state: State, record: UsageRecord) -> Json:
 
 
 def _position_of(cursor: str) -> Position:
-    at, seq, id_, digest = position(cursor, 4)
     try:
-        return int(at[:20]), int(seq[:20]), id_, digest
-    except ValueError:
+        at, seq, id_, digest = position(cursor, 4)
+        found = int(at[:20]), int(seq[:20]), id_, digest
+        if not all(-_LARGEST <= n < _LARGEST for n in found[:2]):
+            raise ValueError("more than a database takes")
+    except (FlorinError, ValueError):
         raise FlorinError("invalid_value", "cursor: use `next` of the page before.", param="cursor") from None
+    return found
 
 
 def _instant(param: str, value: str | None) -> int | None:

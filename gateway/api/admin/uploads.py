@@ -65,11 +65,12 @@ async def upload(
             await stack.enter_async_context(_turn(state))
             box = await stack.enter_async_context(_staging(state.artifacts))
             path = box / "upload"
-            check_space(box, int(request.headers.get("content-length", 0)))
+            limit = state.settings.max_adapter_bytes + PACKING
+            check_space(box, min(int(request.headers.get("content-length", 0)), limit))
             got = await receive(
                 request,
                 path,
-                limit=state.settings.max_adapter_bytes + PACKING,
+                limit=limit,
                 idle=state.settings.upload_idle_timeout,
             )
         except OSError as error:

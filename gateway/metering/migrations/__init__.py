@@ -9,6 +9,7 @@ released is never edited.
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
@@ -23,6 +24,8 @@ REVISIONS = ("0001", "0002", "0003", "0004")
 HEAD = REVISIONS[-1]
 """What this code works with."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL's advisory lock while a worker migrates
+_ALEMBIC = threading.Lock()
+"""Alembic's `context` is one for the whole process, and knows no threads."""
 
 
 def migrate(engine: Engine) -> None:
@@ -69,9 +72,10 @@ def _run(connection: Connection, *, stamp: str | None) -> None:
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    if stamp is not None:
-        command.stamp(config, stamp)
-    command.upgrade(config, HEAD)
+    with _ALEMBIC:
+        if stamp is not None:
+            command.stamp(config, stamp)
+        command.upgrade(config, HEAD)
 
 
 def _describe(connection: Connection) -> None:

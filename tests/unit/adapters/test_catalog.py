@@ -139,3 +139,18 @@ def test_the_other_kinds_come_and_go(registry):
         assert getattr(loaded, f"{kind}s") == table
         registry.remove(kind, "x")
         assert getattr(registry.catalog, f"{kind}s") == {}
+
+
+def test_the_versions_of_an_adapter_are_found_however_wide_the_gaps_between_their_numbers():
+    registry = Registry(
+        version(999_999_999), version(2), version(1), Adapter(SUPPORT, live=1, latest=999_999_999)
+    )
+    catalog = registry.catalog
+    assert [v.number for v in catalog.versions_of(SUPPORT)] == [1, 2, 999_999_999]
+    registry.remove("version", f"{SUPPORT}@v2")
+    registry.put(version(1, retired=1))
+    assert [(v.number, v.retired) for v in catalog.versions_of(SUPPORT)] == [(1, 1), (999_999_999, None)]
+    whole = Catalog()
+    whole.load({"version": {v.id: dump(v) for v in catalog.versions.values()}})
+    assert whole.versions_of(SUPPORT) == catalog.versions_of(SUPPORT)
+    assert catalog.versions_of("acme/other") == []

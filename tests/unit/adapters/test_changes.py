@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.changes import HISTORY
+from adapters.changes import HISTORY, LAST
 from adapters.errors import (
     ConflictError,
     InUseError,
@@ -374,3 +374,11 @@ async def test_endless_conflicts_end_in_an_error(site, three, monkeypatch):
     monkeypatch.setattr(site.store, "commit", conflict)
     with pytest.raises(ConflictError, match="try again"):
         await three.promote(NAME, 2)
+
+
+async def test_after_the_last_number_there_is_none(site, worker):
+    await worker.registrar.add_adapter(NAME, site.source(0))
+    await site.store.commit([Change("adapter", str(NAME), dump(live(1, latest=LAST)))])
+    with pytest.raises(ConflictError, match="last number, v999999999"):
+        await worker.registrar.add_adapter(NAME, site.source(1))
+    assert await site.adapter() == live(1, latest=LAST)

@@ -175,6 +175,25 @@ async def test_the_load_of_a_dead_worker_is_taken_over(bench: Bench):
     assert len(bench.control.loads) == 2
 
 
+async def test_a_load_that_always_outlasts_its_first_claim_ends(bench: Bench):
+    loader = bench.loader("w1")
+    loads = 0
+
+    class Slow:
+        async def verify(self, engine: Engine, loaded: Version) -> None:
+            nonlocal loads
+            loads += 1
+            bench.now += 3 * CLAIM_MS / 1000
+
+        def shuns(self, engine: Engine) -> bool:
+            return False
+
+    loader.verifier = Slow()
+    deadline = 20 * CLAIM_MS / 1000
+    assert await loader.ensure_resident(version("a"), only(E1), deadline=deadline) == "e1"
+    assert loads == 3  # with claims of one, two and four times CLAIM_MS
+
+
 async def test_the_victim_is_unloaded_first(bench: Bench):
     loader = bench.loader("w1")
     await loader.ensure_resident(version("a"), only(E1), deadline=30)

@@ -9,10 +9,12 @@ or pruned.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from adapters import sources
@@ -80,6 +82,17 @@ def _key_id(key_id: str) -> str:
     return key_id
 
 
+def _as_json(config: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(config, allow_nan=False)
+        orjson.dumps(config)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(
+            "it holds what JSON does not: NaN, a number beyond 64 bits, or half a letter"
+        ) from None
+    return config
+
+
 TenantName = Annotated[str, AfterValidator(_named("tenant"))]
 EngineName = Annotated[str, AfterValidator(_named("engine"))]
 FullName = Annotated[str, AfterValidator(_adapter_name)]
@@ -106,7 +119,9 @@ class KeySpec(Body):
 
 class BaseSpec(Body):
     aliases: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
-    config: dict[str, Any] | None = Field(None, description="Its config.json.")
+    config: Annotated[dict[str, Any], AfterValidator(_as_json)] | None = Field(
+        None, description="Its config.json."
+    )
     chat_template: str | None = Field(
         None,
         pattern=r"^([0-9a-f]{64})?$",

@@ -17,6 +17,7 @@ from gateway.api.admin.declarative.document import (
     AdapterSpec,
     Document,
     EngineSpec,
+    KeySpec,
     RemovedSpec,
 )
 from gateway.api.admin.declarative.pruning import PRUNED, Gone, engines_moved, left_out, removals
@@ -54,7 +55,7 @@ def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> li
         *_each("base", now.bases, wanted.bases, resolve.base),
         *(_at_free_url(a, now, wanted, gone) for a in engines),
         *_each("tenant", now.tenants, wanted.tenants, lambda _, __, said: said),
-        *(_owned(a, tenants) for a in keys),
+        *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
         *_prices(current, wanted, clock),
     ]
@@ -85,6 +86,16 @@ def _owned(action: Action | None, tenants: set[str]) -> Action | None:
         return action
     reason = f"There is no tenant {missing[0]!r}: list it under tenants."
     return Action("refuse", action.kind, action.id, reason=reason)
+
+
+def _with_own_secret(action: Action | None, now: Document) -> Action | None:
+    if action is None or not isinstance(action.goal, KeySpec):
+        return action
+    for id_, other in (now.keys or {}).items():
+        if other.secret == action.goal.secret and id_ != action.id:
+            reason = f"Key {id_} has the same secret: each key needs its own."
+            return Action("refuse", "key", action.id, reason=reason)
+    return action
 
 
 def _at_free_url(action: Action | None, now: Document, wanted: Document, gone: Gone) -> Action | None:

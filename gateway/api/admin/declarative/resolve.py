@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from adapters import sources
 from adapters.errors import ConflictError
 from gateway.api.admin.declarative.current import price_spec
 from gateway.api.admin.declarative.document import (
@@ -126,7 +127,8 @@ def _version(
             f"{wanted.version} has other files than the file says ({there.digest}, not {wanted.digest}): "
             "versions never change, so new files need a new number."
         )
-    if wanted.digest is None and wanted.source != there.source:
+    same_place = sources.led_to(wanted.source, there.source)  # the commit that was found is not given up
+    if wanted.digest is None and not same_place:
         raise RefusedError(
             f"{wanted.version} came from {there.source}, and versions never change: new files need a new "
             f"number. If the same files are in another place now, add `digest: {there.digest}`."
@@ -134,7 +136,8 @@ def _version(
     if wanted.base_model not in (None, there.base_model):
         raise RefusedError(f"{wanted.version} is for {there.base_model}, and versions never change.")
     trusted = there.trusted if wanted.trusted is None else wanted.trusted
-    return there.model_copy(update={"source": wanted.source, "trusted": trusted})
+    source = there.source if same_place else wanted.source
+    return there.model_copy(update={"source": source, "trusted": trusted})
 
 
 def _check_number(wanted: VersionSpec, latest: int, retired: str | None, id_: str) -> None:

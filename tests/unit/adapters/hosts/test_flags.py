@@ -89,6 +89,12 @@ def test_refused_flags(name):
         ("-n2", "nnodes 2"),
         ("--node-rank 1", "node-rank 1"),
         ("--distributed-executor-backend ray", "distributed-executor-backend ray"),
+        ("--max-logprobs 4", "max-logprobs 4 is refused: a loaded version is verified by its 5 likeliest"),
+        ("--max_logprobs=0", "max-logprobs 0 is refused"),
+        ("--max-logprobs -2", "max-logprobs -2 is refused"),
+        ("--max-logprobs many", "max-logprobs many is refused"),
+        ("--max-logprobs", "max-logprobs (nothing) is refused"),
+        ("--logprobs-mode raw_logits", "logprobs-mode raw_logits is refused"),
         ("--lora-modules a=/x b=/y", "lora-modules is"),
         ("--default-mm-loras.image /x", "default-mm-loras is"),
     ],
@@ -98,8 +104,10 @@ def test_values_that_would_break_it(words, name):
 
 
 @pytest.mark.parametrize(
-    "words", ["--api-server-count 1", "-dp 1", "--nnodes=1", "--distributed-executor-backend mp", "-r0"]
-)
+    "words",
+    ["--api-server-count 1", "-dp 1", "--nnodes=1", "--distributed-executor-backend mp", "-r0",
+     "--max-logprobs 5", "--max-logprobs=20", "--max-logprobs -1", "--logprobs-mode processed_logprobs"],
+)  # fmt: skip
 def test_values_that_do_not(words):
     assert plan(*SERVE, *words.split())
 
@@ -177,6 +185,10 @@ def test_variables_that_would_break_it(name, value):
 )  # fmt: skip
 def test_variables_that_do_not(name, value):
     assert plan(*SERVE, environ={name: value})
+
+
+def test_a_key_that_is_refused_is_not_repeated():
+    assert "secret" not in refusal(*SERVE, "--api-key", "secret1", "--api-key", "secret2")
 
 
 def test_all_reasons_come_at_once():

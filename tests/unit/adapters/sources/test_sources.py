@@ -11,7 +11,7 @@ import pytest
 from adapters import sources
 from adapters.findings import CODES, Findings
 from adapters.known_files import FILES, KNOWN, FileKind, kind_of
-from adapters.sources import FetchOptions, public
+from adapters.sources import FetchOptions, led_to, public
 from adapters.sources.addresses import Allowed
 from adapters.sources.landing import Landing, RefusedError, check_space
 from adapters.sources.options import Meter
@@ -37,6 +37,12 @@ HEX = "0123456789abcdef" * 4
         ("http:/me:secret@h/", "http:…"),
         ("s3://bucket/a b/c", "s3://bucket/a b/c"),
         ("s3://KEY:secret@bucket/a", "s3://bucket/a"),
+        ("s3://KEY:secret/secret@bucket/a", "s3://…"),
+        ("https://me:secret/secret@h/a", "https://…"),
+        ("https://me:secret#secret@h/a", "https://…"),
+        ("https://me:secret?secret@h/a", "https://…"),
+        ("https:///me:secret@h/a", "https://…"),
+        ("http://[::1]:8080/a@b", "http://[::1]:8080/a@b"),
         ("hf://acme/support@main/x", "hf://acme/support@main/x"),
         ("hf://hf_secret@acme/support", "hf://acme/support"),
         ("ftp://me:secret@h/x", "ftp:…"),
@@ -51,6 +57,33 @@ HEX = "0123456789abcdef" * 4
 )
 def test_what_may_be_shown(uri, shown):
     assert public(uri) == shown
+
+
+COMMIT, OTHER = "0123456789" * 4, "f" * 40
+
+
+@pytest.mark.parametrize(
+    ("uri", "found", "same"),
+    [
+        ("hf://acme/x", f"hf://acme/x@{COMMIT}", True),
+        ("hf://acme/x@main", f"hf://acme/x@{COMMIT}", True),
+        ("hf://acme/x@refs/pr/1/a/b/", f"hf://acme/x@{COMMIT}/a/b", True),
+        (f"hf://acme/x@{COMMIT}", f"hf://acme/x@{COMMIT}", True),
+        (f"hf://acme/x@{OTHER}", f"hf://acme/x@{COMMIT}", False),
+        ("hf://acme/x", f"hf://acme/y@{COMMIT}", False),
+        ("hf://acme/x/a", f"hf://acme/x@{COMMIT}/b", False),
+        ("hf://acme/x@v2", "hf://acme/x@v1", False),
+        ("/c/models--acme--x", f"/c/models--acme--x/snapshots/{COMMIT}", True),
+        ("file:///c/models--acme--x/", f"/c/models--acme--x/snapshots/{COMMIT}", True),
+        ("/c/models--acme--x", f"/c/models--acme--y/snapshots/{COMMIT}", False),
+        ("/c/x", "/c/x/snapshots/v1", False),
+        ("https://h/a?sig=1", "https://h/a", True),
+        ("https://h/a", "https://h/b", False),
+        ("hf://acme/x" + "/" * 4000 + "\n", f"hf://acme/x@{COMMIT}", False),
+    ],
+)
+def test_where_a_source_has_led(uri, found, same):
+    assert led_to(uri, found) is same
 
 
 @pytest.mark.parametrize(

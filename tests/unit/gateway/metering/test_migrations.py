@@ -1,5 +1,6 @@
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,17 @@ def test_postgresql_is_told_what_its_columns_mean(postgres, postgres_template):
         columns = {c["name"]: c["comment"] for c in described.get_columns("usage_records")}
         engine.dispose()
     assert columns["batch"].startswith("number of the transaction")
+
+
+def test_several_databases_at_once_in_one_process(tmp_path):
+    """As gateways of tests do: alembic itself knows no threads."""
+    engines = [create_engine(f"sqlite:///{tmp_path}/{n}.db") for n in range(8)]
+    with ThreadPoolExecutor(len(engines)) as pool:
+        list(pool.map(migrations.migrate, engines))
+    for engine in engines:
+        with engine.connect() as connection:
+            assert (
+                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+                == migrations.HEAD
+            )
+        engine.dispose()

@@ -1,0 +1,94 @@
+"""What `florin doctor` says, and what it looks at: data, and how it is put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from adapters.catalog import Catalog
+from adapters.engine_control import Listing
+from adapters.graves import Plan
+from adapters.model import SlotState, Verdict, Version
+
+Status = Literal["ok", "warning", "problem"]
+
+SHOWN = 5
+"""Names in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    check: str
+    """snake_case, stable."""
+    status: Status
+    subject: str
+    """The engine, version, … that it is about; empty: the installation."""
+    message: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one engine answered just now."""
+
+    listing: Listing | None = None
+    """None: nothing that could be used, see `error`."""
+    error: str = ""
+    takes_adapters: bool | None = None
+    """None: not asked."""
+    agent: bool = False
+    """Its agent has been heard lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that there is to compare, as of one moment. `slots`: engine → version → state."""
+
+    catalog: Catalog
+    looks: Mapping[str, Look]
+    slots: Mapping[str, Mapping[str, SlotState]]
+    now: int
+    """Unix microseconds."""
+    missing_files: Mapping[str, str] = field(default_factory=dict)
+    """Version id → what of its files is not there."""
+    graves: Plan = field(default_factory=Plan)
+
+
+# -- words
+
+
+def names(versions: Collection[str], ids: Mapping[str, Version]) -> str:
+    """For a person: `acme/support@v2`, or the engine's own name where nothing else is known."""
+    shown = sorted(ids[v].id if v in ids else v for v in versions)
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
+
+
+def them(names: Collection[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def due(verdict: Verdict, now: int) -> str:
+    if not verdict.retry:
+        return "never, by itself"
+    seconds = (verdict.retry - now) // 1_000_000
+    return f"in {seconds} s" if seconds > 0 else "due"
+
+
+def evidence(verdict: Verdict) -> str:
+    """What was compared, in brackets: numbers and short words; the whole of it is with the version."""
+    shown = [f"{key} {_short(value)}" for key, value in (verdict.evidence or {}).items() if _is_short(value)]
+    return f" [{', '.join(shown)}]" if shown else ""
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) <= 80)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

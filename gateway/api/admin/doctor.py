@@ -1,0 +1,78 @@
+"""/admin/v1/doctor: what is wrong with this installation, and the mend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from fastapi import APIRouter
+
+from adapters.diagnosis import Diagnosis, Look, View
+from adapters.disagreements import of_engines
+from adapters.errors import EngineError, StoreUnavailableError
+from adapters.graves import plan
+from adapters.model import Engine
+from adapters.registry_checks import of_registry
+from gateway.api.admin.common import Json, Operator, now_micros
+from gateway.api.admin.installation import missing_files, of_books, of_disk, of_store
+from gateway.api.deps import State, StateDep
+
+router = APIRouter(tags=["doctor"], dependencies=[Operator])
+
+_ORDER = {"problem": 0, "warning": 1, "ok": 2}
+
+
+@router.get("/doctor")
+async def doctor(state: StateDep) -> Json:
+    """Every check with `status` ok, warning or problem, the worst first. Each engine is asked now."""
+    store, books, disk, view = await asyncio.gather(
+        of_store(state.store, connected=state.follower.connected),
+        of_books(state),
+        asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
+        look(state),
+    )
+    found: list[Diagnosis] = [*store, *books, *disk, *of_engines(view), *of_registry(view)]
+    return {"data": [asdict(d) for d in sorted(found, key=lambda d: _ORDER[d.status])]}
+
+
+async def look(state: State) -> View:
+    catalog = state.catalog
+    slots = {name: state.residency.slots(name) for name in catalog.engines}  # before the engines are asked
+    engines = list(catalog.engines.values())
+    heard = await _beats(state)
+    looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
+    found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
+    now = now_micros()
+    graves = plan(
+        catalog.graves,
+        catalog.versions.values(),
+        {name: look.listing.loras if look.listing else None for name, look in found.items()},
+        {version for held in slots.values() for version in held},
+        now=now,
+        grace=int(state.settings.artifact_grace * 3600 * 1e6),
+    )
+    missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
+    return View(catalog, found, slots, now, missing, graves)
+
+
+async def _beats(state: State) -> Mapping[str, str]:
+    try:
+        return await state.store.beats()
+    except StoreUnavailableError:
+        return {}  # another check says so
+
+
+async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> Look:
+    agent = engine.name in heard
+    timeout = state.settings.probe_timeout
+    try:
+        listing = await state.control.serving(engine, timeout=timeout)
+    except EngineError as error:
+        return Look(error=str(error), agent=agent)
+    takes = None  # without an answer: the list has said enough
+    with contextlib.suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(timeout):
+            takes = await state.control.takes_adapters(engine)
+    return Look(listing, takes_adapters=takes, agent=agent)

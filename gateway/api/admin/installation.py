@@ -1,0 +1,196 @@
+"""What `florin doctor` asks of the installation itself: Redis, the ledger, the disks, the price book."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from adapters.artifacts import ArtifactStore
+from adapters.diagnosis import Diagnosis
+from adapters.errors import StoreUnavailableError
+from adapters.known_files import FILES
+from adapters.model import Engine, Version
+from adapters.store import Facts, Store
+from gateway.api.deps import State
+from gateway.costs.prices import PriceBook, list_prices
+from gateway.metering.ledger import LedgerUnavailableError
+from gateway.metering.segments import REFUSED
+
+BACKLOG_SECONDS = 60.0
+"""So long a usage record may wait for the ledger before somebody should look."""
+FULL = 0.9
+"""Of Redis's memory."""
+SPARE_VERSIONS = 2
+"""So many of the largest size allowed should still fit the disk."""
+
+
+async def of_store(store: Store, *, connected: bool) -> list[Diagnosis]:
+    started = time.monotonic()
+    try:
+        facts = await store.facts()
+    except StoreUnavailableError as error:
+        away = Diagnosis(
+            "redis", "problem", "", str(error),
+            "Start it, and check FLORIN_REDIS_URL. Until then what is resident is served from memory, and "
+            "nothing can be loaded or changed.",
+        )  # fmt: skip
+        return [away]
+    took = (time.monotonic() - started) * 1000
+    found = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
+    found += [_persistence(facts), *_memory(facts)]
+    if connected:
+        found.append(Diagnosis("feed", "ok", "", "This worker follows the change feed."))
+    else:
+        cut_off = Diagnosis(
+            "feed", "problem", "",
+            "This worker does not follow the change feed: it serves from what it remembers.",
+            "It tries again by itself; if this stays although Redis answers, see the gateway's log.",
+        )  # fmt: skip
+        found.append(cut_off)
+    return found
+
+
+def _persistence(facts: Facts) -> Diagnosis:
+    check = "redis_persistence"
+    if facts.trouble:
+        return Diagnosis(
+            check, "problem", "", f"It cannot write to its disk: {facts.trouble}.",
+            "Make room on its disk, or give it the right to write there; see its log.",
+        )  # fmt: skip
+    if facts.persistent is None:
+        return Diagnosis(
+            check, "ok", "", "It does not say whether it writes to disk; hosted ones usually do."
+        )
+    if facts.persistent:
+        return Diagnosis(check, "ok", "", "What it has acknowledged is written to disk.")
+    return Diagnosis(
+        check, "problem", "", "It writes nothing to disk: a restart forgets every tenant, key and adapter.",
+        "Set `appendonly yes`, and until then keep what `florin export` writes.",
+    )  # fmt: skip
+
+
+def _memory(facts: Facts) -> Iterator[Diagnosis]:
+    check, limit = "redis_memory", facts.limit_bytes
+    if facts.policy not in (None, "noeviction"):
+        yield Diagnosis(
+            check, "problem" if limit else "warning", "",
+            f"Its maxmemory-policy is {facts.policy}: once its memory is full, it drops what it holds.",
+            "Set `maxmemory-policy noeviction`.",
+        )  # fmt: skip
+    elif limit and facts.used_bytes and facts.used_bytes > FULL * limit:
+        yield Diagnosis(
+            check, "warning", "", f"{facts.used_bytes / limit:.0%} of its memory is used.",
+            "Raise `maxmemory`: when it is full, nothing can be changed or loaded.",
+        )  # fmt: skip
+    else:
+        yield Diagnosis(check, "ok", "", "It never drops what it holds.")
+
+
+async def of_books(state: State) -> list[Diagnosis]:
+    """The ledger, the log in front of it, and prices."""
+    found = [_backlog(state)]
+    if await asyncio.to_thread((state.settings.state_dir / "usage" / REFUSED).exists):
+        refused = Diagnosis(
+            "usage_refused", "warning", "", "There are usage records that no ledger takes.",
+            f"Look at them, and move the file away: {state.settings.state_dir / 'usage' / REFUSED}",
+        )  # fmt: skip
+        found.append(refused)
+    try:
+        prices = await asyncio.to_thread(list_prices, state.ledger)
+    except LedgerUnavailableError as error:
+        away = Diagnosis(
+            "ledger", "problem", "", str(error),
+            "Start its database, and check FLORIN_LEDGER_URL. Usage waits on this host's disk meanwhile.",
+        )  # fmt: skip
+        return [*found, away]
+    found.append(Diagnosis("ledger", "ok", "", "It answers."))
+    found += _prices(PriceBook(prices), state.catalog.engines.values())
+    return found
+
+
+def _backlog(state: State) -> Diagnosis:
+    if not state.meter.accepting:
+        return Diagnosis(
+            "usage_log", "problem", "", "Usage cannot be recorded now, so requests are refused.",
+            f"Make room on the disk of {state.settings.state_dir}.",
+        )  # fmt: skip
+    waits = state.meter.backlog
+    if waits > BACKLOG_SECONDS:
+        return Diagnosis(
+            "usage_log", "warning", "", f"Usage records have waited {waits:.0f} s for the ledger.",
+            "See that the ledger's database is up and fast enough; nothing is lost meanwhile.",
+        )  # fmt: skip
+    return Diagnosis("usage_log", "ok", "", "Usage reaches the ledger.")
+
+
+def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:
+    now = time.time_ns() // 1000
+    used: dict[tuple[str, str, str], list[str]] = {}
+    for engine in engines:
+        used.setdefault((engine.gpu_type, engine.region, engine.purchase), []).append(engine.name)
+    missing = {key: names for key, names in used.items() if book.rate(*key, now) is None}
+    for (gpu_type, region, purchase), names in sorted(missing.items()):
+        where = f" in {region}" if region else ""
+        yield Diagnosis(
+            "price", "warning", gpu_type,
+            f"{gpu_type} ({purchase}{where}) has no price now: what runs on {', '.join(sorted(names))} costs "
+            "nothing in the reports.",
+            f"florin price add --gpu-type {gpu_type} --rate … --purchase {purchase}"
+            + (f" --region {region}" if region else ""),
+        )  # fmt: skip
+    if used and not missing:
+        yield Diagnosis("price", "ok", "", "Every GPU in use has a price.")
+
+
+def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
+    """Blocks. `largest`: bytes that one version may have."""
+    root = artifacts.root
+    try:
+        with artifacts.staging():
+            pass
+        free, others = shutil.disk_usage(root).free, artifacts.others()
+    except OSError as error:
+        bad = Diagnosis(
+            "artifact_dir", "problem", "", f"{root} cannot be written: {error.strerror or error}.",
+            "Mount it, or give Florin's user the right to write there; FLORIN_ARTIFACT_DIR says where it is.",
+        )  # fmt: skip
+        return [bad]
+    found = []
+    if others:
+        shared = Diagnosis(
+            "artifact_dir", "warning", "",
+            f"{root} serves {len(others)} other installation(s) too, so files of removed and retired "
+            "versions stay there for ever.",
+            "Give each installation a FLORIN_ARTIFACT_DIR of its own. If the other is gone for good, remove "
+            f"its mark: {', '.join(str(mark) for mark in others[:3])}.",
+        )  # fmt: skip
+        found.append(shared)
+    said = f"{root} has {free / 2**30:.1f} GiB free"
+    if free < SPARE_VERSIONS * largest:
+        low = Diagnosis(
+            "artifact_dir", "warning", "",
+            f"{said}: too little for {SPARE_VERSIONS} of the largest versions.",
+            "Make room: remove or retire versions that nobody calls, or move it to a larger disk.",
+        )  # fmt: skip
+        found.append(low)
+    return found or [Diagnosis("artifact_dir", "ok", "", f"{said}.")]
+
+
+def missing_files(versions: Iterable[Version]) -> dict[str, str]:
+    """Version id → what is wrong with its files, as this host sees them. Blocks."""
+    found = {}
+    for version in versions:
+        if version.retired is None and (wrong := _wrong(Path(version.path), version.size_bytes)):
+            found[version.id] = wrong
+    return found
+
+
+def _wrong(directory: Path, size: int) -> str:
+    try:
+        found = sum((directory / name).stat().st_size for name in FILES)
+    except OSError as error:
+        return f"{error.filename or directory} cannot be read here: {error.strerror or error}"
+    return "" if found == size else f"{directory} holds {found} bytes instead of {size}"

@@ -1,0 +1,61 @@
+"""florin doctor"""
+
+from __future__ import annotations
+
+import typer
+
+from gateway.commands.client import ApiError, Json, UnreachableError
+from gateway.commands.output import busy, note, say, show, table
+from gateway.commands.session import REFUSED, Session, command
+
+_MARKS = {"problem": "PROBLEM", "warning": "warning", "ok": "ok"}
+_KEY_STATUS = (401, 403)
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "doctor")(doctor)
+
+
+def doctor(session: Session) -> None:
+    """Say what is wrong with this installation, and the mend. Exit code 1 when there is a problem.
+
+    Example: florin doctor
+    """
+    api = session.api  # a URL or key that cannot be right is a mistake of usage
+    try:
+        with busy("Asking the gateway, Redis, the ledger and every engine …"):
+            body = api.get("/admin/v1/doctor")
+    except UnreachableError as error:
+        body = _alone("gateway", str(error), "Start it with florin serve, or say where it is: FLORIN_URL.")
+    except ApiError as error:
+        if error.status in _KEY_STATUS:
+            mend = "Set FLORIN_OPERATOR_KEY to a key of role operator, or to the gateway's own bootstrap key."
+            body = _alone("operator_key", str(error), mend)
+        else:
+            body = _alone("gateway", str(error), "See the gateway's log.")
+    session.result(body, _people)
+    if any(one["status"] == "problem" for one in body["data"]):
+        raise typer.Exit(REFUSED)
+
+
+def _alone(check: str, message: str, mend: str) -> Json:
+    found = {"check": check, "status": "problem", "subject": "", "message": message, "mend": mend}
+    return {"data": [found]}
+
+
+def _people(body: Json) -> None:
+    found = body["data"]
+    rows = [
+        (_MARKS.get(one["status"], one["status"]), one["check"], one["subject"], one["message"], one["mend"])
+        for one in found
+    ]
+    show(table(("", "check", "about", "what", "mend"), rows))
+    problems, warnings = (sum(1 for one in found if one["status"] == s) for s in ("problem", "warning"))
+    if problems or warnings:
+        note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+    else:
+        say("All is well.")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,189 @@
+"""florin doctor against a running gateway, and against what is left of one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+from typer.testing import CliRunner, Result
+
+from adapters.artifacts import ArtifactStore
+from adapters.embedded import EmbeddedValkey
+from adapters.model import Verdict, dump
+from adapters.store import Change
+from gateway.cli import app
+from loadtests.mock_engine import MockEngine
+from tests.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import voice
+from tests.integration.test_routing import ask
+
+
+async def florin(gateway: Gateway | str, *args: str, key: str = OPERATOR_KEY) -> Result:
+    url = gateway if isinstance(gateway, str) else gateway.url
+    env = {"FLORIN_URL": url, "FLORIN_OPERATOR_KEY": key}
+    return await asyncio.to_thread(CliRunner().invoke, app, ["doctor", *args], env=env)
+
+
+async def doctor(gateway: Gateway | str, **options: str) -> tuple[int, dict[str, dict]]:
+    """Exit code; check → its worst entry."""
+    done = await florin(gateway, "--json", **options)
+    found: dict[str, dict] = {}
+    for one in json.loads(done.stdout)["data"]:
+        assert set(one) == {"check", "status", "subject", "message", "mend"}
+        found.setdefault(one["check"], one)  # the worst comes first
+    return done.exit_code, found
+
+
+def bad(found: dict[str, dict]) -> set[str]:
+    return {check for check, one in found.items() if one["status"] != "ok"}
+
+
+async def test_a_sound_installation(town: Town):
+    await ask(town, "acme")
+    async with town.gateway.http() as client:
+        for gpu_type in ("h100", "l40s"):
+            price = {"gpu_type": gpu_type, "rate_per_gpu_hour": "2.50"}
+            assert (await client.post("/admin/v1/prices", json=price)).status_code == 201
+    code, found = await doctor(town.gateway)
+    # The harness registers adapters without a base config, and of one byte.
+    assert (code, bad(found)) == (1, {"base_config", "version_files"}), found
+    assert {"redis", "redis_persistence", "redis_memory", "feed", "ledger", "usage_log"} <= set(found)
+    assert {"artifact_dir", "price", "engine"} <= set(found)
+    people = await florin(town.gateway)
+    assert people.exit_code == 1
+    assert "PROBLEM" in people.stdout
+    assert "ok" in people.stdout
+
+
+async def test_each_disagreement_is_explained(town: Town):
+    gateway = town.gateway
+    await gateway.set_state("b", "cordoned")
+    await ask(town, "acme")
+    async with httpx.AsyncClient(base_url=town.a.url) as client:
+        body = {"lora_name": "by-hand", "lora_path": str(town.tmp / "bolt")}
+        (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
+    verdict = Verdict(
+        "quarantined", "bolt/support@v1", "answers_like_base", "It answers like the base.", "a", 1
+    )
+    await gateway.state.commit(Change("verdict", voice(town, "bolt/support"), dump(verdict)))
+    shutil.rmtree(town.tmp / "corgi")
+    code, found = await doctor(gateway)
+    assert code == 1
+    assert found["residency_stranger"]["subject"] == "a"
+    assert "by-hand" in found["residency_stranger"]["message"]
+    assert found["version_quarantined"]["subject"] == "bolt/support@v1"
+    assert found["version_quarantined"]["status"] == "problem"
+    assert found["engine_state"]["subject"] == "b"
+    assert found["price"]["status"] == "warning"
+    assert "by-hand" in town.a.state.adapters
+    town.a.die()
+    code, found = await doctor(gateway)
+    assert found["engine_reachable"]["subject"] == "a"
+
+
+async def test_without_engines_and_adapters_there_is_nothing_wrong_but_much_to_do(gateway: Gateway):
+    code, found = await doctor(gateway)
+    assert (code, bad(found)) == (0, {"engines"}), found
+    assert "florin engine add" in found["engines"]["mend"]
+    people = await florin(gateway)
+    assert "0 problems, 1 warning." in people.stderr
+
+
+async def test_redis_that_is_away_or_set_up_badly(tmp_path):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with running_gateway(tmp_path / "state", valkey.url, "florin") as gateway:
+            async with Redis.from_url(valkey.url) as redis:
+                await redis.config_set("appendonly", "no")
+                await redis.config_set("maxmemory-policy", "allkeys-lru")
+            code, found = await doctor(gateway)
+            assert code == 1
+            assert found["redis_persistence"]["status"] == "problem"
+            assert "appendonly yes" in found["redis_persistence"]["mend"]
+            assert found["redis_memory"]["status"] == "warning"
+            os.kill(valkey.pid, signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while gateway.state.follower.connected:
+                    await asyncio.sleep(0.02)
+            code, found = await doctor(gateway)
+            assert code == 1
+            assert found["redis"]["status"] == "problem"
+            assert "FLORIN_REDIS_URL" in found["redis"]["mend"]
+            await asyncio.to_thread(valkey.start)
+
+
+async def test_a_hosted_redis_that_refuses_config(tmp_path):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with running_gateway(tmp_path / "state", valkey.url, "florin") as gateway:
+            async with Redis.from_url(valkey.url) as redis:
+                await redis.config_set("appendonly", "no")
+                await redis.execute_command("ACL", "SETUSER", "default", "-config")
+            code, found = await doctor(gateway)
+            assert found["redis_persistence"]["status"] == "ok"
+            async with Redis.from_url(valkey.url) as redis:
+                await redis.execute_command("ACL", "SETUSER", "default", "-info")
+            code, found = await doctor(gateway)
+            assert (code, found["redis"]["status"]) == (0, "ok")
+
+
+async def test_an_artifact_directory_that_two_installations_share(gateway: Gateway):
+    root = gateway.state.settings.artifacts
+    ArtifactStore(root).open("another")
+    code, found = await doctor(gateway)
+    assert (code, found["artifact_dir"]["status"]) == (0, "warning")
+    mark = root / ".installations" / "another"
+    assert str(mark) in found["artifact_dir"]["mend"]
+    mark.unlink()
+    code, found = await doctor(gateway)
+    assert found["artifact_dir"]["status"] == "ok"
+
+
+async def test_an_artifact_directory_that_cannot_be_written(gateway: Gateway):
+    root = gateway.state.settings.artifacts
+    shutil.rmtree(root)
+    root.write_text("not a directory")
+    code, found = await doctor(gateway)
+    assert code == 1
+    assert found["artifact_dir"]["status"] == "problem"
+    assert str(root) in found["artifact_dir"]["message"]
+
+
+async def test_a_ledger_that_does_not_answer(gateway: Gateway, monkeypatch):
+    from gateway.metering.ledger import LedgerUnavailableError
+
+    def away():
+        raise LedgerUnavailableError("The ledger cannot be reached.")
+
+    monkeypatch.setattr(gateway.state.ledger, "read", away)
+    code, found = await doctor(gateway)
+    assert (code, found["ledger"]["status"]) == (1, "problem")
+
+
+async def test_without_a_gateway_it_says_that(free_url: str):
+    code, found = await doctor(free_url)
+    assert (code, set(found)) == (1, {"gateway"})
+    assert "florin serve" in found["gateway"]["mend"]
+    assert free_url in found["gateway"]["message"]
+
+
+@pytest.fixture
+async def free_url() -> str:
+    async with MockEngine() as gone:
+        return gone.url
+
+
+async def test_with_a_wrong_key_it_says_that(gateway: Gateway):
+    code, found = await doctor(gateway, key="fl_wrong_key")
+    assert (code, set(found)) == (1, {"operator_key"})
+
+
+async def test_a_server_that_is_no_gateway():
+    async with MockEngine() as other:
+        code, found = await doctor(other.url)
+    assert (code, set(found)) == (1, {"gateway"})
