@@ -41,15 +41,15 @@ class EngineControl:
     """Raises EngineUnreachableError when nobody answers, EngineError when the engine says no."""
 
     def __init__(self, session: aiohttp.ClientSession, *, timeout: float, agent_secret: bytes = b"") -> None:
-        """`agent_secret`: the installation's, see `agent_token`."""
+        """`agent_secret`: the installation's, see `agent_token`; the attribute may be set anew."""
         self._session = session
         self._timeout = timeout
-        self._agent_secret = agent_secret
+        self.agent_secret = agent_secret
 
     def agent_token(self, engine: str) -> str:
         """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
         hex, of the name under the installation's secret."""
-        return hmac.new(self._agent_secret, engine.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self.agent_secret, engine.encode(), hashlib.sha256).hexdigest()
 
     async def load(self, engine: Engine, version: Version) -> None:
         path = await self._stage(engine, version) if engine.agent else version.path

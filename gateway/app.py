@@ -179,28 +179,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             interval=settings.probe_interval,
             timeout=settings.probe_timeout,
         )
-        reconciler = Reconciler(
-            store=store,
-            catalog=catalog,
-            residency=residency,
-            control=control,
-            loader=loader,
-            owner=worker,
-            interval=settings.probe_interval,
-            probe_timeout=settings.probe_timeout,
-            reload_interval=settings.reload_interval,
-            digger=Gravedigger(
-                store,
-                catalog,
-                residency,
-                control,
-                Trash(artifacts),
-                grace=settings.artifact_grace * 3600,
-                probe_timeout=settings.probe_timeout,
-            ),
-            retrial=Retrial(store, catalog, residency, loader),
-            current=lambda: follower.connected,
-        )
+        reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
         stack.push_async_callback(prober.last_look)
         keeper = bookkeeper.Bookkeeper(
             store=store,
@@ -261,6 +240,32 @@ async def build(settings: Settings) -> AsyncIterator[State]:
 def create_app(settings: Settings | None = None) -> Florin:
     """Raises SettingsError when a setting is wrong."""
     return Florin(settings or load_settings())
+
+
+def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: Trash) -> Reconciler:
+    store, catalog, residency, control = loader.store, loader.catalog, loader.residency, loader.control
+    return Reconciler(
+        store=store,
+        catalog=catalog,
+        residency=residency,
+        control=control,
+        loader=loader,
+        owner=loader.owner,
+        interval=settings.probe_interval,
+        probe_timeout=settings.probe_timeout,
+        reload_interval=settings.reload_interval,
+        digger=Gravedigger(
+            store,
+            catalog,
+            residency,
+            control,
+            trash,
+            grace=settings.artifact_grace * 3600,
+            probe_timeout=settings.probe_timeout,
+        ),
+        retrial=Retrial(store, catalog, residency, loader),
+        current=lambda: follower.connected,
+    )
 
 
 def _engine_session() -> aiohttp.ClientSession:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -58,7 +59,7 @@ class Agent:
             if left := await asyncio.to_thread(end_marked, str(cache.root)):
                 log.warning("ended %d processes that an earlier engine had left behind", left)
             await desk.open(self.host.agent_host, self.host.agent_port)
-            await self._take_name()
+            await self._unless_asked_to_stop(self._take_name())
             if not self.life.asked.is_set():
                 await self._live(cache, Bulletin(self.host, self.life, self.link, self.watch, cache, desk))
         except (StageError, StartError, NameTakenError) as error:
@@ -92,6 +93,18 @@ class Agent:
             if self.life.engine and self.life.engine.alive:
                 await self.life.engine.stop(HURRY_SECONDS)
             await bulletin.leave()
+
+    async def _unless_asked_to_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """`work`, given up when the operator ends the agent: a gateway that hangs does not hold that up."""
+        tasks = working, asked = asyncio.create_task(work), asyncio.create_task(self.life.asked.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(working, asked, return_exceptions=True)
 
     async def _take_name(self) -> None:
         """Raises NameTakenError while another agent of this name lives. One that was killed a moment ago

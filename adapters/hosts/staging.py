@@ -162,7 +162,7 @@ class Cache:
         path = self.root / hexdigest
         entry = self._entries.get(hexdigest)
         try:
-            if entry and not entry.verified:
+            if entry and not (entry.verified and all((path / name).is_file() for name in FILES)):
                 entry.verified = await asyncio.to_thread(_holds, path, hexdigest)
             if entry is None or not entry.verified:
                 if entry:
@@ -214,7 +214,8 @@ class Cache:
         """In one rename, so that no crash leaves half of it under its name."""
         del self._entries[hexdigest]
         grave = self.root / _STAGING / secrets.token_hex(8)
-        (self.root / hexdigest).rename(grave)
+        with contextlib.suppress(FileNotFoundError):  # somebody has cleared it away
+            (self.root / hexdigest).rename(grave)
         await asyncio.to_thread(shutil.rmtree, grave, ignore_errors=True)
 
     async def _fetch(self, hexdigest: str, size: int) -> None:

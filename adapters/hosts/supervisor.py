@@ -106,7 +106,13 @@ class EngineProcess:
             )
             pump.start()
             made._pumps.append(pump)
-        word, _, rest = (await made._status.readline()).decode().strip().partition(" ")
+        try:
+            word, _, rest = (await made._status.readline()).decode().strip().partition(" ")
+        except asyncio.CancelledError:  # nobody would know of the engine: the guard ends it
+            assert guard.stdin
+            guard.stdin.close()
+            await guard.wait()
+            raise
         if word != "started":
             await guard.wait()
             raise StartError(rest or "the engine's guard did not start")

@@ -39,7 +39,8 @@ def _choice(index: int, source: random.Random, tokens: int, top: int) -> dict[st
     steps = []
     for _ in range(tokens):
         likeliest = sorted((-source.random() * 8 for _ in range(top)), reverse=True)
-        steps.append({f"token_id:{source.randrange(50_000)}": lp for lp in likeliest})
+        ids = source.sample(range(50_000), top)  # all different, or now and then a logprob would be missing
+        steps.append({f"token_id:{id_}": lp for id_, lp in zip(ids, likeliest, strict=True)})
     text = "".join(source.choices(WORDS, k=tokens))
     return {
         "index": index,

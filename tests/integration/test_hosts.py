@@ -8,7 +8,9 @@ import signal
 
 import httpx
 import psutil
+from redis.asyncio import Redis
 
+from adapters.engine_control import EngineControl
 from adapters.store import Change
 from loadtests.mock_engine import MockEngine
 from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
@@ -218,6 +220,23 @@ async def test_an_agent_whose_gateway_is_away_starts_its_engine_and_registers_la
         server.close()
 
 
+async def test_an_agent_whose_gateway_hangs_ends_when_it_is_told_to(run):
+    asked = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        while await reader.read(65536):
+            pass
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        agent = await run(FLORIN_URL=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with asyncio.timeout(20):
+            await asked.wait()
+        assert await agent.stop(15) == 0  # its patience with the gateway is twice that
+    assert "starts as process" not in agent.log
+
+
 async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, run):
     agent = await run()
     engine = await registered(gateway, agent)
@@ -225,6 +244,28 @@ async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, 
     again = await until(lambda: gateway.state.catalog.engines.get("h1"), what=lambda: agent.log)
     assert again == engine or again.registered > engine.registered
     assert again.epoch == engine.epoch
+
+
+async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the_agents(
+    gateway, run, valkey_url, prefix
+):
+    agent = await run()
+    first = await registered(gateway, agent)
+    async with Redis.from_url(valkey_url) as redis:
+        await redis.delete(*[key async for key in redis.scan_iter(f"{{{prefix}}}:*")])
+    store = gateway.state.store
+
+    async def told() -> bool:
+        return "h1" in await store.beats() and "h1" in gateway.state.catalog.engines
+
+    await until(told, what=lambda: agent.log)
+    assert gateway.state.catalog.engines["h1"].epoch == first.epoch
+    later = EngineControl(
+        None,  # type: ignore[arg-type]  # calls nobody
+        timeout=1,
+        agent_secret=(await store.secret("agent", "of a worker that starts now")).encode(),
+    )
+    assert later.agent_token("h1") == gateway.state.control.agent_token("h1")
 
 
 async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gateway, run):

@@ -112,7 +112,10 @@ async def lose_if_new(state: State, wanted: Engine) -> None:
 
 
 async def greet(state: State, engine: Engine, host: HostFields) -> str:
-    """The first heartbeat of an agent that has registered: the token by which it knows the gateway."""
+    """The first heartbeat of an agent that has registered: the token by which it knows the gateway. A Redis
+    that was emptied is given this worker's secret again, so that workers that start later have the same."""
+    secret = await state.store.secret("agent", state.control.agent_secret.decode())
+    state.control.agent_secret = secret.encode()
     said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
     await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
     return state.control.agent_token(engine.name)

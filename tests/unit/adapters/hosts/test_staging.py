@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -277,6 +278,28 @@ async def test_what_lost_a_file_meanwhile_is_fetched_again(world):
     cache = world.reopened()
     assert digest_of(await cache.stage(digest, size)) == path.name
     assert cache.versions == 1
+
+
+@pytest.mark.parametrize("name", ["", "adapter_config.json"])
+async def test_what_somebody_clears_away_while_the_agent_runs_is_fetched_again(world, name):
+    digest, size = world.shelf.add(world.tmp, "a")
+    path = await world.cache.stage(digest, size)
+    if name:
+        (path / name).unlink()
+    else:
+        shutil.rmtree(path)
+    assert await world.cache.stage(digest, size) == path
+    assert f"sha256:{digest_of(path)}" == digest
+    assert (world.cache.versions, world.cache.bytes) == (1, size)
+
+
+async def test_room_is_made_of_what_somebody_has_cleared_away(world):
+    first, second = (world.shelf.add(world.tmp, letter) for letter in "ab")
+    shutil.rmtree(await world.cache.stage(*first))
+    await world.cache.stage(*second)
+    world.now[0] += staging.KEEP_SECONDS + 1
+    await world.cache.stage(*world.shelf.add(world.tmp, "c"))
+    assert world.cache.versions == 2
 
 
 async def test_what_a_killed_agent_was_fetching_is_swept_away(world):

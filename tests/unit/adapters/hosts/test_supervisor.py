@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from adapters.hosts import supervisor
 from adapters.hosts.supervisor import Backoff, EngineProcess, StartError, Tail, end_marked
 
 TREE = """
@@ -171,6 +172,24 @@ async def test_an_engine_does_not_notice_that_nobody_reads_our_output(mark, tmp_
 async def test_what_cannot_be_executed_is_an_error_of_the_start(mark, command):
     with pytest.raises(StartError, match=command):
         await EngineProcess.start((command, "serve"), os.environ, mark=mark)
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(mark, monkeypatch):
+    told: list[int] = []
+
+    async def deaf(fd: int) -> asyncio.StreamReader:
+        told.append(fd)
+        return asyncio.StreamReader()  # never hears that the engine has started
+
+    monkeypatch.setattr(supervisor, "_reader", deaf)
+    starting = asyncio.create_task(python(mark, "import time; time.sleep(600)"))
+    async with asyncio.timeout(20):
+        while len(bearing(mark)) < 2:
+            await asyncio.sleep(0.01)
+    starting.cancel()
+    assert isinstance((await asyncio.gather(starting, return_exceptions=True))[0], asyncio.CancelledError)
+    assert bearing(mark) == []
+    os.close(told[0])
 
 
 async def test_signals_that_we_ignore_are_heard_by_the_engine(mark):
