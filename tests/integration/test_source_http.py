@@ -27,7 +27,7 @@ from tests.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes, zip_bytes
 from tests.hostile_http import HostileServer, hostile_server
 
 OPTIONS = FetchOptions(
-    max_bytes=8_000_000, allow_private=("127.0.0.1",), stall_seconds=0.5, attempts=3, pause_seconds=0.01
+    max_bytes=8_000_000, allow_private=("127.0.0.1",), stall_seconds=5, attempts=3, pause_seconds=0.01
 )
 
 
@@ -229,7 +229,7 @@ def test_a_server_that_stalls_counts_as_broken(server, fetch, big):
             r.stall()
 
     server.handlers["/a.tar"] = handle
-    assert fetch(f"{server.url}/a.tar").codes == []
+    assert fetch(f"{server.url}/a.tar", stall_seconds=0.5).codes == []
     assert server.requests[1].start == 1_000_000
 
 
@@ -253,9 +253,9 @@ def test_a_slow_drip_ends(server, fetch, when):
             drip(r, itertools.repeat(b"x"))
 
     server.handlers["/a.tar"] = handle
-    fetched = fetch(f"{server.url}/a.tar", attempts=1)
+    fetched = fetch(f"{server.url}/a.tar", attempts=1, stall_seconds=0.5)
     assert fetched.codes == ["source_unavailable"]
-    assert len(server.requests) == 2
+    assert len(server.requests) >= 2
 
 
 def test_somebody_who_watches_can_end_a_stall(server, fetch):
