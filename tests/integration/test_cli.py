@@ -253,9 +253,12 @@ def test_workers_share_the_port_and_are_replaced(tmp_path):
         until(lambda: first[0] not in workers(parent) and len(workers(parent)) == 2)
         until(lambda: gateway.florin("tenant", "list").returncode == 0)
         assert "starting another" in gateway.errors.read_text()
-        metrics = httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"})
-        assert "florin_feed_connected 1.0" in metrics.text
+        until(lambda: "florin_feed_connected 1.0" in scraped(gateway))  # the new worker says so last
         assert gateway.stop() == 0
+
+
+def scraped(gateway) -> str:
+    return httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
