@@ -22,6 +22,8 @@ from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory
 
 NOW = 1_795_000_000_000_000
+LATER = NOW + 1_000_000
+"""When each plan is made: after all that was begun."""
 EMPTY = read(Catalog(), Directory(), ())
 SECTIONS = {"base": "bases", "engine": "engines", "tenant": "tenants", "key": "keys", "adapter": "adapters"}
 
@@ -57,13 +59,13 @@ def applied(current: Current, made: Plan) -> Current:
 
 
 def begun(price: NewPrice, book: list[NewPrice]) -> NewPrice:
-    """The first of its kind holds from the beginning, a later one from now on."""
+    """The first of its kind holds from the beginning, each later one from a moment of its own."""
     series = [
         p
         for p in book
         if (p.gpu_type, p.region, p.purchase) == (price.gpu_type, price.region, price.purchase)
     ]
-    start = iso(NOW) if series else "1970-01-01T00:00:00Z"
+    start = iso(NOW + len(series)) if series else "1970-01-01T00:00:00Z"
     return price.model_copy(update={"valid_from": price.valid_from or start})
 
 
@@ -228,7 +230,7 @@ def history(steps: list[tuple[Document, bool]]) -> Current:
     """A registry that has seen some applications."""
     current = EMPTY
     for wanted, prune in steps:
-        current = applied(current, plan(current, wanted, prune=prune, clock=NOW))
+        current = applied(current, plan(current, wanted, prune=prune, clock=LATER))
     return current
 
 
@@ -239,9 +241,9 @@ def history(steps: list[tuple[Document, bool]]) -> Current:
 @given(STEPS, documents(), st.booleans())
 def test_one_application_is_enough(steps, wanted, prune):
     current = history(steps)
-    first = plan(current, wanted, prune=prune, clock=NOW)
-    assert plan(current, wanted, prune=prune, clock=NOW).digest == first.digest
-    second = plan(applied(current, first), wanted, prune=prune, clock=NOW)
+    first = plan(current, wanted, prune=prune, clock=LATER)
+    assert plan(current, wanted, prune=prune, clock=LATER).digest == first.digest
+    second = plan(applied(current, first), wanted, prune=prune, clock=LATER)
     refused = {a.ref for a in first.actions if a.verb == "refuse"}
     assert {a.ref for a in second.actions} <= refused, [a.json() for a in second.actions]
 
@@ -250,7 +252,7 @@ def test_one_application_is_enough(steps, wanted, prune):
 @given(STEPS, documents())
 def test_afterwards_it_is_as_the_file_says(steps, wanted):
     current = history(steps)
-    made = plan(current, wanted, prune=True, clock=NOW)
+    made = plan(current, wanted, prune=True, clock=LATER)
     refused = {a.ref for a in made.actions if a.verb == "refuse"}
     after = applied(current, made).document
     for name, tenant in (wanted.tenants or {}).items():
@@ -286,8 +288,8 @@ def test_an_export_is_the_whole_truth(steps):
     current = history(steps)
     text = fleet_file.write(export(current))
     wanted = parse(fleet_file.load(text))
-    assert plan(current, wanted, prune=True, clock=NOW).actions == ()
-    made = plan(EMPTY, wanted, clock=NOW)
+    assert plan(current, wanted, prune=True, clock=LATER).actions == ()
+    made = plan(EMPTY, wanted, clock=LATER)
     assert {a.verb for a in made.actions} <= {"create"}
     assert fleet_file.write(export(applied(EMPTY, made))) == text
 

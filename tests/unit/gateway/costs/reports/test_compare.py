@@ -1,4 +1,4 @@
-"""COST.md's golden figures, and where a speed comes from."""
+"""Golden figures worked out by hand, and where a speed comes from."""
 
 from fractions import Fraction
 
