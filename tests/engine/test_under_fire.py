@@ -273,7 +273,10 @@ async def check_quiet_sums(
     for engine in fleet.engines:
         own, then = Counters.read(engine.url), before[engine.index]
         mine = [r for r in records if r["engine"] == f"e{engine.index}" and r["id"] not in known]
-        assert {r["usage_source"] for r in mine} <= {"engine_final"}
+        # An engine may have let an adapter go a moment before it was asked for it: then the request went on,
+        # and the sums below show that nothing was spent.
+        spent = [r for r in mine if r["outcome"] != "failover"]
+        assert {r["usage_source"] for r in spent} <= {"engine_final"}
         prompt, completion = own_tokens(gateway, database, engine, began)
         assert own.completion - then.completion == completion + sum(r["completion_tokens"] for r in mine)
         assert own.prompt - then.prompt == prompt + sum(r["prompt_tokens"] * r["n"] for r in mine)
