@@ -131,7 +131,8 @@ def _descendants(root: int) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208 - imports little
         if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
+            stat = f"/proc/{entry}/stat"
+            with contextlib.suppress(OSError), open(stat, "rb") as file:  # noqa: PTH123 - imports little
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
     found = [root]

@@ -135,13 +135,12 @@ def run(
 
 
 def _live(host: Host, api: Api) -> int:
-    # Here, since the other commands need none of it.
-    import aiohttp  # noqa: PLC0415
+    import aiohttp  # noqa: PLC0415 - the other commands need none of these
 
-    from adapters.hosts.agent import Agent  # noqa: PLC0415
-    from adapters.hosts.engine_watch import EngineWatch  # noqa: PLC0415
-    from adapters.hosts.link import Link  # noqa: PLC0415
-    from gateway.runner import log_to_stderr  # noqa: PLC0415
+    from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
+    from adapters.hosts.engine_watch import EngineWatch  # noqa: PLC0415 - as above
+    from adapters.hosts.link import Link  # noqa: PLC0415 - as above
+    from gateway.runner import log_to_stderr  # noqa: PLC0415 - as above
 
     async def live() -> int:
         life = Life()

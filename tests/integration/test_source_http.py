@@ -3,7 +3,6 @@ reason; never to an address that was not to be reached, and never with a secret 
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -20,10 +19,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from adapters import sources
-from adapters.findings import Findings
 from adapters.sources import FetchOptions
 from tests.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes, zip_bytes
+from tests.fetching import Fetched, fetcher
 from tests.hostile_http import HostileServer, hostile_server
 
 OPTIONS = FetchOptions(
@@ -54,34 +52,9 @@ def no_netrc(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-@dataclasses.dataclass
-class Fetched:
-    codes: list[str]
-    landed: dict[str, bytes]
-    public: str
-    findings: Findings
-
-    @property
-    def said(self) -> str:
-        return " ".join(f"{f.message} {f.found} {f.expected}" for f in self.findings.all())
-
-
 @pytest.fixture
 def fetch(tmp_path):
-    count = itertools.count()
-
-    def run(uri: str, **options) -> Fetched:
-        destination = tmp_path / f"box-{next(count)}" / "files"
-        destination.mkdir(parents=True)
-        findings = Findings()
-        public = sources.fetch(
-            uri, destination, options=dataclasses.replace(OPTIONS, **options), findings=findings
-        )
-        assert list(destination.parent.iterdir()) == [destination]
-        landed = {path.name: path.read_bytes() for path in destination.iterdir()}
-        return Fetched([f.code for f in findings.all()], landed, public, findings)
-
-    return run
+    return fetcher(tmp_path, OPTIONS, server_threads="_serve")
 
 
 def test_an_archive(server, fetch, files):
@@ -92,7 +65,7 @@ def test_an_archive(server, fetch, files):
     ):
         server.handlers[f"/{name}"] = lambda r, data=data: r.answer(data)
         fetched = fetch(f"{server.url}/{name}?token=secret")
-        assert fetched == Fetched([], files, f"{server.url}/{name}", fetched.findings)
+        assert fetched == Fetched([], files, f"{server.url}/{name}", "")
         assert server.requests[-1].path == f"/{name}?token=secret"
 
 

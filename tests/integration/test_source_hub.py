@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import itertools
 import json
 import logging
 import socket
-import threading
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
 
-from adapters import sources
-from adapters.findings import Findings
 from adapters.sources import FetchOptions
 from tests.archives import CONFIG, WEIGHTS, adapter_files
+from tests.fetching import Fetched, fetcher
 from tests.hostile_http import hostile_server
 
 OPTIONS = FetchOptions(max_bytes=8_000_000, stall_seconds=5, attempts=2, pause_seconds=0.01)
@@ -101,33 +97,9 @@ def hub(files, monkeypatch, tmp_path):
         close_session()
 
 
-@dataclasses.dataclass
-class Fetched:
-    codes: list[str]
-    landed: dict[str, bytes]
-    public: str
-    said: str
-
-
 @pytest.fixture
 def fetch(tmp_path):
-    count = itertools.count()
-
-    def run(uri: str, **options) -> Fetched:
-        destination = tmp_path / f"box-{next(count)}" / "files"
-        destination.mkdir(parents=True)
-        findings = Findings()
-        before = {t for t in threading.enumerate() if "_serve" not in t.name}
-        public = sources.fetch(
-            uri, destination, options=dataclasses.replace(OPTIONS, **options), findings=findings
-        )
-        assert not {t for t in threading.enumerate() if "_serve" not in t.name} - before
-        assert list(destination.parent.iterdir()) == [destination]
-        landed = {path.name: path.read_bytes() for path in destination.iterdir()}
-        said = " ".join(f"{f.message} {f.found} {f.expected}" for f in findings.all())
-        return Fetched([f.code for f in findings.all()], landed, public, said)
-
-    return run
+    return fetcher(tmp_path, OPTIONS, server_threads="_serve")
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@v1", f"@{COMMIT}", "@refs/pr/1", "@refs%2Fpr%2F1"])

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
 import logging
 import os
 import socket
-import threading
 import warnings
 
 import pytest
 
-from adapters import sources
-from adapters.findings import Findings
 from adapters.sources import FetchOptions
 from tests.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
+from tests.fetching import Fetched, fetcher
 from tests.hostile_http import hostile_server
 
 with warnings.catch_warnings():
@@ -78,34 +75,9 @@ def files(tmp_path):
     return adapter_files(tmp_path)
 
 
-@dataclasses.dataclass
-class Fetched:
-    codes: list[str]
-    landed: dict[str, bytes]
-    public: str
-    said: str
-
-
 @pytest.fixture
 def fetch(tmp_path):
-    count = itertools.count()
-
-    def run(uri: str, **options) -> Fetched:
-        destination = tmp_path / f"box-{next(count)}" / "files"
-        destination.mkdir(parents=True)
-        findings = Findings()
-        before = set(threading.enumerate())
-        public = sources.fetch(
-            uri, destination, options=dataclasses.replace(OPTIONS, **options), findings=findings
-        )
-        ours = {t for t in set(threading.enumerate()) - before if "process_request" not in t.name}
-        assert not ours, "a thread is left"
-        assert list(destination.parent.iterdir()) == [destination]
-        landed = {path.name: path.read_bytes() for path in destination.iterdir()}
-        said = " ".join(f"{f.message} {f.found} {f.expected}" for f in findings.all())
-        return Fetched([f.code for f in findings.all()], landed, public, said)
-
-    return run
+    return fetcher(tmp_path, OPTIONS, server_threads="process_request")
 
 
 @pytest.mark.parametrize("prefix", ["adapters/support/v1/", "adapters/ü b+c%20/", ""])

@@ -108,7 +108,7 @@ async def _outcome(work: Work, progress: Progress) -> tuple[int, bytes, dict[str
         error = refusal
     except AdaptersError as refusal:
         error = translate(refusal)
-    except Exception:
+    except Exception:  # a defect: who streams progress is still told how it ended
         log.exception("adding an adapter failed")
         error = FlorinError("internal_error", "Something broke inside Florin; its log says what.")
     return error.status, error.body(), error.headers

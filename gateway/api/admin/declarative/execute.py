@@ -126,7 +126,7 @@ class _Run:
         except OSError as error:
             text = f"The version's files cannot be stored: {error}."
             return Outcome(action, "failed", FlorinError("artifacts_unavailable", text))
-        except Exception:
+        except Exception:  # a defect with one object: the others go on, and the end names it
             log.exception("applying %s %s failed", action.kind, action.id)
             text = "Something broke inside Florin; its log says what."
             return Outcome(action, "failed", FlorinError("internal_error", text))
