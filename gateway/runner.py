@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import math
 import signal
 import socket
@@ -22,6 +21,7 @@ from uvicorn.lifespan.on import LifespanOn
 
 from adapters.errors import AdaptersError
 from gateway.config import Settings, SettingsError
+from gateway.logs import log_to_stderr
 
 FAILED = 1
 
@@ -93,20 +93,6 @@ def run_app(
     except SystemExit:  # uvicorn's way to say that the app did not start; it has logged why
         return FAILED
     return 0
-
-
-def log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for name in ("uvicorn", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_no_cancellations)
-
-
-def _no_cancellations(record: logging.LogRecord) -> bool:
-    """A request that was cancelled at the end of the grace period is no defect: no traceback for it."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class _Server(uvicorn.Server):

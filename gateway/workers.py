@@ -24,7 +24,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from gateway.config import Settings, load_settings
-from gateway.runner import FAILED, Stop, log_to_stderr, run_app
+from gateway.logs import log_to_stderr
+from gateway.runner import FAILED, Stop, run_app
 
 log = logging.getLogger(__name__)
 

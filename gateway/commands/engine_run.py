@@ -140,7 +140,7 @@ def _live(host: Host, api: Api) -> int:
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
     from adapters.hosts.engine_watch import EngineWatch  # noqa: PLC0415 - as above
     from adapters.hosts.link import Link  # noqa: PLC0415 - as above
-    from gateway.runner import log_to_stderr  # noqa: PLC0415 - as above
+    from gateway.logs import log_to_stderr  # noqa: PLC0415 - as above
 
     async def live() -> int:
         life = Life()
