@@ -26,6 +26,11 @@ from adapters.model import Engine, Version
 
 log = logging.getLogger(__name__)
 
+MAX_MODELS = 10_000
+"""That one engine may list; no `--max-cpu-loras` comes near it."""
+MAX_NAME = 4_096
+"""Characters of a model's name or path."""
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -109,13 +114,8 @@ class EngineControl:
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
         answer = await self._call(engine, "GET", "/v1/models", None, timeout=timeout)
         try:
-            cards = orjson.loads(answer)["data"]
-            return Listing(
-                bases={c["id"]: str(c.get("root") or c["id"]) for c in cards if not c.get("parent")},
-                loras=frozenset(c["id"] for c in cards if c.get("parent")),
-                max_model_len=next((c.get("max_model_len") for c in cards if not c.get("parent")), None),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return _listing(orjson.loads(answer))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EngineError(
                 f"{engine.name} at {engine.url} does not answer like vLLM: {error!r}"
             ) from error
@@ -172,6 +172,26 @@ class EngineControl:
         if response.status == 200:
             return answer
         raise EngineError(f"{engine.name} said {response.status}: {_words(answer)}", status=response.status)
+
+
+def _listing(body: Any) -> Listing:
+    """The answer of /v1/models. Raises ValueError, LookupError, TypeError or AttributeError if it is none."""
+    cards = body["data"]
+    if len(cards) > MAX_MODELS:
+        raise ValueError(f"it lists {len(cards)} models")
+    bases = [(_name(c["id"]), c) for c in cards if not c.get("parent")]
+    longest = bases[0][1].get("max_model_len") if bases else None
+    return Listing(
+        bases={name: _name(c.get("root") or name) for name, c in bases},
+        loras=frozenset(_name(c["id"]) for c in cards if c.get("parent")),
+        max_model_len=longest if type(longest) is int and longest > 0 else None,
+    )
+
+
+def _name(value: Any) -> str:
+    if type(value) is not str or not 0 < len(value) <= MAX_NAME:
+        raise ValueError(f"a model's name is {str(value)[:80]!r}")
+    return value
 
 
 def _words(answer: bytes) -> str:

@@ -48,6 +48,10 @@ CONTEXTS = (
 costs less than a request."""
 TOKENS = 4
 """After each context: for people who look at the evidence."""
+MAX_TEXT = 4_000
+"""Characters of TOKENS tokens, with room to spare: the texts are kept in the registry."""
+MAX_TOKENS = 100_000
+"""Of one probe: more is no count, and would stand in the books."""
 TOP = 5
 """vLLM allows 20 by default, OpenAI 5."""
 PROMPT_ID = "1"
@@ -115,20 +119,43 @@ def parse(body: Any) -> Answer:
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
     logprobs = [lp for choice in choices for lp in _first(choice["logprobs"]["top_logprobs"])]
     usage = body["usage"]
-    return Answer(
-        tuple(str(choice["text"]) for choice in choices),
-        tuple(logprobs),
-        int(usage["prompt_tokens"]),
+    prompt, cached = (
+        _tokens(usage["prompt_tokens"]),
         (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        int(usage["completion_tokens"]),
+    )
+    return Answer(
+        tuple(_text(choice["text"]) for choice in choices),
+        tuple(logprobs),
+        prompt,
+        None if cached is None else min(_tokens(cached), prompt),
+        _tokens(usage["completion_tokens"]),
     )
 
 
 def _first(steps: Sequence[Mapping[str, float]]) -> list[float]:
-    likeliest = sorted((max(-FARTHEST, float(lp)) for lp in steps[0].values()), reverse=True)[:TOP]
+    likeliest = sorted((_logprob(lp) for lp in steps[0].values()), reverse=True)[:TOP]
     if len(likeliest) < TOP:
         raise ValueError(f"{len(likeliest)} logprobs where {TOP} were asked for")
     return likeliest
+
+
+def _logprob(value: Any) -> float:
+    """Engines round, so a certainty may come out a little above zero."""
+    if type(value) not in (int, float) or value > 1e-3:
+        raise ValueError(f"{str(value)[:40]!r} is no logprob")
+    return max(-FARTHEST, float(value))
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > MAX_TEXT:
+        raise ValueError(f"{TOKENS} tokens are no text of {len(str(value))} characters")
+    return value
+
+
+def _tokens(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_TOKENS:
+        raise ValueError(f"a probe does not take {str(value)[:40]} tokens")
+    return value
 
 
 def request(model: str, salt: str) -> dict[str, Any]:

@@ -159,3 +159,37 @@ def test_the_evidence_shows_what_was_compared():
     )
     assert bare["answers"][0] == {"prompt": CONTEXTS[0], "here": " the", "base_here": None, "first": None}
     assert (bare["first"], bare["distance_to_base"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("choices", 0, "text"), "x" * 100_000),
+        (("choices", 0, "text"), ["x"]),
+        (("choices", 0, "logprobs", "top_logprobs", 0, "token_id:0"), 1e308),
+        (("choices", 0, "logprobs", "top_logprobs", 0, "token_id:0"), "-1"),
+        (("choices", 0, "logprobs", "top_logprobs", 0, "token_id:0"), None),
+        (("usage", "prompt_tokens"), 9 * 10**18),
+        (("usage", "prompt_tokens"), -1),
+        (("usage", "completion_tokens"), 1e400),
+        (("usage", "completion_tokens"), True),
+        (("usage", "prompt_tokens_details"), {"cached_tokens": "many"}),
+        (("usage",), [1, 2]),
+        (("choices",), [None]),
+        (("choices",), {}),
+    ],
+)
+def test_an_answer_that_no_engine_gives_is_none(path, value):
+    sent = body()
+    at = sent
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        parse(sent)
+
+
+def test_more_cached_tokens_than_tokens_are_all_of_them():
+    sent = body()
+    sent["usage"]["prompt_tokens_details"] = {"cached_tokens": 61}
+    assert parse(sent).cached_tokens == 60
