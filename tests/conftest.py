@@ -14,7 +14,10 @@ import pytest
 from adapters.embedded import EmbeddedValkey
 from adapters.redis_store import RedisStore
 from gateway.metering.ledger import Ledger
+from tests import search
 from tests.postgres import Postgres
+
+search.begin()
 
 _numbers = itertools.count(1)
 

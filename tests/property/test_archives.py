@@ -8,12 +8,13 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.findings import Findings
 from adapters.known_files import FILES, KNOWN, limit_of
 from adapters.sources import archive
+from tests.search import examples
 
 LIMIT = 20_000
 TAR_KINDS = (
@@ -98,7 +99,7 @@ def test_zips(packed, method):
 
 
 @given(members, st.sampled_from(["w", "w:gz", "w:xz"]), st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_damaged_tars(packed, mode, data):
     """A plain tar has checksums over its headers only; what lies in a compressed one is all under one."""
     whole = bytearray(tarred(packed, mode))

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orjson import dumps, loads
 from sqlalchemy import insert, select, update
@@ -29,10 +29,11 @@ from gateway.costs.rolling import imbalance, roll
 from gateway.costs.weights import UNCALIBRATED, Weights, omega
 from gateway.metering.ledger import Ledger, mark_dirty
 from gateway.metering.schema import calibrations, engine_spans, periods, prices, rollups
+from tests.search import examples
 from tests.unit.gateway.metering.make import record
 
-bounded = settings(max_examples=150, deadline=None)
-few = settings(max_examples=25, deadline=None)
+bounded = examples(150)
+few = examples(25)
 SPAN = 3 * HOUR
 _FINE = 1 << 44
 

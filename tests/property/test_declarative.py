@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from adapters.catalog import Catalog
@@ -20,6 +20,7 @@ from gateway.commands import fleet_file
 from gateway.costs.periods import iso
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Directory
+from tests.search import examples
 
 NOW = 1_795_000_000_000_000
 LATER = NOW + 1_000_000
@@ -115,7 +116,8 @@ def remove(action: Action, sections: dict[str, Any], retired: dict[str, str]) ->
         return
     adapter = objects.pop(action.id)
     if action.kind == "adapter":
-        sections["removed"][action.id] = RemovedSpec(latest=adapter.latest)
+        if adapter.latest != "v0":  # it never had a number that could be given twice
+            sections["removed"][action.id] = RemovedSpec(latest=adapter.latest)
         for version in [i for i in retired if i.startswith(f"{action.id}@")]:
             del retired[version]
 
@@ -223,6 +225,34 @@ def documents(draw: st.DrawFn) -> Document:
         raise
 
 
+EMPTY_ADAPTERS = parse({"florin": 1, "tenants": {"acme": {}}, "adapters": {"acme/support": {"versions": []}}})
+NO_ADAPTERS = parse({"florin": 1, "adapters": {}})
+
+
+SAME_FILES = parse(
+    {
+        "florin": 1,
+        "tenants": {"acme": {}},
+        "adapters": {
+            "acme/support": {
+                "versions": [
+                    {"version": "v3", "source": "/files/3", "base_model": "other"},
+                    {"version": "v4", "source": "/files/3", "digest": digest("/files/3")},
+                ]
+            }
+        },
+    }
+)
+"""For two base models: the second one's is the one that its files name."""
+
+
+def priced(**fields: Any) -> Document:
+    return parse({"florin": 1, "prices": [{"gpu_type": "H200", "rate_per_gpu_hour": "2.50", **fields}]})
+
+
+ENDED = priced(valid_to="2026-09-01")
+"""Before NOW: as the second price of its series, it would end before it begins."""
+
 STEPS = st.lists(st.tuples(documents(), st.booleans()), max_size=4)
 
 
@@ -237,8 +267,11 @@ def history(steps: list[tuple[Document, bool]]) -> Current:
 # -- the properties
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, documents(), st.booleans())
+@example([(EMPTY_ADAPTERS, False)], NO_ADAPTERS, True)
+@example([(priced(), False)], ENDED, False)
+@example([], SAME_FILES, False)
 def test_one_application_is_enough(steps, wanted, prune):
     current = history(steps)
     first = plan(current, wanted, prune=prune, clock=LATER)
@@ -248,8 +281,9 @@ def test_one_application_is_enough(steps, wanted, prune):
     assert {a.ref for a in second.actions} <= refused, [a.json() for a in second.actions]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, documents())
+@example([(EMPTY_ADAPTERS, False)], NO_ADAPTERS)
 def test_afterwards_it_is_as_the_file_says(steps, wanted):
     current = history(steps)
     made = plan(current, wanted, prune=True, clock=LATER)
@@ -282,8 +316,10 @@ def test_afterwards_it_is_as_the_file_says(steps, wanted):
             }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS)
+@example([(EMPTY_ADAPTERS, False), (NO_ADAPTERS, True)])
+@example([(priced(), False), (ENDED, False)])
 def test_an_export_is_the_whole_truth(steps):
     current = history(steps)
     text = fleet_file.write(export(current))

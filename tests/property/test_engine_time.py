@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
@@ -14,6 +14,7 @@ from gateway.metering.engine_sample import Sample
 from gateway.metering.engine_time import EngineTime
 from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError
 from gateway.metering.schema import engine_spans
+from tests.search import examples
 
 S = 1_000_000
 T = 500_000 * HOUR - 300 * S
@@ -103,7 +104,7 @@ def written(ledger: Ledger, phase: str | None = None) -> set[int]:
     return {s for r in rows for s in range((r.started - T) // S, -((T - r.seen) // S))}
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(story=stories())
 def test_what_is_counted_is_what_was(story: Story, tmp_path_factory):
     ledger = Flaky(f"sqlite:///{tmp_path_factory.mktemp('time') / 'ledger.db'}")

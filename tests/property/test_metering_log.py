@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering import attempt as attempt_module
@@ -18,6 +18,7 @@ from gateway.metering.records import Outcome, UsageRecord, orphaned, parse_line
 from gateway.metering.segments import WorkerDirectory
 from gateway.metering.shipper import Shipper
 from gateway.metrics import Metrics
+from tests.search import examples
 from tests.unit.gateway.metering.make import LogStub, intent, record
 
 
@@ -62,7 +63,7 @@ def written(todo: list[tuple[int, str]]) -> list[list[UsageRecord]]:
     return segments
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(steps, st.integers(0, 10**6), st.integers(1, 3))
 def test_a_log_that_ends_anywhere_gives_each_attempt_once(todo, cut, times):
     root = Path(tempfile.mkdtemp())
@@ -130,7 +131,6 @@ moments = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(moments, st.integers(0, HOUR), st.integers(0, 2 * HOUR))
 def test_hour_marks_are_complete_ascending_and_cumulative(moments, until_first, until_end):
     clock, sink = Clock(), Sink()

@@ -7,13 +7,12 @@ which lease until when, which load is whose.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from adapters.errors import ConflictError, FencedError
@@ -21,6 +20,7 @@ from adapters.memory_store import MemoryStore
 from adapters.model import Placement, SlotState, load
 from adapters.redis_store import RedisStore
 from adapters.store import AuditNote, Change, ClaimResult, Fence, Store, Touch
+from tests.search import examples
 
 ENGINES = ("e1", "e2", "e3")
 SLOTS = {"e1": 1, "e2": 2, "e3": 2}
@@ -339,12 +339,7 @@ async def play(url: str, prefix: str, sequence: list[dict]) -> None:
 
 
 @pytest.mark.timeout(600)  # shrinking a failure takes its time
-@settings(
-    max_examples=int(os.environ.get("FLORIN_EXAMPLES", "30")),
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(30, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(steps, min_size=30, max_size=80))
 def test_the_scripts_and_their_twin_agree_and_keep_the_promises(valkey_url, fresh_prefix, sequence):
     asyncio.run(play(valkey_url, fresh_prefix(), sequence))

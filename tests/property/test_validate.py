@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import safetensors
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from adapters.errors import RejectedError
@@ -19,6 +19,7 @@ from adapters.validate import AdapterFacts, validate
 from tests.broken.case import DTYPES, MAX_RANK, CannotBreakError, Case, sound
 from tests.broken.table import FAULTS, ODDITIES, OF_SHAPES
 from tests.lora import LLAMA, lora_config, safetensors_bytes, write_adapter
+from tests.search import examples
 
 
 def check(case: Case) -> AdapterFacts:
@@ -28,7 +29,7 @@ def check(case: Case) -> AdapterFacts:
 
 
 @given(case=sound())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_sound_adapters_pass(case):
     facts = check(case)
     assert facts.rank == max(case.config["r"], *case.config["rank_pattern"].values(), 0)
@@ -40,7 +41,7 @@ def test_sound_adapters_pass(case):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_one_fault_is_refused_by_its_code(fault, data):
     case = data.draw(sound())
     try:
@@ -55,7 +56,7 @@ def test_one_fault_is_refused_by_its_code(fault, data):
 
 @pytest.mark.parametrize("oddity", ODDITIES, ids=lambda o: o.__name__)
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_what_is_odd_passes_with_its_warning(oddity, data):
     case = data.draw(sound())
     try:
@@ -66,7 +67,7 @@ def test_what_is_odd_passes_with_its_warning(oddity, data):
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_of_several_faults_at_least_one_is_found(data):
     case, codes = data.draw(sound()), set()
     faults = data.draw(st.lists(st.sampled_from(list(FAULTS)), min_size=2, max_size=5, unique=True))
@@ -139,7 +140,7 @@ def invented(draw: st.DrawFn) -> bytes:
 
 @given(raw=damaged() | invented())
 @example(raw=SMALL)
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_what_passes_for_sound_the_library_reads_alike(raw):
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(raw)
@@ -152,14 +153,14 @@ def test_what_passes_for_sound_the_library_reads_alike(raw):
 
 
 @given(case=sound())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_what_the_library_takes_from_us_is_what_we_read(case):
     raw = safetensors_bytes(case.tensors)
     assert {n: (e["dtype"], tuple(e["shape"])) for n, e in safetensors.deserialize(raw)} == case.tensors
 
 
 @given(raw=st.binary(max_size=200) | values.map(lambda value: json.dumps(value).encode()))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_config_brings_the_checks_down(raw):
     with tempfile.TemporaryDirectory() as folder:
         directory = write_adapter(Path(folder))
@@ -169,7 +170,7 @@ def test_no_config_brings_the_checks_down(raw):
 
 
 @given(key=st.sampled_from(sorted(lora_config())), value=values)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_value_of_a_setting_brings_the_checks_down(key, value):
     with tempfile.TemporaryDirectory() as folder:
         directory = write_adapter(Path(folder), config=lora_config(**{key: value}))
@@ -182,7 +183,7 @@ def test_no_value_of_a_setting_brings_the_checks_down(key, value):
 
 
 @given(config=st.dictionaries(st.sampled_from(sorted(LLAMA.config)), values), merged=st.booleans())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_no_base_config_brings_the_checks_down(config, merged):
     base = BaseModel("tiny/base", (), {**LLAMA.config, **config} if merged else config)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.artifacts import ArtifactStore
@@ -26,6 +26,7 @@ from adapters.model import AdapterName, Verdict, Version, dump
 from adapters.registration import Registrar
 from adapters.sources.options import FetchOptions
 from adapters.store import Change
+from tests.search import examples
 
 NAME = AdapterName("acme", "support")
 WORKERS = 3
@@ -146,7 +147,7 @@ class Registry:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_the_registry_stays_whole(story):
     async def tell() -> None:
         registry = Registry()

@@ -111,14 +111,15 @@ def _version(
 ) -> VersionSpec:
     """A number means one content for ever."""
     number, id_ = wanted.number, f"{name}@{wanted.version}"
-    if wanted.digest is not None:
+    there = known.get(number)
+    # The same files for two base models are two versions, and one that is there is not compared once more.
+    if wanted.digest is not None and (there is None or there.digest != wanted.digest):
         for other in known.values():
             same = other.digest == wanted.digest and wanted.base_model in (None, other.base_model)
             if same and other.number != number:
                 raise RefusedError(
                     f"{wanted.version} has the files of {other.version}: one content, one number."
                 )
-    there = known.get(number)
     if there is None:
         _check_number(wanted, latest, retired.get(id_), id_)
         return wanted
@@ -177,12 +178,21 @@ def price(book: Iterable[NewPrice], wanted: NewPrice, now: int) -> NewPrice | No
         last = max(begun, key=lambda p: p.valid_from, default=None)
         if last is not None and _says_the_same(replace(new, valid_from=last.valid_from), last):
             return None
+        if series:  # then it begins when it is added; only the first of a series reaches back
+            new = replace(new, valid_from=now)
+        if new.valid_to is not None and new.valid_to <= new.valid_from:
+            raise RefusedError(f"It would end at {iso(new.valid_to)}, before it begins: give its valid_from.")
+        _check(new, standing)
         return price_spec(new).model_copy(update={"valid_from": None})
+    return None if _check(new, standing) else price_spec(new)
+
+
+def _check(new: Price, standing: Iterable[Price]) -> Price | None:
+    """The same price, if it stands already."""
     try:
-        same = check(new, standing)
+        return check(new, standing)
     except PriceConflictError as error:
         raise RefusedError(str(error)) from error
-    return None if same else price_spec(new)
 
 
 def to_price(spec: NewPrice) -> Price:
