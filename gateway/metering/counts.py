@@ -13,6 +13,11 @@ MAX_TOKENS_PER_CHOICE = 10_000_000
 """Tokens of one prompt, or of one choice's answer: the longest context that any model known to vLLM has
 (Llama 4 Scout). What an engine reports beyond it is an error or a lie; either way it is billed to nobody."""
 
+MAX_CHOICES = 1024
+"""Choices of one request, `n` for each prompt: `gateway.call` refuses more."""
+MAX_GPUS = 1_000_000
+"""GPUs of one engine: `gateway.api.admin` takes no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
