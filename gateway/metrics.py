@@ -70,8 +70,10 @@ METRICS: Final[dict[str, str]] = {
     "counters and its usage records, of the last whole hour, relative to the counters.",
     "florin_ledger_imbalance_nano_gpu_hours": "By how much the parts of engine-hours miss their wholes: "
     "anything but 0 is a defect.",
+    "florin_ledger_set_aside_hours": "Engine-hours that cannot be rolled up, and are in no report: "
+    "`florin cost set-aside` says why.",
     "florin_bookkeeping_timestamp_seconds": "When the ledger was last rolled up and checked, Unix time; the "
-    "six metrics of GPU-time, cost and the ledger are of that moment.",
+    "seven metrics of GPU-time, cost and the ledger are of that moment.",
 }
 
 BOOKS: Final[dict[str, tuple[str, ...]]] = {
@@ -80,6 +82,7 @@ BOOKS: Final[dict[str, tuple[str, ...]]] = {
     "florin_cost_total": ("adapter", "gpu_type", "currency", "bucket"),
     "florin_token_drift_ratio": ("engine", "token_type"),
     "florin_ledger_imbalance_nano_gpu_hours": (),
+    "florin_ledger_set_aside_hours": (),
     "florin_bookkeeping_timestamp_seconds": (),
 }
 """What the ledger tells, and its labels."""

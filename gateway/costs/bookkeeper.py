@@ -110,6 +110,7 @@ def keep(ledger: Ledger, now: int, retention_days: int) -> None:
             "florin_cost_total": found.cost,
             "florin_token_drift_ratio": ratios,
             "florin_ledger_imbalance_nano_gpu_hours": [((), float(found.imbalance))],
+            "florin_ledger_set_aside_hours": [((), float(found.set_aside))],
             "florin_bookkeeping_timestamp_seconds": [((), now / 1e6)],
         },
     )
