@@ -195,7 +195,7 @@ def test_only_the_hours_asked_for_are_shown(poisoned):
 def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
     keep(poisoned, LATE, 0)
     figures = read_figures(poisoned, after=-1)
-    assert figures.series["florin_ledger_set_aside_hours"] == [[[], 1.0]]
+    assert figures.series["florin_ledger_set_aside"] == [[[], 1.0]]
     assert figures.series["florin_ledger_imbalance_nano_gpu_hours"] == [[[], 0.0]]
     assert {tuple(k): v for k, v in figures.series["florin_gpu_busy_seconds_total"]} == {
         ("gpu-a", "H100"): 1800.0,
