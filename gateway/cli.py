@@ -34,6 +34,7 @@ from gateway.commands.cost import periods as _periods  # noqa: F401  # joins the
 from gateway.commands.cost import proofs as _proofs  # noqa: F401  # joins the group
 from gateway.commands.cost import reconcile as _reconcile  # noqa: F401  # joins the group
 from gateway.commands.cost import report as _report  # noqa: F401  # joins the group
+from gateway.commands.cost import set_aside as _set_aside  # noqa: F401  # joins the group
 from gateway.commands.cost import statement as _statement  # noqa: F401  # joins the group
 from gateway.commands.output import print_json, say
 

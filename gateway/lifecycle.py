@@ -143,6 +143,7 @@ class Lifecycle:
             gpu_type=engine.gpu_type,
             gpu_count=engine.gpu_count,
             n=call.n,
+            prompts=call.prompts,
             adapter_loads=journey.loads,
             estimate=prompt_tokens(call.body),
         )

@@ -55,6 +55,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_verification_seconds": "Time that the probes of one verification took.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
     "florin_engine_up": "1 while the engine answers probes, else 0.",
+    "florin_engine_samples_refused_total": "Looks at an engine's metrics that were refused, because they say "
+    "what cannot be.",
     "florin_in_flight": "Attempts running on the engine now.",
     "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
     "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
@@ -70,8 +72,10 @@ METRICS: Final[dict[str, str]] = {
     "counters and its usage records, of the last whole hour, relative to the counters.",
     "florin_ledger_imbalance_nano_gpu_hours": "By how much the parts of engine-hours miss their wholes: "
     "anything but 0 is a defect.",
+    "florin_ledger_set_aside": "Engine-hours that cannot be rolled up, and are in no report: "
+    "`florin cost set-aside` says why.",
     "florin_bookkeeping_timestamp_seconds": "When the ledger was last rolled up and checked, Unix time; the "
-    "six metrics of GPU-time, cost and the ledger are of that moment.",
+    "seven metrics of GPU-time, cost and the ledger are of that moment.",
 }
 
 BOOKS: Final[dict[str, tuple[str, ...]]] = {
@@ -80,6 +84,7 @@ BOOKS: Final[dict[str, tuple[str, ...]]] = {
     "florin_cost_total": ("adapter", "gpu_type", "currency", "bucket"),
     "florin_token_drift_ratio": ("engine", "token_type"),
     "florin_ledger_imbalance_nano_gpu_hours": (),
+    "florin_ledger_set_aside": (),
     "florin_bookkeeping_timestamp_seconds": (),
 }
 """What the ledger tells, and its labels."""
@@ -157,6 +162,7 @@ class Metrics:
         self._verification_seconds = self._histogram("florin_verification_seconds", _LOAD)
         self._evictions = self._counter("florin_evictions_total", "engine")
         self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
+        self._samples_refused = self._counter("florin_engine_samples_refused_total", "engine")
         self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
         self._usage_records = self._counter("florin_usage_records_total", "result")
         for result in ALARMING:
@@ -221,6 +227,9 @@ class Metrics:
     def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
         self._engines.add(engine)
         self._engine_up.labels(engine, gpu_type).set(int(up))
+
+    def sample_refused(self, engine: str) -> None:
+        self._samples_refused.labels(engine).inc()
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
         """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""

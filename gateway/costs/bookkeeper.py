@@ -37,6 +37,9 @@ ROLL_SECONDS = 10.0
 """So long may a pass roll; what is left is for the next, so that others need not wait behind it."""
 METRICS = "metrics"
 """Name of the snapshot that workers show."""
+TROUBLE = "trouble"
+"""Name of the snapshot that says what stopped the latest pass that came to nothing."""
+_MOST_TROUBLE = 500
 
 
 @dataclass(slots=True)
@@ -91,6 +94,9 @@ class Bookkeeper:
         if self._trouble and not trouble:
             log.warning("The books are kept again.")
         self._trouble = trouble
+        if trouble:  # for `florin doctor`, which may ask another worker
+            with contextlib.suppress(Exception):  # what stopped the pass may stop this too
+                await self.books.run(write_snapshot, TROUBLE, self.clock(), trouble[:_MOST_TROUBLE])
         return time.monotonic() - began
 
 
@@ -110,6 +116,7 @@ def keep(ledger: Ledger, now: int, retention_days: int) -> None:
             "florin_cost_total": found.cost,
             "florin_token_drift_ratio": ratios,
             "florin_ledger_imbalance_nano_gpu_hours": [((), float(found.imbalance))],
+            "florin_ledger_set_aside": [((), float(found.set_aside))],
             "florin_bookkeeping_timestamp_seconds": [((), now / 1e6)],
         },
     )

@@ -11,8 +11,10 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select,
 
 from gateway.costs.attribution import BRIDGED, PoolHour, divide
 from gateway.costs.periods import HOUR
+from gateway.costs.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.posting import OUTCOME, READ, Figures, Key, Pool, tally
 from gateway.costs.prices import NOT_SAID, PriceBook, read_prices
+from gateway.costs.soundness import check_figures, check_place, check_records
 from gateway.costs.weights import UNCALIBRATED, Weights
 from gateway.metering.ledger import PoolHour as Place
 from gateway.metering.ledger import pool_hour_records
@@ -45,6 +47,9 @@ _SPANS = select(
     _SPAN.seen > AT[0] - BRIDGED,
 )
 """With those so near to the hour's ends that a gap across may have to be bridged."""
+
+
+_WHOLE = ("provisioned_us", "nano_gpu_hours")
 
 
 def at(place: Place) -> dict[str, Any]:
@@ -87,12 +92,15 @@ class Terms:
 
 
 def compute(connection: Connection, terms: Terms, place: Place) -> Computed:
-    """From what the transaction sees: its records, sightings, weights and prices."""
+    """From what the transaction sees: its records, sightings, weights and prices. Raises UnsoundError."""
     hour, _, gpu_type, gpu_count = place
+    check_place(hour, gpu_count)
     attempts: list[Any] = []
     rejected: list[Any] = []
     for record in connection.execute(_RECORDS, at(place)).all():
         (rejected if record[OUTCOME] == Outcome.REJECTED else attempts).append(record)
+    check_records(attempts)
+    check_records(rejected)
     spans = connection.execute(_SPANS, at(place)).all()
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
     weights = terms.weights(gpu_type, base_model, hour)
@@ -120,7 +128,11 @@ def compute(connection: Connection, terms: Terms, place: Place) -> Computed:
         "records": len(attempts) + len(rejected),
         "calibration": weights.id,
     }
-    return Computed(place, whole, tally(pool, pieces, attempts, rejected))
+    rows = tally(pool, pieces, attempts, rejected)
+    for figures in rows.values():
+        check_figures(FIGURE_NAMES, figures)
+    check_figures(_WHOLE, (whole[name] for name in _WHOLE))
+    return Computed(place, whole, rows)
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:

@@ -1,5 +1,6 @@
 """Roll-ups: each engine-hour that changed is divided anew, and its rows take the place of the old ones. In
-closed months nothing is replaced: what differs is posted into the first open month.
+closed months nothing is replaced: what differs is posted into the first open month. An engine-hour that
+cannot be rolled up is set aside (see `set_aside`), and stops no other.
 
 Whoever changes what an hour is made of (records, spans, prices, calibrations) marks it in `dirty_hours`, in
 the transaction of the change. Any number may roll at a time: what is written is a function of the ledger
@@ -8,8 +9,9 @@ alone, and a mark goes only with the state that was read under it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -20,6 +22,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     select,
@@ -31,9 +34,21 @@ from sqlalchemy import (
 from gateway.costs.periods import iso, month
 from gateway.costs.pool_hours import AT, PLACE, Computed, Terms, at, compute
 from gateway.costs.posting import BY_BOOK, FIGURES, Figures, Key, Price, corrections
-from gateway.metering.ledger import Ledger
+from gateway.costs.set_aside import forget_set_aside, put_set_aside
+from gateway.costs.soundness import UnsoundError
+from gateway.metering.database import is_definite
+from gateway.metering.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger import PoolHour as Place
-from gateway.metering.schema import dirty_hours, ledger_state, periods, pool_hours, rollups
+from gateway.metering.schema import (
+    dirty_hours,
+    ledger_state,
+    periods,
+    pool_hours,
+    rollups,
+    set_aside_hours,
+)
+
+log = logging.getLogger(__name__)
 
 _MARKS = 64
 _SECONDS = 0.25
@@ -78,10 +93,8 @@ def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
     rolled = 0
     after: Place | None = None
     while found := _compute(ledger, now, after, deadline):
-        with ledger.write() as connection:
-            lock_books(connection)
-            rolled += _post(connection, found)
-        after = found[-1].now.place
+        rolled += _post_each(ledger, found, now)
+        after = found[-1].place
         if deadline is not None and monotonic() >= deadline:
             break
     with ledger.read() as connection:
@@ -111,7 +124,11 @@ def lock_books(connection: Connection) -> None:
 class _Found:
     version: int
     """Of the mark that was read with it."""
-    now: Computed
+    place: Place
+    now: Computed | None
+    """None: it cannot be divided."""
+    reason: str = ""
+    """Why."""
 
 
 def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | None) -> list[_Found]:
@@ -122,11 +139,20 @@ def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | No
     with ledger.read() as connection:
         terms = Terms(connection)
         for hour, engine, gpu_type, gpu_count, version in _marks(connection, now, after):
-            place = (hour, engine, gpu_type, gpu_count)
-            found.append(_Found(version, compute(connection, terms, place)))
+            found.append(_computed(connection, terms, (hour, engine, gpu_type, gpu_count), version))
             if monotonic() >= until:
                 break
     return found
+
+
+def _computed(connection: Connection, terms: Terms, place: Place, version: int) -> _Found:
+    try:
+        return _Found(version, place, compute(connection, terms, place))
+    except UnsoundError as error:
+        return _Found(version, place, None, str(error))
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:  # a content nobody thought of
+        log.exception("Engine-hour %s of %s cannot be rolled up.", place[0], place[1])
+        return _Found(version, place, None, f"it cannot be divided: {error!r}")
 
 
 def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[Any]:
@@ -141,36 +167,69 @@ def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[An
     return connection.execute(query.order_by(*order).limit(_MARKS)).all()
 
 
-def _post(connection: Connection, found: Iterable[_Found]) -> int:
-    """Write what was computed. How many of the marks are settled."""
+def _post_each(ledger: Ledger, found: Sequence[_Found], now: int) -> int:
+    """Write what was computed, all in one transaction; if the database refuses that, each in its own, and set
+    aside the one that it refuses. How many of the marks are settled."""
+    try:
+        with ledger.write() as connection:
+            lock_books(connection)
+            return _post(connection, found, now)
+    except (LedgerUnavailableError, ValueError, TypeError, OverflowError) as error:
+        if not is_definite(error):
+            raise
+        if len(found) > 1:
+            return sum(_post_each(ledger, [one], now) for one in found)
+        [one] = found
+        if one.now is None:  # even that
+            raise
+        refused = replace(one, now=None, reason=f"the ledger's database refuses its sums: {error}")
+        return _post_each(ledger, [refused], now)
+
+
+def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
+    any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0
     rows: list[_Row] = []
     wholes: list[dict[str, Any]] = []
     terms = Terms(connection)
-    for it in sorted(found, key=lambda f: f.now.place):  # as everybody orders marks, see `mark_dirty`
-        one = it.now
-        version = connection.execute(_VERSION, at(one.place)).scalar()
-        own = iso(one.place[0])[:7]
-        closed = latest is not None and own <= latest
+    for it in sorted(found, key=lambda f: f.place):  # as everybody orders marks, see `mark_dirty`
+        one, place = it.now, it.place
+        version = connection.execute(_VERSION, at(place)).scalar()
+        closed = latest is not None and place[0] < month(latest).end
         if version is None or (closed and version != it.version):
             continue  # another was faster; or has just changed it, and corrections are not made in passing
-        if closed:
-            posted = iso(month(latest or own).end)[:7]
-            rows += _corrected(connection, one, posted, terms)
+        if one is None:
+            _put_aside(connection, it, now, closed=closed)
         else:
-            connection.execute(_FORGET_ROWS, at(one.place))
-            rows += _rows(one.place, own, ((key, BY_BOOK, figures) for key, figures in one.rows.items()))
-        connection.execute(_FORGET_WHOLE, at(one.place))
-        if one.whole["records"] or one.whole["nano_gpu_hours"]:
-            wholes.append(one.whole)
+            if any_aside:
+                forget_set_aside(connection, [place])
+            if closed:
+                posted = iso(month(latest or "").end)[:7]
+                rows += _corrected(connection, one, posted, terms)
+            else:
+                connection.execute(_FORGET_ROWS, at(place))
+                fresh = ((key, BY_BOOK, figures) for key, figures in one.rows.items())
+                rows += _rows(place, iso(place[0])[:7], fresh)
+            connection.execute(_FORGET_WHOLE, at(place))
+            if one.whole["records"] or one.whole["nano_gpu_hours"]:
+                wholes.append(one.whole)
         if version == it.version:  # or else it was true a moment ago, and is done again
-            connection.execute(_FORGET_MARK, at(one.place))
+            connection.execute(_FORGET_MARK, at(place))
             settled += 1
     _put(connection, rows)
     if wholes:
         connection.execute(insert(pool_hours), wholes)
     return settled
+
+
+def _put_aside(connection: Connection, it: _Found, now: int, *, closed: bool) -> None:
+    """What stands in closed books stays there; in open ones, an hour that is half true is none."""
+    if not closed:
+        connection.execute(_FORGET_ROWS, at(it.place))
+        connection.execute(_FORGET_WHOLE, at(it.place))
+    put_set_aside(connection, it.place, it.reason, now)
+    log.error("An engine-hour is set aside: %s at %d: %s", it.place[1], it.place[0], it.reason)
 
 
 def _corrected(connection: Connection, one: Computed, posted: str, terms: Terms) -> Iterator[_Row]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, literal, select
 
 from gateway.costs.lines import BUCKETS, read_lines
 from gateway.costs.periods import iso, month
 from gateway.costs.prices import PriceBook, read_prices
+from gateway.costs.set_aside import count_set_aside
 from gateway.costs.snapshot import read_snapshot, write_snapshot
 from gateway.costs.verifying.balance import imbalances
 from gateway.metering.ledger import Ledger
@@ -40,6 +41,8 @@ class Totals:
     """In the currency. Without a price there is none."""
     imbalance: int
     """Nano-GPU-hours by which the parts of the open months' pool-hours miss their wholes."""
+    set_aside: int
+    """Engine-hours that are in none of these figures."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ def totals(ledger: Ledger, now: int) -> Totals:
             _add(settled, cost, connection, book, name)
         imbalance = _imbalance(connection, open_)
         provisioned, busy = _gpu_seconds(connection)
+        set_aside = count_set_aside(connection)
     if (settled.through, len(settled.adapters)) != before:
         write_snapshot(ledger, SETTLED, now, settled.document())
     return Totals(
@@ -95,6 +99,7 @@ def totals(ledger: Ledger, now: int) -> Totals:
         busy=busy,
         cost=[(key, value / 1e15) for key, value in sorted(cost.items())],
         imbalance=imbalance,
+        set_aside=set_aside,
     )
 
 
@@ -136,8 +141,11 @@ def _imbalance(connection: Connection, names: Iterable[str]) -> int:
 def _gpu_seconds(connection: Connection) -> tuple[Series, Series]:
     table = pool_hours.c
     key = (table.engine, table.gpu_type)
-    sums = (func.sum(table.provisioned_us * table.gpu_count), func.sum(table.busy_us * table.gpu_count))
+    # As fractions: whole numbers end at 64 bits, and a year of many GPUs is not far from there.
+    sums = [func.sum(literal(1.0) * us * table.gpu_count) for us in (table.provisioned_us, table.busy_us)]
     rows = connection.execute(
         select(*key, *sums).where(table.engine != "").group_by(*key).order_by(*key)
     ).all()
-    return [((e, g), int(p) / 1e6) for e, g, p, _ in rows], [((e, g), int(b) / 1e6) for e, g, _, b in rows]
+    return [((e, g), float(p) / 1e6) for e, g, p, _ in rows], [
+        ((e, g), float(b) / 1e6) for e, g, _, b in rows
+    ]

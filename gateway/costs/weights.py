@@ -144,7 +144,7 @@ def _marks(text: str | None, start: int, end: int) -> list[tuple[int, int, int |
             (int(at), max(int(prompt), 0), None if cached is None else max(int(cached), 0), max(int(done), 0))
             for at, prompt, cached, done in orjson.loads(text)
         ]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return []
     times = {mark[0]: mark for mark in found if start < mark[0] < end}
     return [times[at] for at in sorted(times)]

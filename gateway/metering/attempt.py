@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from gateway.metering.counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.metering.records import FINAL, Outcome, UsageSource, record_id
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class AttemptMeter:
         "_names",
         "_next_hour",
         "_prompt",
+        "_prompts",
         "_reasoning",
+        "_refused",
         "_start",
         "_wall",
         "accounted",
@@ -69,11 +72,13 @@ class AttemptMeter:
         n: int,
         adapter_loads: int,
         estimate: int,
+        prompts: int = 1,
     ) -> None:
         """`estimate`: prompt tokens, should the engine never say."""
         self._meter = meter
         self._names = names
         self._n = n
+        self._prompts = prompts
         self._loads = adapter_loads
         wall = time_ns()
         self._wall = wall
@@ -90,7 +95,9 @@ class AttemptMeter:
         self._reasoning = 0
         self._billable = False
         self._exact = False
-        self._estimate = estimate
+        self._refused = False
+        """What the engine said last cannot be: what stands here is from before."""
+        self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
         self._marks: tuple[Mark, ...] = ()
         self.first = 0
         """Monotonic nanoseconds, as `ended`; 0: not yet."""
@@ -144,7 +151,21 @@ class AttemptMeter:
     def observe(
         self, prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int
     ) -> None:
-        """The engine's counts so far: cumulative, each call replaces the one before."""
+        """The engine's counts so far: cumulative, each call replaces the one before.
+
+        Counts that cannot be (see `counts.plausible`) are passed over, whatever their types: the last sound
+        ones stand and the record says `engine_partial`, or without any, `estimated`. A later call with sound
+        counts is believed again."""
+        self._refused = not plausible(
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens,
+            reasoning_tokens,
+            prompts=self._prompts,
+            choices=self._prompts * self._n,
+        )
+        if self._refused:
+            return
         self._prompt = prompt_tokens
         self._completion = completion_tokens
         self._cached = cached_tokens
@@ -216,7 +237,8 @@ class AttemptMeter:
     def _source(self) -> UsageSource:
         if not (self._prompt or self._completion):
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
-        return UsageSource.ENGINE_FINAL if self._exact else UsageSource.ENGINE_PARTIAL
+        exact = self._exact and not self._refused
+        return UsageSource.ENGINE_FINAL if exact else UsageSource.ENGINE_PARTIAL
 
     def _line(self, seq: int, when: int) -> bytes:
         """As UsageRecord.line() would give it."""
@@ -254,8 +276,11 @@ def _named(names: Names) -> str:
 
 
 def _marked(marks: tuple[Mark, ...], prompt: int, completion: int) -> str:
-    """JSON in a JSON string; digits, brackets and `null` need no escape. No mark is above the whole."""
-    rows = [
-        [t, min(p, prompt), c if c is None else min(c, prompt), min(o, completion)] for t, p, c, o in marks
-    ]
+    """JSON in a JSON string; digits, brackets and `null` need no escape. No mark is above the next or the
+    whole, also where the engine counted backwards."""
+    rows: list[Mark] = []
+    for at, p, cached, done in reversed(marks):
+        prompt, completion = min(p, prompt), min(done, completion)
+        rows.append((at, prompt, cached if cached is None else min(cached, prompt), completion))
+    rows.reverse()
     return f'"{orjson.dumps(rows).decode()}"'

@@ -61,6 +61,7 @@ ACTIONS: dict[str, str] = {
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "period.close": "A month was closed.",
+    "usage.exclude": "Records of an engine-hour that was set aside went to quarantine.",
 }
 """Action → what it says. The README lists them, and tests/unit/test_docs.py holds the two together."""
 

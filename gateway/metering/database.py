@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 BUSY_SECONDS = 3.0
@@ -81,6 +81,15 @@ def translated() -> Iterator[None]:
     except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         raise LedgerUnavailableError(f"The ledger's database failed: {cause}") from error
+
+
+def is_definite(error: BaseException) -> bool:
+    """Whether it was the rows: they cannot be stored, however often it is tried. Anything else is the
+    database's, which another time will answer otherwise."""
+    cause = error.__cause__ if isinstance(error, LedgerUnavailableError) else error
+    if isinstance(cause, InterfaceError):  # of sqlite3: a parameter of a type that it has not
+        return isinstance(cause.orig, sqlite3.InterfaceError)
+    return isinstance(cause, ValueError | TypeError | OverflowError | DataError | IntegrityError)
 
 
 def insert(connection: Connection, table: Table) -> Any:

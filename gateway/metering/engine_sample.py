@@ -12,6 +12,11 @@ _LINES = re.compile(
 _LEAST = {b"process_start_time_seconds", b"vllm:prompt_tokens_created"}
 
 
+MOST_COUNTED = 2**53
+"""Tokens: above it a float, which is what Prometheus' text holds, no longer counts by one. No engine gets
+there in a thousand years."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Times in microseconds, UTC; but for `at`, by the clock of the engine's host."""

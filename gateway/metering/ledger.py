@@ -41,6 +41,8 @@ __all__ = [
     "next_batch",
     "pool_hour_records",
     "pruned_before",
+    "to_quarantine",
+    "touched",
 ]
 
 PoolHour = tuple[int, str, str, int]
@@ -111,10 +113,10 @@ class Ledger:
             if pruned:
                 rows = [row for row in rows if row not in pruned]
             new = _put(connection, rows, batch)
-            mark_dirty(connection, _touched(row for row in rows if row["id"] in new))
+            mark_dirty(connection, touched(row for row in rows if row["id"] in new))
             differing = _differing(connection, rows) if len(new) < len(rows) else []
-            _quarantine(connection, pruned, "pruned")
-            _quarantine(connection, differing, "differs")
+            to_quarantine(connection, pruned, "pruned")
+            to_quarantine(connection, differing, "differs")
         return Inserted(len(new), len(rows) - len(new) - len(differing), len(differing) + len(pruned))
 
     def usage(
@@ -213,7 +215,7 @@ def pool_hour_records(pool_hour: PoolHour, *columns: ColumnElement[Any]) -> Comp
     )
 
 
-def _touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[PoolHour]:
+def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[PoolHour]:
     """The pool-hours of [dispatched, ended]; with a clock that was set back, that of its end."""
     for row in rows:
         last = row["ended"] // HOUR * HOUR
@@ -260,7 +262,8 @@ def _held(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, M
     return {r["id"]: dict(r) for r in connection.execute(query).mappings()}
 
 
-def _quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason: str) -> None:
+def to_quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason: str) -> None:
+    """`rows`: as in usage_records, without their batch."""
     if rows:
         put = insert(connection, quarantine).on_conflict_do_nothing()
         connection.execute(put, [{**_content(row), "reason": reason} for row in rows])

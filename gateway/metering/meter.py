@@ -122,16 +122,25 @@ class Meter:
         gpu_type: str,
         gpu_count: int,
         n: int,
+        prompts: int = 1,
         adapter_loads: int = 0,
         estimate: int = 0,
     ) -> AttemptMeter:
         """An attempt is about to be sent to an engine, once `await attempt.logged()` has returned. `adapter`
         is the full name and `version` `v3`; both empty for the base model. `request_id` must be the gateway's
-        own: (request_id, attempt) is the dedupe key. `estimate`: prompt tokens, should the engine never say.
+        own: (request_id, attempt) is the dedupe key. `n`: choices for each of `prompts`. `estimate`: prompt
+        tokens, should the engine never say.
         """
         names: Names = (tenant, key_id, adapter, version, base_model, engine, gpu_type, gpu_count)
         made = AttemptMeter(
-            self, request_id, attempt, names, n=n, adapter_loads=adapter_loads, estimate=estimate
+            self,
+            request_id,
+            attempt,
+            names,
+            n=n,
+            prompts=prompts,
+            adapter_loads=adapter_loads,
+            estimate=estimate,
         )
         self._open[made] = None
         self._news.append(made)

@@ -17,7 +17,7 @@ class Quarantined:
     id: str
     reason: str
     """`differs`: the ledger holds this id with other content. `pruned`: it came after the records of its time
-    had been removed."""
+    had been removed. `excluded`: it cannot be, and somebody took it out of the books."""
     recorded_at: int
     record: dict[str, Any]
     """As it was shipped: the fields of a UsageRecord."""

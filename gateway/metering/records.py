@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from types import NoneType
 from typing import Literal
 from uuid import UUID
 
 import orjson
+
+from adapters.model import NAME_PATTERN
+from gateway.metering.counts import MAX_CHOICES, MAX_GPUS, plausible
 
 NAMESPACE = UUID("6f0a9c1e-3d0b-5b52-9a53-0f5c6b1d7a10")
 _NAMED = sha1(NAMESPACE.bytes, usedforsecurity=False)
@@ -126,17 +129,28 @@ _OUTCOMES = {"", *(o.value for o in Outcome)}
 _SOURCES = {s.value for s in UsageSource}
 _LONGEST = 366 * 24 * 3_600_000_000
 """Microseconds of an attempt; more is a damaged time, which would touch a million hours' roll-ups."""
+_HOUR = 3_600_000_000
+_LAST = 4_102_444_800_000_000
+"""The year 2100, Unix microseconds. A host's clock may be wrong, but not by so much."""
+_MOST_TEXT = 1024
+"""Characters of a request id, a key's id, or a GPU type."""
 _ODD = re.compile(rb"u0000|:-?\d{19}")
 """What no database of ours can hold, or looks like it: NUL in a text, integers beyond 64 bits. One record
 that cannot be stored would hold up all behind it."""
+_VERSION = re.compile(r"v[1-9]\d{0,9}", re.ASCII)
 
 
 def parse_line(line: bytes) -> UsageRecord:
-    """Raises ValueError for anything but a whole record: torn, foreign or damaged lines."""
+    """Raises ValueError for anything but a whole record that the writer could have written: torn, foreign,
+    damaged and forged lines."""
     data = orjson.loads(line)
-    if isinstance(data, dict) and tuple(data) == _EARLIER:
+    # One spelling only. A key that stands there twice, or a number in other digits, may mean one thing here
+    # and another to whoever reads the log next.
+    if not isinstance(data, dict) or orjson.dumps(data) != line.rstrip(b"\n"):
+        raise ValueError("not a usage record: not as the writer spells it")
+    if tuple(data) == _EARLIER:
         data = {name: data.get(name, _LATER.get(name)) for name in _FIELDS}
-    if not isinstance(data, dict) or tuple(data) != _FIELDS:
+    if tuple(data) != _FIELDS:
         raise ValueError("not a usage record")
     values = tuple(data.values())
     if not _typed(tuple(map(type, values))):
@@ -144,13 +158,91 @@ def parse_line(line: bytes) -> UsageRecord:
     if _ODD.search(line) and not all(map(_storable, values)):
         raise ValueError("not a usage record: a value that no database can hold")
     record = UsageRecord(*values)
-    if record.usage_source not in _SOURCES or record.outcome not in _OUTCOMES:
-        raise ValueError("not a usage record: an unknown outcome or source")
-    if record.seq == FINAL and not (
-        record.ended is not None and 0 <= record.dispatched <= record.ended <= record.dispatched + _LONGEST
-    ):
-        raise ValueError("not a usage record: it has no end, or one that cannot be")
+    if wrong := _impossible(record):
+        raise ValueError(f"not a usage record: {wrong}")
     return record
+
+
+def _impossible(r: UsageRecord) -> str:
+    """Why no writer can have written this; empty: it can."""
+    if r.usage_source not in _SOURCES or r.outcome not in _OUTCOMES:
+        return "an unknown outcome or source"
+    final = r.seq == FINAL
+    if (r.ended is not None) != final or (r.outcome != "") != final or (r.billable and not final):
+        return "it has no end, or one too early"
+    if not _in_time(r):
+        return "a time that cannot be"
+    if r.id != record_id(r.request_id, r.attempt):
+        return "its id is another attempt's"
+    if not (0 <= r.attempt < 2**31 and 0 <= r.seq <= FINAL and 0 <= r.adapter_loads < 2**31):
+        return "a number out of range"
+    if not _well_named(r.tenant, r.adapter, r.version, r.engine, r.key_id, r.gpu_type) or not (
+        0 < len(r.request_id) <= _MOST_TEXT
+    ):
+        return "a name that cannot be"
+    if not _countable(r):
+        return "token counts that cannot be"
+    return "" if r.hour_marks is None or _marked(r, r.hour_marks) else "hour marks that cannot be"
+
+
+def _in_time(r: UsageRecord) -> bool:
+    start, end = r.dispatched, _end(r)
+    return (
+        0 <= start <= end <= min(start + _LONGEST, _LAST)
+        and 0 <= r.seen <= _LAST
+        and (r.first_token is None or start <= r.first_token <= end)
+    )
+
+
+def _end(r: UsageRecord) -> int:
+    return r.seen if r.ended is None else r.ended
+
+
+def _countable(r: UsageRecord) -> bool:
+    if not (0 <= r.n <= MAX_CHOICES and 0 <= r.gpu_count <= MAX_GPUS):
+        return False
+    return plausible(
+        r.prompt_tokens,
+        r.completion_tokens,
+        r.cached_tokens,
+        r.reasoning_tokens,
+        prompts=MAX_CHOICES // (r.n or 1),
+        choices=MAX_CHOICES,
+    )
+
+
+@lru_cache(maxsize=4096)  # the same few for as long as an adapter is called
+def _well_named(tenant: str, adapter: str, version: str, engine: str, key_id: str, gpu_type: str) -> bool:
+    owner, slash, name = adapter.partition("/")
+    return (
+        NAME_PATTERN.fullmatch(tenant) is not None
+        and (not adapter or (slash == "/" and all(map(NAME_PATTERN.fullmatch, (owner, name)))))
+        and (not version or _VERSION.fullmatch(version) is not None)
+        and (not engine or NAME_PATTERN.fullmatch(engine) is not None)
+        and len(key_id) <= _MOST_TEXT
+        and len(gpu_type) <= _MOST_TEXT
+    )
+
+
+def _marked(r: UsageRecord, text: str) -> bool:
+    """Whole hours within the attempt, ascending; counts that never fall and end at or below the record's."""
+    try:
+        marks = orjson.loads(text)
+        before, least = r.dispatched, (0, 0)
+        for at, prompt, cached, completion in marks:
+            if not (
+                type(at) is int
+                and before < at <= _end(r)
+                and at % _HOUR == 0
+                and plausible(prompt, completion, cached, 0, prompts=MAX_CHOICES, choices=MAX_CHOICES)
+                and least[0] <= prompt <= r.prompt_tokens
+                and least[1] <= completion <= r.completion_tokens
+            ):
+                return False
+            before, least = at, (prompt, completion)
+    except (ValueError, TypeError):
+        return False
+    return bool(marks)
 
 
 @cache  # a handful of patterns: which of the optional fields are there

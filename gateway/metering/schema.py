@@ -93,9 +93,15 @@ quarantine = Table(
     Column("digest", String(64), primary_key=True),
     Column("content", Text, nullable=False),
     Column("recorded_at", BigInteger, nullable=False),
-    Column("reason", String(16), nullable=False, server_default="differs", comment="`differs`, or `pruned`"),
+    Column(
+        "reason",
+        String(16),
+        nullable=False,
+        server_default="differs",
+        comment="`differs`, `pruned` or `excluded`",
+    ),
     comment="records whose id the ledger holds with other content, or that came after their hours' records "
-    "had been removed: for a person to look at",
+    "had been removed, or that a person excluded from the books: for a person to look at",
 )
 
 prices = Table(
@@ -136,6 +142,19 @@ dirty_hours = Table(
     Column("gpu_count", BigInteger, primary_key=True),
     Column("version", BigInteger, nullable=False, comment="counts up with each change since"),
     comment="engine-hours whose roll-up is missing or older than their records, spans or weights",
+)
+
+set_aside_hours = Table(
+    "set_aside_hours",
+    schema,
+    Column("hour", BigInteger, primary_key=True),
+    Column("engine", Text, primary_key=True),
+    Column("gpu_type", Text, primary_key=True),
+    Column("gpu_count", BigInteger, primary_key=True),
+    Column("since", BigInteger, nullable=False, comment="when it was first found so"),
+    Column("reason", Text, nullable=False, comment="for a person"),
+    comment="engine-hours that cannot be rolled up: what they are made of cannot be. They stand in no report "
+    "until somebody decides",
 )
 
 pool_hours = Table(

@@ -15,6 +15,8 @@ from adapters.known_files import FILES
 from adapters.model import Engine, Version
 from adapters.store import Facts, Store
 from gateway.api.deps import State
+from gateway.costs.health import Health, health
+from gateway.costs.periods import iso
 from gateway.costs.prices import PriceBook, list_prices
 from gateway.metering.ledger import LedgerUnavailableError
 from gateway.metering.segments import REFUSED
@@ -100,6 +102,9 @@ async def of_books(state: State) -> list[Diagnosis]:
         found.append(refused)
     try:
         prices = await asyncio.to_thread(list_prices, state.ledger)
+        books = await asyncio.to_thread(
+            health, state.ledger, time.time_ns() // 1000, interval=state.settings.bookkeeping_interval
+        )
     except LedgerUnavailableError as error:
         away = Diagnosis(
             "ledger", "problem", "", str(error),
@@ -107,8 +112,35 @@ async def of_books(state: State) -> list[Diagnosis]:
         )  # fmt: skip
         return [*found, away]
     found.append(Diagnosis("ledger", "ok", "", "It answers."))
+    found += _kept(books)
     found += _prices(PriceBook(prices), state.catalog.engines.values())
     return found
+
+
+def _kept(books: Health) -> Iterator[Diagnosis]:
+    if books.first is not None:
+        yield Diagnosis(
+            "books_set_aside", "problem", books.first.engine,
+            f"{books.set_aside:,} engine-hours cannot be rolled up, and are in no report and no bill; the "
+            f"first is {books.first}.",
+            "See florin cost set-aside; florin cost exclude puts the records that cannot be into quarantine. "
+            "Look at the engine that counted so.",
+        )  # fmt: skip
+    if books.trouble:
+        yield Diagnosis(
+            "books", "problem", "", f"The last attempt to keep the books failed: {books.trouble}",
+            "See the gateway's log for what was met; reports roll up for themselves meanwhile, or fail as "
+            "this did.",
+        )  # fmt: skip
+    elif books.late:
+        since = "never" if books.kept is None else f"last at {iso(books.kept)}"
+        yield Diagnosis(
+            "books", "problem", "", f"The books are not kept: {since}.",
+            "See that a gateway runs that reaches Redis (which says who keeps them) and the ledger, and "
+            "look for \"books\" in the gateways' logs.",
+        )  # fmt: skip
+    else:
+        yield Diagnosis("books", "ok", "", "The books are kept.")
 
 
 def _backlog(state: State) -> Diagnosis:

@@ -5,8 +5,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from gateway.api.finance import bills, compare, costs, export, periods, reconciliation, statement, usage
+from gateway.api.finance import (
+    bills,
+    compare,
+    costs,
+    export,
+    periods,
+    reconciliation,
+    set_aside,
+    statement,
+    usage,
+)
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, statement, usage):
+for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
     router.include_router(noun.router)

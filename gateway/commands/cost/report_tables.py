@@ -239,6 +239,10 @@ def _remarks(body: Json) -> Iterator[str]:
         yield "Some shares of GPU-time are uncalibrated (input to output 1:2)."
     for series in body["missing_prices"]:
         yield _missing(series)
+    for one in body.get("set_aside", ()):
+        why = f": {one['reason']}" if "reason" in one else ", because its usage cannot be right"
+        what = f"{one['engine']} at {one['hour']}"
+        yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
     if body.get("complete") is False:
         yield INCOMPLETE
 

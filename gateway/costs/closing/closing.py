@@ -23,6 +23,7 @@ from gateway.costs.closing.freezing import calibrations_of, freeze
 from gateway.costs.closing.sealing import Progress, Sealed, previous_root, seal, sums_of_records
 from gateway.costs.periods import HOUR, Period, iso, month
 from gateway.costs.rolling import lock_books, roll
+from gateway.costs.set_aside import hour_text, read_set_aside
 from gateway.costs.verifying.balance import imbalances
 from gateway.costs.verifying.merkle import canonical
 from gateway.metering.audit import record
@@ -162,6 +163,7 @@ def _cut_off(
     _check_order(connection, of, whole, [(row.month, row.state) for row in known])
     if stale := _stale_hours(connection, whole):
         raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours): try again.")
+    _check_set_aside(connection, of, whole)
     if wrong := imbalances(connection, of):
         raise ClosingError(
             "The parts of some engine-hours do not sum to their wholes, which is a defect or tampering: "
@@ -196,6 +198,19 @@ def _cut_off(
             document=canonical({"terms": terms}).decode(),
         )
     )
+
+
+def _check_set_aside(connection: Connection, of: str, whole: Period) -> None:
+    """Usage that is in no report would be in no bill, for good."""
+    aside = read_set_aside(connection, Period(-(2**63), whole.end))
+    if aside:
+        first = aside[0]
+        raise ClosingError(
+            f"{len(aside)} engine-hours of {of} or before it are set aside, because what they are made of "
+            f"cannot be; the first is {first}. See florin cost set-aside; florin cost exclude "
+            f"{first.engine} {hour_text(first.hour)} puts the records that cannot be into quarantine, and "
+            "rolls up the rest of the hour."
+        )
 
 
 def _check_order(connection: Connection, of: str, whole: Period, known: list[tuple[str, str]]) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, func, select
 
 from gateway.costs.periods import Period
+from gateway.costs.set_aside import read_set_aside
+from gateway.costs.soundness import storable
 from gateway.costs.verifying.balance import imbalances
 from gateway.metering.records import record_id
 from gateway.metering.schema import dirty_hours, quarantine, usage_records
@@ -24,6 +26,8 @@ def completeness(connection: Connection, of: str, within: Period) -> dict[str, A
         "quarantined": _quarantined(connection),
         "delivered_twice": delivered_twice(connection, within) if second_attempts else 0,
         "records": records,
+        "implausible": _implausible(connection, within),
+        "set_aside": [one.document() for one in read_set_aside(connection, within)],
     }
 
 
@@ -54,7 +58,7 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
             func.sum(c.completion_tokens),
             func.sum(case((and_(c.attempt >= 2, c.billable), 1), else_=0)),
         )
-        .where(c.ended >= within.start, c.ended < within.end)
+        .where(c.ended >= within.start, c.ended < within.end, storable(usage_records))
         .group_by(c.usage_source, c.outcome)
         .order_by(c.usage_source, c.outcome)
     )
@@ -70,6 +74,15 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
         for row in rows
     ]
     return shown, sum(int(row[5]) for row in rows)
+
+
+def _implausible(connection: Connection, within: Period) -> int:
+    """Records whose counts cannot be: they are in none of the sums."""
+    c = usage_records.c
+    query = select(func.count()).where(
+        c.ended >= within.start, c.ended < within.end, ~storable(usage_records)
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def delivered_twice(connection: Connection, within: Period) -> int:

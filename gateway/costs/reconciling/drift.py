@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select
 
-from gateway.costs.periods import HOUR, Period
+from gateway.costs.periods import HOUR, LAST_HOUR, Period
 from gateway.costs.reconciling.counters import (
     TOKEN_TYPES,
     Check,
@@ -20,6 +20,8 @@ from gateway.costs.reconciling.counters import (
     outside,
     windows,
 )
+from gateway.costs.soundness import MOST_TOKENS, storable
+from gateway.metering.engine_sample import MOST_COUNTED
 from gateway.metering.ledger import Ledger
 from gateway.metering.records import Outcome
 from gateway.metering.schema import engine_counters, engine_probes, pool_hours
@@ -118,8 +120,17 @@ def _latest(connection: Connection, where: ColumnElement[bool]) -> list[Sample]:
     newest = (
         select(c.engine, c.epoch, func.max(c.hour).label("hour")).where(where).group_by(c.engine, c.epoch)
     ).subquery()
-    query = select(c.engine, c.epoch, c.at, c.prompt_tokens, c.completion_tokens, c.cached_tokens).join(
-        newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour)
+    query = (
+        select(c.engine, c.epoch, c.at, c.prompt_tokens, c.completion_tokens, c.cached_tokens)
+        .join(newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour))
+        # Counters that no engine can have: an older Florin took what it was told.
+        .where(
+            c.epoch.between(0, LAST_HOUR),
+            c.at.between(0, LAST_HOUR),
+            c.prompt_tokens.between(0, MOST_COUNTED),
+            c.completion_tokens.between(0, MOST_COUNTED),
+            func.coalesce(c.cached_tokens, 0).between(0, MOST_COUNTED),
+        )
     )
     return [Sample(*row) for row in connection.execute(query)]
 
@@ -128,7 +139,10 @@ def _probes(connection: Connection, window: Window) -> Probes:
     c = engine_probes.c
     sums = [func.coalesce(func.sum(of), 0) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)]
     query = select(func.count(), *sums).where(
-        c.engine == window.engine, c.at > window.start, c.at <= window.end
+        c.engine == window.engine,
+        c.at > window.start,
+        c.at <= window.end,
+        *(of.between(0, MOST_TOKENS) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)),
     )
     return Probes(*map(int, connection.execute(query).one()))  # PostgreSQL's sums are decimals
 
@@ -170,7 +184,7 @@ def _query(where: ColumnElement[bool]) -> Select[Any]:
             func.max(c.prompt_tokens),
             func.max(c.completion_tokens),
         )
-        .where(where, c.outcome != Outcome.REJECTED.value)
+        .where(where, c.outcome != Outcome.REJECTED.value, storable(table))
         .group_by(c.usage_source, orphaned)
         .order_by(c.usage_source, orphaned)
     )

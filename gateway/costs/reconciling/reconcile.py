@@ -27,6 +27,7 @@ __all__ = ["TOLERANCE", "drift", "reconcile"]
 
 TOLERANCE = Fraction(1, 10)
 """Percent of the whole that may be without a cause: a warm-up, a look at /metrics between two steps."""
+_SHOWN = 10
 _ATTRIBUTED = {"usage", "retry_waste"}
 
 
@@ -267,6 +268,15 @@ def _bill_findings(bill: dict[str, Any] | None, tolerance: Fraction) -> list[str
 
 def _book_findings(books: dict[str, Any]) -> list[str]:
     found = [f"The parts of an engine-hour do not sum to the whole: {one}." for one in books["imbalances"]]
+    found += [
+        f"{one['engine']} ({one['gpu_type']}) at {one['hour']} is set aside, in no report and no bill: "
+        f"{one['reason']}."
+        for one in books["set_aside"][:_SHOWN]
+    ]
+    if (more := len(books["set_aside"]) - _SHOWN) > 0:
+        found.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
+    if books["implausible"]:
+        found.append(f"{books['implausible']:,} records have token counts that cannot be.")
     if books["delivered_twice"]:
         found.append(f"{books['delivered_twice']:,} requests have two attempts that are billed.")
     if waiting := sum(books["quarantined"].values()):

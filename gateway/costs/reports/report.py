@@ -26,6 +26,7 @@ from gateway.costs.prices import PriceBook, Series, read_prices
 from gateway.costs.reports.figures import Facts, Figures, Key, Table
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
 from gateway.costs.rolling import roll
+from gateway.costs.set_aside import read_set_aside
 from gateway.metering.ledger import Ledger
 from gateway.metering.schema import periods
 
@@ -34,6 +35,7 @@ BOOKS, AS_KNOWN_NOW = "books", "as known now"
 _TENANTS = {"tenant", "adapter", "version"}
 """Dimensions that time which nobody used does not have."""
 _ROLL_SECONDS = 30.0
+_MOST_SET_ASIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,20 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         "policy": terms.policy.name,
         **made_with(connection, sums.facts),
         "missing_prices": missing_prices(sums.facts, terms.unpriced),
+        "set_aside": _set_aside(connection, whole, mine_only=bool(question.tenants)),
         **sums.document(),
         **({} if question.tenants else sums.nobodys(terms.policy)),
         **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),
     }
+
+
+def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:
+    """Engine-hours of the time that are in none of these figures. A reason names others' records: it is for
+    who may see all."""
+    shown = [one.document() for one in read_set_aside(connection, whole, limit=_MOST_SET_ASIDE)]
+    if mine_only:
+        return [{name: one[name] for name in ("hour", "engine", "gpu_type")} for one in shown]
+    return shown
 
 
 class _Sums:

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, and_, exists, func, select, tuple_
+from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
 
 from gateway.costs.closing.sealing import Progress
 from gateway.costs.periods import iso, month
 from gateway.costs.pool_hours import PLACE, Terms, compute
 from gateway.costs.posting import FIGURES, Figures, Key
+from gateway.costs.soundness import UnsoundError
 from gateway.metering.ledger import Ledger
 from gateway.metering.ledger import PoolHour as Place
-from gateway.metering.schema import dirty_hours, pool_hours, rollups
+from gateway.metering.schema import dirty_hours, pool_hours, rollups, set_aside_hours
 
 _AT_A_TIME = 32
 
@@ -25,7 +26,8 @@ class Divided:
 
     compared: int = 0
     skipped: int = 0
-    """Marked: something has changed, and the correction is not posted yet."""
+    """Marked: something has changed, and the correction is not posted yet; or set aside, until somebody
+    decides."""
     differences: list[str] = field(default_factory=list)
 
 
@@ -59,16 +61,22 @@ def _compare(connection: Connection, places: list[Place], made: Divided) -> None
             made.skipped += 1
             continue
         made.compared += 1
-        fresh = {
-            key: figures for key, figures in compute(connection, terms, place).rows.items() if any(figures)
-        }
+        try:
+            rows = compute(connection, terms, place).rows
+        except UnsoundError as error:
+            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be divided: {error}")
+            continue
+        fresh = {key: figures for key, figures in rows.items() if any(figures)}
         standing = _standing(connection, place)
         made.differences += _differing(place, fresh, standing)
 
 
 def _marked(connection: Connection, place: Place) -> bool:
-    at = and_(*(dirty_hours.c[name] == value for name, value in zip(PLACE, place, strict=True)))
-    return bool(connection.execute(select(exists().where(at))).scalar())
+    marks = (
+        exists().where(*(table.c[name] == value for name, value in zip(PLACE, place, strict=True)))
+        for table in (dirty_hours, set_aside_hours)
+    )
+    return bool(connection.execute(select(or_(*marks))).scalar())
 
 
 def _standing(connection: Connection, place: Place) -> dict[Key, Figures]:

@@ -20,7 +20,7 @@ from gateway.metering.schema import schema
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 HEAD = REVISIONS[-1]
 """What this code works with."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL's advisory lock while a worker migrates

@@ -7,6 +7,7 @@ import pytest
 from adapters.memory_store import MemoryStore
 from gateway.costs import bookkeeper
 from gateway.costs.bookkeeper import METRICS, Bookkeeper, keep, read_figures, show
+from gateway.costs.health import LATE, Health, health
 from gateway.costs.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger import HOUR, LedgerUnavailableError
 from gateway.metrics import BookFigures, Metrics
@@ -20,10 +21,14 @@ class BooksStub:
 
     def __init__(self):
         self.asked = []
+        self.noted = []
         self.errors = []
         self.seconds = 0.0
 
     async def run(self, function, *args):
+        if function is write_snapshot:
+            self.noted.append(args)
+            raise LedgerUnavailableError("as everything")
         self.asked.append((function, args))
         await asyncio.sleep(self.seconds)
         if self.errors and (error := self.errors.pop(0)):
@@ -101,6 +106,7 @@ async def test_trouble_is_said_once_and_survived(caplog):
         "Keeping the books failed.",
         "The books are kept again.",
     ]
+    assert [text for _, _, text in books.noted] == ["away", "away", "killed", *["ValueError('a defect')"] * 2]
 
 
 async def test_without_redis_nobody_leads_and_nothing_breaks():
@@ -185,3 +191,45 @@ def _pair(row):
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(bookkeeper, "FIRST_SECONDS", 0.0)
+
+
+# -- what `florin doctor` sees of it
+
+
+def test_books_that_are_kept_are_healthy(ledger):
+    ledger.insert([record("a")])
+    keep(ledger, T, 0)
+    found = health(ledger, T + 60_000_000, interval=30)
+    assert (found.kept, found.trouble, found.late, found.set_aside) == (T, "", False, 0)
+
+
+def test_a_new_ledger_is_healthy(ledger):
+    assert health(ledger, T, interval=30) == Health(None, "", late=False, set_aside=0, first=None)
+
+
+def test_books_that_nobody_keeps_any_more_are_late(ledger):
+    keep(ledger, T, 0)
+    assert not health(ledger, T + LATE, interval=30).late
+    assert health(ledger, T + LATE + 1, interval=30).late
+    assert not health(ledger, T + LATE + 1, interval=3600).late  # they are not meant to be kept so often
+
+
+def test_books_that_were_never_kept_are_late_once_something_waits(ledger):
+    ledger.insert([record("a")])
+    hour = record("a").ended // HOUR * HOUR
+    assert not health(ledger, hour + HOUR + LATE, interval=30).late
+    assert health(ledger, hour + HOUR + LATE + 1, interval=30).late
+
+
+async def test_a_pass_that_fails_is_seen_until_one_succeeds(ledger, ledger_url):
+    class Failing:
+        async def run(self, function, *args):
+            if function is keep:
+                raise OverflowError("a sum")
+            function(ledger, *args)
+
+    keep(ledger, T, 0)
+    await keeper(MemoryStore(), Failing(), clock=lambda: T + 1)._keep()
+    assert "OverflowError" in health(ledger, T + 2, interval=30).trouble
+    keep(ledger, T + 3, 0)
+    assert health(ledger, T + 4, interval=30).trouble == ""

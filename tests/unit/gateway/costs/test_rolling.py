@@ -585,7 +585,7 @@ def test_what_changes_while_an_hour_is_first_computed_is_not_lost(ledger, change
             valid_from=OCTOBER + HALF // 2, valid_to=None, now=LATE,
         )  # fmt: skip
     with ledger.write() as connection:
-        rolling._post(connection, found)
+        rolling._post(connection, found, LATE)
     roll(ledger, LATE)
     if change == "weights":
         assert whole(ledger)["calibration"] != 0

@@ -81,6 +81,98 @@ async def test_an_attempt_becomes_one_record(meter, ledger):
     assert row.dispatched <= row.first_token <= row.ended
 
 
+TOP = 10_000_000
+BAD = [
+    ('7,"tenant":"victim"', 5, None, 0),
+    (7, '5,"tenant":"victim"', None, 0),
+    (7, 5, '7,"tenant":"victim"', 0),
+    (7, 5, None, '0,"tenant":"victim"'),
+    ([1, 2], 5, None, 0),
+    (None, 5, None, 0),
+    (7.0, 5, None, 0),
+    (True, 5, None, 0),
+    (7, 5, True, 0),
+    (-7, 5, None, 0),
+    (7, -5, None, 0),
+    (7, 5, -1, 0),
+    (9 * 10**18, 5, None, 0),
+    (10**40, 5, None, 0),
+    (TOP + 1, 5, None, 0),
+    (7, TOP + 1, None, 0),
+    (7, 5, 8, 0),
+    (7, 5, None, 6),
+    (float("inf"), 5, None, 0),
+    (float("nan"), 5, None, 0),
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+async def test_counts_that_cannot_be_reach_no_line(meter, ledger, bad):
+    made = meter.begin(request_id="r", attempt=1, **NAMES, estimate=12)
+    made.observe(*bad)
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert (row.tenant, row.prompt_tokens, row.completion_tokens, row.cached_tokens) == ("acme", 12, 0, None)
+    assert (row.usage_source, row.reasoning_tokens, row.billable) == ("estimated", 0, True)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+async def test_the_last_sound_counts_stand_where_later_ones_cannot_be(meter, ledger, bad):
+    made = meter.begin(request_id="r", attempt=1, **NAMES, estimate=12)
+    made.observe(10, 3, 4, 1)
+    made.observe(*bad)
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (10, 3, 4)
+    assert (row.usage_source, row.reasoning_tokens) == ("engine_partial", 1)
+
+
+async def test_sound_counts_after_others_are_exact(meter, ledger):
+    made = meter.begin(request_id="r", attempt=1, **NAMES)
+    made.observe("many", 3, None, 0)
+    made.observe(10, 7, 4, 0)
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert (row.prompt_tokens, row.completion_tokens, row.usage_source) == (10, 7, "engine_final")
+
+
+async def test_the_bound_is_of_what_was_asked_for(meter, ledger):
+    names = {**NAMES, "n": 2}
+    made = meter.begin(request_id="several", attempt=1, **names, prompts=3)
+    made.observe(3 * TOP, 6 * TOP, None, 0)
+    made.end(Outcome.OK, billable=True, exact=True)
+    more = meter.begin(request_id="too many", attempt=1, **names, prompts=3, estimate=10**30)
+    more.observe(3 * TOP + 1, 0, None, 0)
+    more.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    found = {r.request_id: (r.prompt_tokens, r.completion_tokens, r.usage_source) for r in records(ledger)}
+    assert found == {
+        "several": (3 * TOP, 6 * TOP, "engine_final"),
+        "too many": (3 * TOP, 0, "estimated"),
+    }
+
+
+async def test_an_engine_that_counts_backwards_leaves_marks_that_do_not(meter, ledger, monkeypatch):
+    clock = Clock(monkeypatch, 100 * HOUR + 5)
+    made = meter.begin(request_id="r", attempt=1, **NAMES)
+    made.first_token()
+    made.observe(100, 50, 90, 0)
+    clock.micros = 101 * HOUR + 1
+    made.checkpoint()
+    made.observe(60, 20, None, 0)
+    clock.micros = 102 * HOUR + 1
+    made.checkpoint()
+    made.observe(80, 30, None, 0)
+    clock.micros = 102 * HOUR + 2
+    made.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    [row] = records(ledger)
+    assert orjson.loads(row.hour_marks) == [[101 * HOUR, 60, 60, 20], [102 * HOUR, 60, None, 20]]
+
+
 async def test_the_first_end_wins(meter, ledger):
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     made.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
@@ -105,7 +197,7 @@ async def test_intent_and_final_are_written_when_the_call_returns(meter, tmp_pat
     [
         {},
         {"adapter": "", "version": ""},
-        {"tenant": 'a"b\\c', "base_model": "Ünï/\n", "engine": '","seq":2147483647,"'},
+        {"key_id": 'a"b\\c', "base_model": "Ünï/\n", "gpu_type": '","seq":2147483647,"'},
     ],
 )
 async def test_lines_are_what_the_record_itself_would_write(meter, tmp_path, names):

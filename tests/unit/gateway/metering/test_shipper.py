@@ -281,7 +281,7 @@ def test_a_disk_too_full_for_the_note_is_still_made_room_on(shipper, mine, ledge
 
 
 def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
-    mine.segment(1).write_bytes(record("a", dispatched=0, ended=1).line())
+    mine.segment(1).write_bytes(record("a", dispatched=0, first_token=None, ended=1).line())
     ledger.away = True
     with pytest.raises(LedgerUnavailableError):
         shipper.flush_now()
