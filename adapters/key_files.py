@@ -38,9 +38,11 @@ def read_private(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         _check(path, os.fstat(descriptor))  # of what was opened, so that nothing can be exchanged between
-        content = file.read(MAX_BYTES + 1)
+        content = os.read(descriptor, MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > MAX_BYTES:
         raise KeyFileError(f"{path} is no key file: it has more than {MAX_BYTES} bytes.")
     try:
