@@ -51,10 +51,12 @@ class EngineControl:
         self._timeout = timeout
         self.agent_secret = agent_secret
 
-    def agent_token(self, engine: str) -> str:
+    def agent_token(self, engine: str, key: str = "") -> str:
         """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
-        hex, of the name under the installation's secret."""
-        return hmac.new(self.agent_secret, engine.encode(), hashlib.sha256).hexdigest()
+        hex, of the name and the id of the host's API key under the installation's secret. So no host can
+        speak to another's agent, nor to its own name's next one once it has been enrolled anew."""
+        bound = f"{engine}\0{key}" if key else engine
+        return hmac.new(self.agent_secret, bound.encode(), hashlib.sha256).hexdigest()
 
     async def load(self, engine: Engine, version: Version) -> None:
         path = await self._stage(engine, version) if engine.agent else version.path
@@ -79,7 +81,7 @@ class EngineControl:
                 data=orjson.dumps(body),
                 headers={
                     "content-type": "application/json",
-                    "authorization": f"Bearer {self.agent_token(engine.name)}",
+                    "authorization": f"Bearer {self.agent_token(engine.name, engine.key)}",
                 },
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
                 allow_redirects=False,

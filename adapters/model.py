@@ -93,6 +93,8 @@ class Engine:
     """URL of the `florin engine run` that stages files on its host; empty: it reads the artifact store."""
     stopping: bool = False
     """Its host is shutting it down: no new requests. Its next epoch ends this; `state` is the operator's."""
+    key: str = ""
+    """Id of its host's own API key, with which it was registered; empty: an operator's was used."""
 
     @property
     def takes_requests(self) -> bool:

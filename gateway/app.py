@@ -105,7 +105,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         control_session = await stack.enter_async_context(_engine_session())
 
         metrics = Metrics()
-        directory = Directory(settings.operator_key.get_secret_value())
+        directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         follower = Follower(store, [directory, catalog, residency])
         ledger = Ledger(settings.ledger)

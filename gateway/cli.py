@@ -25,6 +25,7 @@ from gateway.commands import (
 from gateway.commands import check as _check  # noqa: F401  # joins the group of adapters
 from gateway.commands import engine_run as _engine_run  # noqa: F401  # joins the group of engines
 from gateway.commands import release as _release  # noqa: F401  # joins the group of adapters
+from gateway.commands import tokens as _tokens  # noqa: F401  # joins the group of engines
 from gateway.commands import trust as _trust  # noqa: F401  # joins the group of engines
 from gateway.commands.cost import app as cost
 from gateway.commands.cost import bills as _bills  # noqa: F401  # joins the group

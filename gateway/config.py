@@ -17,6 +17,7 @@ from pydantic import (
     PositiveInt,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import (
@@ -28,6 +29,7 @@ from pydantic_settings import (
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from adapters.key_files import KeyFileError, read_key
 from adapters.sources.addresses import Allowed
 
 _SECRET = {"redis_url", "ledger_url", "operator_key"}
@@ -85,6 +87,9 @@ class Settings(BaseSettings):
     workers: PositiveInt = Field(1, le=64, description="Worker processes that share the port.")
     operator_key: SecretStr = Field(
         SecretStr(""), description="Bootstrap key of role operator, valid beside those in the registry."
+    )
+    operator_key_file: Path | None = Field(
+        None, description="A file with that key instead, which nobody else may read (mode 0600)."
     )
     max_body_bytes: PositiveInt = Field(
         4 * 1024 * 1024, description="Largest request body on the data plane."
@@ -149,6 +154,20 @@ class Settings(BaseSettings):
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
+    @field_validator("operator_key_file")
+    @classmethod
+    def _private(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is None:
+            return None
+        if info.data["operator_key"].get_secret_value():
+            raise ValueError("FLORIN_OPERATOR_KEY is set, too: which is meant?")
+        path = path.expanduser().absolute()
+        try:
+            read_key(path)
+        except KeyFileError as error:
+            raise ValueError(str(error)) from error
+        return path
+
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, url: str) -> str:
@@ -178,6 +197,13 @@ class Settings(BaseSettings):
                 msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"
                 raise ValueError(msg) from error
         return url
+
+    @property
+    def bootstrap_key(self) -> str:
+        """As given, or as it stands in its file now. Raises KeyFileError when that has changed meanwhile."""
+        if self.operator_key_file is not None:
+            return read_key(self.operator_key_file)
+        return self.operator_key.get_secret_value()
 
     @property
     def allowed_sources(self) -> tuple[str, ...]:

@@ -58,8 +58,20 @@ CODES: dict[str, Code] = {
     ),
     "invalid_api_key": Code(401, "authentication_error", "No such key.", "Check it, or ask for a new one."),
     "revoked_api_key": Code(401, "authentication_error", "The key was revoked.", "Ask for a new one."),
+    "expired_api_key": Code(
+        401,
+        "authentication_error",
+        "The key, or the enrolment token, was valid for a limited time.",
+        "Ask for a new one.",
+    ),
     "role_too_small": Code(
         403, "permission_error", "The key's role does not cover this.", "Use a key with the role."
+    ),
+    "engine_pinned": Code(
+        403,
+        "permission_error",
+        "An engine's host says something of itself that its key has settled otherwise.",
+        "Change it back, or enrol the host anew: `florin engine token create`.",
     ),
     # the registry
     "conflict": Code(

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import time
 from dataclasses import dataclass, field
 
 from adapters.catalog import Catalog, Target
@@ -193,6 +194,12 @@ class Lifecycle:
         await exchange.fail(error)
 
 
+USED_UP = (
+    "This enrolment token has been used, or withdrawn. If it was not you who used it, revoke the key of role "
+    "engine that it became; then make another token."
+)
+
+
 def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
     """The key that the request carries, known and not revoked."""
     text = exchange.bearer()
@@ -204,7 +211,10 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
             raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
         raise FlorinError("invalid_api_key", "This API key does not exist.")
     if key.revoked is not None:
-        raise FlorinError("revoked_api_key", "This API key has been revoked.")
+        token = key.role is Role.ENROLMENT
+        raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
+    if key.expires is not None and key.expires <= time.time_ns() // 1000:
+        raise FlorinError("expired_api_key", "This key or token has expired.")
     return key
 
 

@@ -48,7 +48,7 @@ def serve() -> int:
 
 
 def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
-    if not settings.operator_key.get_secret_value():
+    if not settings.bootstrap_key:
         _say("FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows.", 0)
     line = f"Florin listens on {url_of(listener)}\n"
 

@@ -19,9 +19,10 @@ from typing import Any
 import httpx
 import psutil
 
+from adapters.key_files import write_private
 from adapters.model import Adapter, Version, dump
 from adapters.store import Change
-from tests.harness import OPERATOR_KEY, Gateway
+from tests.harness import Gateway
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,9 +107,14 @@ async def start_agent(
     engine: Sequence[str],
     **env: str,
 ) -> Agent:
-    """`options` are of `florin engine run`; `engine` is the engine's command with its flags."""
+    """`options` are of `florin engine run`; `engine` is the engine's command with its flags. Without a key in
+    `env`, or an option that brings one, the host has been enrolled already."""
     florin = (sys.executable, "-m", "gateway.cli", "engine", "run", "--name", name, "--cache-dir", str(home))
-    environ = {**os.environ, "FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY, **env}
+    if not {"FLORIN_OPERATOR_KEY", "FLORIN_ENGINE_TOKEN"} & env.keys() and "--token-file" not in options:
+        key_file = home.with_name(f"{home.name}.key")
+        write_private(key_file, await gateway.engine_key(name))
+        env = {"FLORIN_ENGINE_KEY_FILE": str(key_file), **env}
+    environ = {**os.environ, "FLORIN_URL": gateway.url, "XDG_STATE_HOME": str(home.parent / "xdg"), **env}
     process = await asyncio.create_subprocess_exec(
         *florin, *options, "--", *engine, cwd=ROOT, env=environ,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -112,13 +112,12 @@ class Agent:
         until = time.monotonic() + BEAT_TTL_MS / 1000 + BEAT_SECONDS
         while not self.life.asked.is_set():
             try:
-                engines = await self.link.engines()
+                found = await self.link.engine(self.host.name)
             except LinkRefusedError as error:
                 raise NameTakenError(f"The gateway at {self.link.url} refuses: {error}") from error
             except LinkDownError as error:
                 self.life.mention(f"{error} The engine starts meanwhile.")
                 return
-            found = next((e for e in engines if e["name"] == self.host.name), None)
             if not found or not found.get("beat"):
                 return
             if time.monotonic() > until:

@@ -41,7 +41,9 @@ class Bulletin:
             try:
                 if self.life.epoch:
                     await self._tell()
-            except (LinkDownError, LinkRefusedError) as error:
+            except LinkRefusedError as error:
+                self.life.mention(f"{error}{_advice(error, self.host.name)} The engine stays up.")
+            except LinkDownError as error:
                 self.life.mention(f"{error} The engine stays up.")
             except Exception:  # an engine that serves must not end for a defect of what tells of it
                 log.exception("telling the gateway stumbled")
@@ -103,6 +105,16 @@ class Bulletin:
             "cached_versions": self.cache.versions,
             "cached_bytes": self.cache.bytes,
         }
+
+
+def _advice(error: LinkRefusedError, name: str) -> str:
+    if error.status != 401:
+        return ""
+    return (
+        " This host is cut off: the gateway takes nothing from it, and drains its engine. To bring it back: "
+        f"`florin engine token create --name {name}` where operators are, and `florin engine enrol --name "
+        f"{name}` here."
+    )
 
 
 def _base(host: Host) -> BaseModel:

@@ -247,9 +247,3 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" not in environ:
         added["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_SECONDS)
     return added
-
-
-def engine_environ(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
-    """The engine's environment. Florin's own variables are none of its business: one of them is a key."""
-    kept = {name: value for name, value in environ.items() if not name.startswith("FLORIN_")}
-    return kept | launch.environment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -34,11 +34,14 @@ class LinkRefusedError(Exception):
 
 
 class Link:
-    """`url`: of the gateway; `key`: of role operator. Use as an async context manager."""
+    """`url`: of the gateway; `key`: of role engine, or operator. `reread`: the key as it is kept now, asked
+    when the gateway refuses the one in use: it may have been exchanged meanwhile. Use as an async context
+    manager."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, reread: Callable[[], str] | None = None) -> None:
         self.url = url.rstrip("/")
         self._key = key
+        self._reread = reread
         self._session: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -48,7 +51,6 @@ class Link:
         # A proxy named in the environment is for other hosts than this one.
         local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
         self._session = aiohttp.ClientSession(
-            headers={"authorization": f"Bearer {self._key}"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=not local,
@@ -68,19 +70,44 @@ class Link:
     async def stopping(self, name: str, body: Json) -> Json:
         return await self._call("PUT", f"engines/{quote(name, safe='')}/stopping", body)
 
-    async def engines(self) -> list[Json]:
-        found: list[Json] = (await self._call("GET", "engines", None))["data"]
-        return found
+    async def engine(self, name: str) -> Json | None:
+        """What the gateway knows of the engine; None: nothing."""
+        try:
+            return await self._call("GET", f"engines/{quote(name, safe='')}", None)
+        except LinkRefusedError as error:
+            if error.status == 404:
+                return None
+            raise
 
     async def _call(self, method: str, path: str, body: Json | None) -> Json:
         """Raises LinkDownError, LinkRefusedError."""
+        try:
+            return await self._once(method, path, body)
+        except LinkRefusedError as error:
+            if error.status != 401 or not await self._exchanged():
+                raise
+        return await self._once(method, path, body)
+
+    async def _exchanged(self) -> bool:
+        """Whether another key is kept now than the one in use; then that is in use."""
+        fresh = await asyncio.to_thread(self._reread) if self._reread else ""
+        if not fresh or fresh == self._key:
+            return False
+        self._key = fresh
+        return True
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._key}"}
+
+    async def _once(self, method: str, path: str, body: Json | None) -> Json:
         assert self._session, "not entered"
         try:
             async with self._session.request(
                 method,
                 f"{self.url}/admin/v1/{path}",
                 data=None if body is None else orjson.dumps(body),
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json", **self._authorization},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
                 allow_redirects=False,
             ) as response:
@@ -104,7 +131,7 @@ class Link:
         assert self._session, "not entered"
         asked = self._session.get(
             f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}",
-            headers={"range": f"bytes={start}-"} if start else {},
+            headers={**self._authorization, **({"range": f"bytes={start}-"} if start else {})},
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
             allow_redirects=False,
         )

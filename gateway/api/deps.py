@@ -86,6 +86,30 @@ def require_operator(request: Request, state: StateDep) -> Key:
     return _require(request, state, Role.OPERATOR)
 
 
+def require_host(request: Request, state: StateDep) -> Key:
+    """An operator's key, or an engine's own. Where the path names an engine, it must be that one; what else
+    an engine's key may not do, the route refuses."""
+    key = _require(request, state, Role.OPERATOR, Role.ENGINE)
+    named = request.path_params.get("name")
+    if named is not None:
+        check_own_engine(key, named)
+    return key
+
+
+def check_own_engine(key: Key, engine: str) -> None:
+    """Raises FlorinError for the key of another engine, whether or not there is one of that name."""
+    if key.role is Role.ENGINE and key.engine != engine:
+        raise FlorinError("role_too_small", f"This key is for engine {key.engine} and no other.")
+
+
+def require_enrolment(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.ENROLMENT)
+
+
+def require_metrics(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.METRICS, Role.OPERATOR)
+
+
 def require_finance(request: Request, state: StateDep) -> Key:
     """Analysts and operators see everything; a tenant's key is let in too, and sees its own rows: the route
     restricts by `key.tenant` when `key.role` is tenant."""
@@ -97,6 +121,9 @@ async def _no_send(message: object) -> None:
 
 
 OperatorKey = Annotated[Key, Depends(require_operator)]
+HostKey = Annotated[Key, Depends(require_host)]
+EnrolmentKey = Annotated[Key, Depends(require_enrolment)]
+MetricsKey = Annotated[Key, Depends(require_metrics)]
 FinanceKey = Annotated[Key, Depends(require_finance)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from gateway.api.deps import OperatorKey, StateDep
+from gateway.api.deps import MetricsKey, StateDep
 from gateway.errors import FlorinError
 from gateway.metrics import CONTENT_TYPE
 
@@ -24,8 +24,8 @@ async def readyz(state: StateDep) -> dict[str, object]:
     return {"status": "ok" if state.follower.connected else "degraded", "redis": state.follower.connected}
 
 
-@router.get("/metrics", summary="Prometheus metrics; role operator, for they name every customer")
-def metrics(state: StateDep, _: OperatorKey) -> Response:
+@router.get("/metrics", summary="Prometheus metrics; role metrics or operator, for they name every customer")
+def metrics(state: StateDep, _: MetricsKey) -> Response:
     live = (state.catalog.versions.get(f"{a.name}@v{a.live}") for a in state.catalog.adapters.values())
     infos = [(v.adapter, v.tenant, v.base_model) for v in live if v]
     verdicts = [(v.version or v.engine, v.code) for v in state.catalog.verdicts.values()]

@@ -29,11 +29,15 @@ class UnreachableError(Exception):
 class ApiError(Exception):
     """The gateway refused; the message is its own sentence, with what to do where that is known."""
 
-    def __init__(self, status: int, message: str, code: str = "", findings: tuple[Json, ...] = ()) -> None:
+    def __init__(
+        self, status: int, message: str, code: str = "", findings: tuple[Json, ...] = (), *, said: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.findings = findings
+        self.said = said or message
+        """In the gateway's own words, without advice for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Api:
             raise UsageError(f"FLORIN_URL: {url!r} must look like http://127.0.0.1:8080.")
         if not key:
             raise UsageError(
-                "FLORIN_OPERATOR_KEY is not set: export a key of role operator, or pass --operator-key."
+                "FLORIN_OPERATOR_KEY is not set: export a key of role operator, or name a file that holds "
+                "one (--key-file, FLORIN_OPERATOR_KEY_FILE)."
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise UsageError("FLORIN_OPERATOR_KEY holds characters that no key has: copy it once more.")
@@ -205,6 +210,7 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
         f"{error.get('message', '')}{_advice(status, url)}",
         str(error.get("code") or ""),
         tuple(f for f in error.get("findings") or () if isinstance(f, dict)),
+        said=str(error.get("message", "")),
     )
 
 

@@ -7,26 +7,30 @@ import os
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from adapters.errors import InvalidNameError
-from adapters.hosts import addresses, flags, gpus
+from adapters.hosts import addresses, concealment, environment, flags, gpus
 from adapters.hosts.command_line import CommandRefusedError
 from adapters.hosts.life import Host, Life
 from adapters.model import check_name
-from gateway.commands.client import Api, Json, UsageError
+from gateway.commands.client import Json, UsageError
 from gateway.commands.engines import app
+from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey, TokenFile, host_key
 from gateway.commands.output import clean, note, say
 from gateway.commands.prices import Purchase
-from gateway.commands.session import Session, command
+from gateway.commands.session import HostKeyFile, Session, command
 
+_SECRETS = (OPERATOR_KEY, TOKEN)
+_TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-@command(app, "run")
+@command(app, "run", key_file=HostKeyFile)
 def run(
     session: Session,
     engine_command: Annotated[
@@ -63,6 +67,15 @@ def run(
         str | None, typer.Option(help="Address that the agent listens on, for the gateway to ask for files.")
     ] = None,
     agent_port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.")] = 0,
+    token_file: TokenFile = None,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A variable that the engine is given, beside those that vLLM and its libraries know; "
+            "`AWS_*`: all that begin so. May be repeated.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the engine's command and environment, and start nothing.")
     ] = False,
@@ -70,8 +83,9 @@ def run(
     """Start an engine, keep it running, and keep the gateway informed, until SIGTERM or Ctrl-C.
 
     Adds the flags that Florin needs and refuses those that would break it. Restarts the engine when it dies,
-    keeps versions' files on this host, and drains before it stops: a second signal hurries. Exit codes: 0
-    stopped as asked, 1 could not begin, 2 usage.
+    keeps versions' files on this host, and drains before it stops: a second signal hurries. Its first start
+    exchanges an enrolment token (--token-file) for a key of this host's own. Exit codes: 0 stopped as asked,
+    1 could not begin, 2 usage, 3 no gateway answered to the token.
 
     Example: florin engine run --name a1 -- vllm serve /models/llama-8b --served-model-name llama-8b
     --max-loras 8
@@ -98,11 +112,23 @@ def run(
         raise UsageError(str(error)) from error
     except CommandRefusedError as error:
         raise UsageError("The engine's command is refused:\n" + "\n".join(error.reasons)) from error
+    given, withheld = environment.split(os.environ, pass_env or ())
+    if dry_run:
+        if found.note:
+            note(found.note)
+        session.result(_shown(launch, found) | {"withheld": list(withheld)}, _dry)
+        return
+    if session.key_on_command_line:
+        raise UsageError(
+            "--operator-key shows the key to every process of this host: put it into a file (--key-file)."
+        )
+    handed = _concealed(given, withheld)
+    key = host_key(session, name, token_file, handed)
     if found.note:
         note(found.note)
-    if dry_run:
-        session.result(_shown(launch, found), _dry)
-        return
+    if withheld:
+        names = clean(" ".join(withheld))
+        note(f"withholds from the engine: {names} (--pass-env NAME gives it what it needs)")
     for addition in launch.additions:
         note(f"adds {shlex.join(addition.words)}: {addition.why}")
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
@@ -110,7 +136,7 @@ def run(
     hosted = Host(
         name=name,
         command=launch.command,
-        environ=flags.engine_environ(launch, os.environ),
+        environ=given | launch.environment,
         model=launch.model,
         names=launch.names,
         slots=launch.slots,
@@ -131,10 +157,22 @@ def run(
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,
     )
-    raise typer.Exit(_live(hosted, session.api))
+    raise typer.Exit(_live(hosted, session.gateway, key))
 
 
-def _live(host: Host, api: Api) -> int:
+def _concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
+    """What of the environment is secret and not for the engine, which must not read it from `/proc` either:
+    this process starts itself anew without it."""
+    concealment.conceal_memory()
+    handed = concealment.handed_over()
+    secret = {name: os.environ[name] for name in _SECRETS if os.environ.get(name)}
+    if not handed and (secret or any(_TELLING.search(n) for n in withheld if not n.startswith("FLORIN_"))):
+        own = {n: v for n, v in os.environ.items() if n.startswith("FLORIN_") and n not in _SECRETS}
+        concealment.start_anew([sys.executable, *sys.orig_argv[1:]], given | own, secret)
+    return handed
+
+
+def _live(host: Host, gateway: str, key: HostKey) -> int:
     import aiohttp  # noqa: PLC0415 - the other commands need none of these
 
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
@@ -148,7 +186,10 @@ def _live(host: Host, api: Api) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, life.ask_to_stop)
-        async with Link(api.url, api.key) as link, aiohttp.ClientSession(trust_env=False) as to_engine:
+        async with (
+            Link(gateway, key.key, key.reread) as link,
+            aiohttp.ClientSession(trust_env=False) as to_engine,
+        ):
             return await Agent(host, life, link, EngineWatch(to_engine, host.own_url)).run()
 
     log_to_stderr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ class Role(StrEnum):
     TENANT = "tenant"
     OPERATOR = "operator"
     FINANCE = "finance"
+    ENGINE = "engine"
+    METRICS = "metrics"
 
 
 @command(app, "create")
@@ -30,19 +33,27 @@ def create(
     tenant: Annotated[
         str, typer.Option(help="Whose key it is; needed for role tenant.", show_default=False)
     ] = "",
-    role: Annotated[Role, typer.Option(help="What it may do.")] = Role.TENANT,
+    role: Annotated[
+        Role,
+        typer.Option(help="What it may do. engine: what one GPU host needs; metrics: read /metrics."),
+    ] = Role.TENANT,
+    engine: Annotated[
+        str, typer.Option(help="Whose host's key it is; needed for role engine.", show_default=False)
+    ] = "",
 ) -> None:
-    """Create a key and print it, this once: Florin keeps only its hash.
+    """Create a key and print it, this once: Florin keeps only its hash. GPU hosts come to their keys by
+    `florin engine token create`, unless you carry one there yourself.
 
     Example: OPENAI_API_KEY=$(florin key create --tenant acme)
     """
 
     def people(body: Json) -> None:
         sys.stdout.write(f"{body['key']}\n")
-        whose = f" of {body['tenant']}" if body["tenant"] else ""
+        whose = f" of {body['tenant'] or body['engine']}" if body["tenant"] or body.get("engine") else ""
         note(clean(f"Key {body['id']}{whose}, role {body['role']}. It is not shown again."))
 
-    session.result(session.api.post("/admin/v1/keys", {"tenant": tenant, "role": role.value}), people)
+    body = {"tenant": tenant, "role": role.value} | ({"engine": engine} if engine else {})
+    session.result(session.api.post("/admin/v1/keys", body), people)
 
 
 @command(app, "list")
@@ -62,7 +73,8 @@ def list_(
 def revoke(
     session: Session, key_id: Annotated[str, typer.Argument(metavar="ID", help="As in florin key list.")]
 ) -> None:
-    """Revoke a key: every worker refuses it within a second. A second time changes nothing.
+    """Revoke a key: every worker refuses it within a second. A second time changes nothing. An engine that
+    was registered with it is drained: it is sent no new requests until you `florin engine uncordon` it.
 
     Example: florin key revoke 3f9c2a
     """
@@ -76,9 +88,20 @@ def key_table(keys: list[dict[str, Any]]) -> Table:
             k["id"],
             k["tenant"],
             k["role"],
+            k.get("engine"),
             when(k["created"]),
-            f"revoked {when(k['revoked'])}" if k["revoked"] else "valid",
+            _state(k),
         )
         for k in keys
     ]
-    return table(("key", "tenant", "role", "created", "state"), rows)
+    return table(("key", "tenant", "role", "engine", "created", "state"), rows)
+
+
+def _state(key: Json) -> str:
+    token = key["role"] == "enrolment"
+    if key["revoked"]:
+        return f"{'used' if token else 'revoked'} {when(key['revoked'])}"
+    expires = key.get("expires")
+    if expires is None:
+        return "valid"
+    return f"{'expired' if expires / 1e6 <= time.time() else 'valid until'} {when(expires)}"

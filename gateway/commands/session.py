@@ -11,10 +11,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from adapters.key_files import KeyFileError, read_key
 from gateway.commands import output
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError
 
@@ -38,6 +40,27 @@ OperatorKey = Annotated[
         rich_help_panel="Gateway",
     ),
 ]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="FLORIN_OPERATOR_KEY_FILE",
+        help="A file with such a key, which nobody else may read (mode 0600).",
+        show_default=False,
+        rich_help_panel="Gateway",
+    ),
+]
+HostKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar=["FLORIN_ENGINE_KEY_FILE", "FLORIN_OPERATOR_KEY_FILE"],
+        help="Where this host's own key is kept (mode 0600); ~/.local/state/florin/engines/NAME/key.",
+        show_default=False,
+        rich_help_panel="Gateway",
+    ),
+]
+"""Of the commands that run on a GPU host."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object instead of a table.")]
 
 
@@ -45,13 +68,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object ins
 class Session:
     gateway: str
     operator_key: str
+    key_file: Path | None
     json: bool
+    key_on_command_line: bool = False
+    """Where every process of the machine can read it."""
 
     @property
     def api(self) -> Api:
         """Raises UsageError when URL or key cannot be right: of a command that works without a gateway, only
         if it is asked for one."""
-        return Api.to(self.gateway, self.operator_key)
+        if self.key_file is None:
+            return Api.to(self.gateway, self.operator_key)
+        if self.operator_key:
+            raise UsageError(
+                "A key and a key file are both given (FLORIN_OPERATOR_KEY, --key-file): name one."
+            )
+        try:
+            return Api.to(self.gateway, read_key(self.key_file.expanduser()))
+        except KeyFileError as error:
+            raise UsageError(str(error)) from error
 
     def result(self, body: Json, people: Callable[[Json], None]) -> None:
         """The object for scripts, or `people`'s rendering of it."""
@@ -62,25 +97,36 @@ class Session:
 
 
 def command(
-    app: typer.Typer, name: str
+    app: typer.Typer, name: str, *, key_file: Any = KeyFile
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[..., None]]:
     def register(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def run(*args: Any, gateway: str, operator_key: str, as_json: bool, **kwargs: Any) -> None:
-            with_failures(
-                lambda: function(Session(gateway, operator_key, as_json), *args, **kwargs),
-                as_json=as_json,
-            )
+        def run(
+            context: typer.Context,
+            *args: Any,
+            gateway: str,
+            operator_key: str,
+            key_file: Path | None,
+            as_json: bool,
+            **kwargs: Any,
+        ) -> None:
+            key_said, file_said = (_on_command_line(context, name) for name in ("operator_key", "key_file"))
+            if key_said != file_said:  # an option counts, and not what the environment has beside it
+                operator_key, key_file = (operator_key, None) if key_said else ("", key_file)
+            session = Session(gateway, operator_key, key_file, as_json, key_said)
+            with_failures(lambda: function(session, *args, **kwargs), as_json=as_json)
 
         signature = inspect.signature(function, eval_str=True)
         own = list(signature.parameters.values())[1:]
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY, annotation=typer.Context)
         common = [
             _option("gateway", Gateway, "http://127.0.0.1:8080"),
             _option("operator_key", OperatorKey, ""),
+            _option("key_file", key_file, None),
             _option("as_json", AsJson, default=False),
         ]
-        run.__signature__ = signature.replace(parameters=[*own, *common])  # type: ignore[attr-defined]  # inspect's protocol
-        run.__annotations__ = {p.name: p.annotation for p in (*own, *common)} | {"return": None}
+        run.__signature__ = signature.replace(parameters=[context, *own, *common])  # type: ignore[attr-defined]  # inspect's protocol
+        run.__annotations__ = {p.name: p.annotation for p in (context, *own, *common)} | {"return": None}
         app.command(name)(run)
         return run
 
@@ -115,6 +161,12 @@ def confirm(question: str, *, yes: bool, unattended: bool = True) -> None:
         typer.confirm(question, abort=True, err=True)
     elif not unattended:
         raise UsageError(f"{question} Nobody can be asked here: say --yes.")
+
+
+def _on_command_line(context: typer.Context, name: str) -> bool:
+    """Whether a parameter was given as an option, and not by a variable."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -31,6 +31,8 @@ ACTIONS: dict[str, str] = {
     "key.create": "A key was made.",
     "key.update": "A key was changed by `florin apply`.",
     "key.revoke": "A key was revoked.",
+    "token.create": "A token was made with which the host of an engine can be enrolled, once.",
+    "token.use": "A host was enrolled: it has a key of its own, and the engine's earlier keys were revoked.",
     "base.add": "A base model was made known.",
     "base.update": "What is known of a base model was changed.",
     "base.remove": "A base model was forgotten.",

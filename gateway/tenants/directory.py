@@ -2,6 +2,8 @@
 
 A key is `fl_<id>_<secret>`. Only its SHA-256 is kept: the secret has 192 random bits, so a slow password
 hash would add delay to every request and nothing to its safety.
+
+An enrolment token is a key, too: of role `enrolment`, valid for a while, and revoked by its first use.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ class Role(StrEnum):
     TENANT = "tenant"
     OPERATOR = "operator"
     FINANCE = "finance"
+    ENGINE = "engine"
+    """One engine's host: registers that engine, says that it lives, and fetches the files placed on it."""
+    METRICS = "metrics"
+    """Reads /metrics, and nothing else."""
+    ENROLMENT = "enrolment"
+    """A token, not a key to work with: exchanged once for a key of role engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +41,35 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class Pins:
+    """What the host of an engine may not say otherwise, because money and traffic follow it. An operator pins
+    it with the token; what is left None there is pinned by the key's first registration."""
+
+    base: str | None = None
+    gpu_type: str | None = None
+    gpu_count: int | None = None
+    region: str | None = None
+    purchase: str | None = None
+    address: str | None = None
+    """Host name or IP address of the engine's and the agent's URLs. None: the address that the agent
+    connects from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     id: str
     tenant: str
-    """Empty for an operator's or an analyst's key that belongs to no tenant."""
+    """Empty for a key that belongs to no tenant."""
     role: Role
     digest: str
     created: int
+    """Unix microseconds, UTC, like the other times."""
     revoked: int | None = None
+    engine: str = ""
+    """The one engine that a key of role engine, or an enrolment token, is for."""
+    pins: Pins = Pins()
+    expires: int | None = None
+    """From then on it is refused; None: never."""
 
 
 D = TypeVar("D", Tenant, Key)
@@ -63,11 +92,15 @@ def digest(key: str | bytes) -> str:
     return hashlib.sha256(key.encode() if isinstance(key, str) else key).hexdigest()
 
 
-def mint(tenant: str, role: Role, now: int) -> tuple[Key, str]:
+def mint(
+    tenant: str, role: Role, now: int, *, engine: str = "", pins: Pins = Pins(), expires: int | None = None
+) -> tuple[Key, str]:
     """A new key and its text, which is shown once and kept nowhere."""
     key_id = secrets.token_hex(6)
-    text = f"fl_{key_id}_{secrets.token_urlsafe(24)}"
-    return Key(key_id, tenant, role, digest(text), now), text
+    prefix = "flt" if role is Role.ENROLMENT else "fl"
+    text = f"{prefix}_{key_id}_{secrets.token_urlsafe(24)}"
+    key = Key(key_id, tenant, role, digest(text), now, engine=engine, pins=pins, expires=expires)
+    return key, text
 
 
 class Directory:
@@ -118,3 +151,7 @@ class Directory:
         """The key whose text this is, revoked ones included. The look-up is by hash, so its timing tells
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
+
+    def knows(self, key_digest: str) -> bool:
+        """Whether some key, the bootstrap key included, has this digest."""
+        return key_digest in self._by_digest

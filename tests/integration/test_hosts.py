@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from adapters.engine_control import EngineControl
 from adapters.store import Change
 from loadtests.mock_engine import MockEngine
+from tests.harness import OPERATOR_KEY
 from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
 
 
@@ -249,7 +250,7 @@ async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, 
 async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the_agents(
     gateway, run, valkey_url, prefix
 ):
-    agent = await run()
+    agent = await run(FLORIN_OPERATOR_KEY=OPERATOR_KEY)  # a host's own key is in Redis, and gone with it
     first = await registered(gateway, agent)
     async with Redis.from_url(valkey_url) as redis:
         await redis.delete(*[key async for key in redis.scan_iter(f"{{{prefix}}}:*")])

@@ -1,5 +1,5 @@
-"""/admin/v1/…: the operator's API, role operator. One module a noun, each thin: it reads the views, writes
-the store, and returns what `florin … --json` prints."""
+"""/admin/v1/…: the operator's API, role operator; a few routes (`Host`) are for the engines' hosts, too. One
+module a noun, each thin: it reads the views, writes the store, and returns what `florin … --json` prints."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from gateway.api.admin import (
     calibrations,
     doctor,
     engines,
+    enrolment,
     hosts,
     keys,
     placement,
+    registering,
     release,
     tenants,
     trust,
@@ -28,12 +30,14 @@ router = APIRouter(prefix="/admin/v1")
 for noun in (
     tenants,
     keys,
+    enrolment,
     adding,
     artifacts,
     uploads,
     adapters,
     release,
     engines,
+    registering,
     trust,
     hosts,
     bases,

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.api.admin.common import Body, Json, Operator
-from gateway.api.admin.engines import Label
+from gateway.api.admin.registering import Label
 from gateway.api.deps import Actor, StateDep
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import PeriodError, instant

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from adapters.catalog import Catalog
 from adapters.errors import ConflictError, StoreUnavailableError
 from adapters.store import AuditNote, Change
-from gateway.api.deps import OperatorKey, State, StateDep
+from gateway.api.deps import HostKey, OperatorKey, State, StateDep
 from gateway.tenants.directory import Directory
 
 T = TypeVar("T")
@@ -101,6 +101,15 @@ async def _fresh(state: State) -> Reading:
 
 async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None:
     del key  # the dependency has checked it
+    await _current(request, state)
+
+
+async def _host(request: Request, key: HostKey, state: StateDep) -> None:
+    del key
+    await _current(request, state)
+
+
+async def _current(request: Request, state: State) -> None:
     looking = request.method == "GET"
     if looking and not state.follower.connected:
         return  # what this worker remembers may still be looked at
@@ -112,7 +121,9 @@ async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None
 
 
 Operator = Depends(_operator)
-"""On every router here: role operator, and views that are up to date."""
+"""On every router here but the hosts': role operator, and views that are up to date."""
+Host = Depends(_host)
+"""On what an engine's own host may call, with its key of role engine: the same."""
 
 
 def now_micros() -> int:

@@ -16,10 +16,11 @@ from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
 from adapters.hosts.beats import BEAT_TTL_MS
 from adapters.model import Engine, dump
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change
-from gateway.api.deps import Actor, State, StateDep
+from gateway.api.admin.common import Body, Host, Json, Reading, change
+from gateway.api.deps import HostKey, State, StateDep, actor_of
+from gateway.tenants.directory import Key, Role
 
-router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
+router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 Token = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
 Beats = dict[str, Json]
@@ -55,10 +56,11 @@ class Stopping(Body):
 
 
 @router.put("/{name}/heartbeat")
-async def heartbeat(name: str, body: Heartbeat, state: StateDep) -> Json:
-    """`known` false: the engine is not registered as this epoch, and its agent registers it again."""
+async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -> Json:
+    """`known` false: the engine is not registered as this epoch, or with another key, and its agent registers
+    it again."""
     engine = state.catalog.engines.get(name)
-    known = engine is not None and engine.epoch == body.epoch
+    known = engine is not None and engine.epoch == body.epoch and engine.key == own_id(key)
     if engine and known:
         said = json.dumps(body.model_dump(exclude={"leaving"}) | {"agent": engine.agent})
         await state.store.beat(name, said, ttl_ms=1 if body.leaving else BEAT_TTL_MS)
@@ -66,7 +68,7 @@ async def heartbeat(name: str, body: Heartbeat, state: StateDep) -> Json:
 
 
 @router.put("/{name}/stopping")
-async def stop_engine(name: str, body: Stopping, state: StateDep, actor: Actor) -> Json:
+async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) -> Json:
     """Its host is about to stop the engine: no new requests for it. Its next epoch ends this; what operators
     said of it (cordon, drain) stays."""
 
@@ -79,8 +81,13 @@ async def stop_engine(name: str, body: Stopping, state: StateDep, actor: Actor) 
         new = replace(old, stopping=True)
         return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], new
 
-    engine = await change(state, plan, audit=AuditNote(actor, "engine.stop", name))
+    engine = await change(state, plan, audit=AuditNote(actor_of(key), "engine.stop", name))
     return {"name": name, "stopping": engine.stopping}
+
+
+def own_id(key: Key) -> str:
+    """As `Engine.key` names it."""
+    return key.id if key.role is Role.ENGINE else ""
 
 
 async def living(state: State) -> Beats:
@@ -118,4 +125,4 @@ async def greet(state: State, engine: Engine, host: HostFields) -> str:
     state.control.agent_secret = secret.encode()
     said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
     await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
-    return state.control.agent_token(engine.name)
+    return state.control.agent_token(engine.name, engine.key)

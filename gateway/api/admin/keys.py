@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
 from adapters.errors import NotFoundError
+from adapters.model import check_name
+from adapters.model import dump as dump_engine
 from adapters.store import AuditNote, Change
 from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
 from gateway.api.deps import Actor, StateDep
@@ -20,23 +22,23 @@ router = APIRouter(prefix="/keys", tags=["keys"], dependencies=[Operator])
 
 class NewKey(Body):
     tenant: str = Field("", description="Whose key it is; needed for role tenant.", examples=["acme"])
-    role: Role = Field(Role.TENANT, description="What it may do.")
+    role: Role = Field(Role.TENANT, description="What it may do; enrolment tokens are made elsewhere.")
+    engine: str = Field("", description="The one engine that a key of role engine is for.", examples=["a1"])
 
 
 @router.post("", status_code=201)
 async def create_key(body: NewKey, state: StateDep, actor: Actor) -> Json:
     """The answer holds the key itself, this once: only its hash is kept."""
-    if body.role is Role.TENANT and not body.tenant:
-        raise FlorinError("invalid_value", "A key of role tenant needs a tenant.", param="tenant")
+    _check_owner(body)
     if body.tenant and body.tenant not in state.directory.tenants:
         raise NotFoundError(f"There is no tenant {body.tenant[:80]!r}: add it first.")
-    key, text = mint(body.tenant, body.role, now_micros())
+    key, text = mint(body.tenant, body.role, now_micros(), engine=body.engine)
 
     async def plan(_: Reading) -> tuple[list[Change], None]:
         return [Change("key", key.id, dump(key), expect=None)], None
 
     await change(state, plan, audit=_note(actor, "key.create", key))
-    return {"id": key.id, "key": text, "tenant": key.tenant, "role": key.role}
+    return {"id": key.id, "key": text, "tenant": key.tenant, "role": key.role, "engine": key.engine}
 
 
 @router.get("")
@@ -47,7 +49,8 @@ async def list_keys(state: StateDep, tenant: Annotated[str | None, Query()] = No
 
 @router.delete("/{key_id}")
 async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
-    """Every worker refuses the key within a second. A second time changes nothing."""
+    """Every worker refuses the key within a second. A second time changes nothing. The engine that was
+    registered with the key is drained: it is sent no new requests until an operator makes it active."""
     now = now_micros()
 
     async def plan(reading: Reading) -> tuple[list[Change], Key]:
@@ -57,13 +60,46 @@ async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
         if old.revoked is not None:
             return [], old
         new = replace(old, revoked=now)
-        return [reading.change("key", old.id, dump(new), dump(old))], new
+        return [reading.change("key", old.id, dump(new), dump(old)), *cut_off(reading, old)], new
 
     return key_json(await change(state, plan, audit=lambda key: _note(actor, "key.revoke", key)))
 
 
+def cut_off(reading: Reading, revoked: Key) -> list[Change]:
+    """A host whose key is revoked may be in wrong hands, so prompts are no longer sent to it: its engine is
+    drained, in the same commit."""
+    engine = reading.catalog.engines.get(revoked.engine) if revoked.role is Role.ENGINE else None
+    if engine is None or engine.key != revoked.id or engine.state == "draining":
+        return []
+    drained = replace(engine, state="draining")
+    return [reading.change("engine", engine.name, dump_engine(drained), dump_engine(engine))]
+
+
+def check_engine(engine: str) -> None:
+    """Raises FlorinError, InvalidNameError."""
+    if not engine:
+        raise FlorinError("invalid_value", "A key of role engine needs an engine.", param="engine")
+    check_name("engine", engine)
+
+
+def _check_owner(body: NewKey) -> None:
+    if body.role is Role.ENROLMENT:
+        raise FlorinError(
+            "invalid_value", "Enrolment tokens are made by `florin engine token create`.", param="role"
+        )
+    if body.role is Role.TENANT and not body.tenant:
+        raise FlorinError("invalid_value", "A key of role tenant needs a tenant.", param="tenant")
+    if body.role is Role.ENGINE:
+        check_engine(body.engine)
+    elif body.engine:
+        raise FlorinError("invalid_value", "Only keys of role engine are for an engine.", param="engine")
+    if body.tenant and body.role in {Role.ENGINE, Role.METRICS}:
+        raise FlorinError("invalid_value", f"A key of role {body.role} is no tenant's.", param="tenant")
+
+
 def _note(actor: str, action: str, key: Key) -> AuditNote:
-    return AuditNote(actor, action, key.id, details={"tenant": key.tenant, "role": key.role})
+    details = {"tenant": key.tenant, "role": key.role}
+    return AuditNote(actor, action, key.id, details=details | ({"engine": key.engine} if key.engine else {}))
 
 
 def key_json(key: Key) -> Json:
@@ -72,6 +108,9 @@ def key_json(key: Key) -> Json:
         "id": key.id,
         "tenant": key.tenant,
         "role": key.role,
+        "engine": key.engine,
+        "pins": {name: value for name, value in asdict(key.pins).items() if value is not None},
         "created": key.created,
+        "expires": key.expires,
         "revoked": key.revoked,
     }

@@ -92,6 +92,8 @@ def _facts(spec: BaseModel) -> dict[str, Any]:
                 facts |= _version_facts(version["version"], listed)
         elif name == "config":
             facts |= {f"config.{field}": v for field, v in value.items()}
+        elif name == "pins":
+            facts |= {f"pins.{field}": v for field, v in value.items() if v is not None}
         elif name == "canary":
             facts[name] = f"{value['version']} at {value['weight']} %"
         else:

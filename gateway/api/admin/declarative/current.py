@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from adapters.catalog import Catalog
@@ -15,6 +15,7 @@ from gateway.api.admin.declarative.document import (
     Document,
     EngineSpec,
     KeySpec,
+    PinsSpec,
     RemovedSpec,
     TenantSpec,
     VersionSpec,
@@ -22,7 +23,7 @@ from gateway.api.admin.declarative.document import (
 from gateway.api.prices import NewPrice
 from gateway.costs.periods import iso
 from gateway.costs.prices import Price
-from gateway.tenants.directory import Directory, Key, Tenant
+from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Cur
         bases={i: base_spec(b) for i, b in sorted(catalog.bases.items())},
         engines={i: engine_spec(e) for i, e in sorted(catalog.engines.items())},
         tenants={i: tenant_spec(t) for i, t in sorted(directory.tenants.items())},
-        keys={i: key_spec(k) for i, k in sorted(directory.keys.items())},
+        keys={i: key_spec(k) for i, k in sorted(directory.keys.items()) if k.role is not Role.ENROLMENT},
         adapters={i: adapter_spec(a, adapters.get(i, ())) for i, a in sorted(catalog.adapters.items())},
         removed={
             i: RemovedSpec.model_construct(latest=f"v{t.latest}")
@@ -68,6 +69,8 @@ def key_spec(key: Key) -> KeySpec:
     return KeySpec.model_construct(
         tenant=key.tenant,
         role=key.role,
+        engine=key.engine,
+        pins=None if key.pins == Pins() else PinsSpec.model_construct(**asdict(key.pins)),
         secret=f"sha256:{key.digest}",
         revoked=None if key.revoked is None else iso(key.revoked),
     )
@@ -129,7 +132,7 @@ def price_spec(price: Price) -> NewPrice:
 
 _QUIET: dict[str, dict[str, Any]] = {
     "engines": {"gpu_count": 1, "region": "", "purchase": "on_demand", "state": "active"},
-    "keys": {"tenant": ""},
+    "keys": {"tenant": "", "engine": ""},
     "adapters": {"history": [], "pinned": False, "shared_with": []},
     "prices": {"purchase": "on_demand", "region": ""},
 }

@@ -21,8 +21,8 @@ from adapters import sources
 from adapters.errors import Finding, InvalidNameError
 from adapters.model import AdapterName, Purchase, check_name
 from gateway.api.admin.common import Body
-from gateway.api.admin.engines import Count, Label
 from gateway.api.admin.fleet import normal_url
+from gateway.api.admin.registering import Count, Label
 from gateway.api.prices import NewPrice
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
@@ -76,6 +76,10 @@ def _tenant_or_none(name: str) -> str:
     return _named("tenant")(name) if name else name
 
 
+def _engine_or_none(name: str) -> str:
+    return _named("engine")(name) if name else name
+
+
 def _key_id(key_id: str) -> str:
     if key_id == "bootstrap":
         raise ValueError("bootstrap is the key of FLORIN_OPERATOR_KEY, which no file gives")
@@ -103,9 +107,24 @@ class TenantSpec(Body):
     base_access: bool = False
 
 
+class PinsSpec(Body):
+    """See `gateway.tenants.directory.Pins`."""
+
+    base: Label | None = None
+    gpu_type: Label | None = None
+    gpu_count: Count | None = None
+    region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
+    purchase: Purchase | None = None
+    address: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")] | None = None
+
+
 class KeySpec(Body):
     tenant: Annotated[str, AfterValidator(_tenant_or_none)] = ""
     role: Role = Role.TENANT
+    engine: Annotated[str, AfterValidator(_engine_or_none)] = Field(
+        "", description="The one engine that a key of role engine is for."
+    )
+    pins: PinsSpec | None = Field(None, description="What the host of that engine may not say otherwise.")
     secret: Digest = Field(description="SHA-256 of the key's text. The text itself is never sent.")
     revoked: str | None = Field(None, description="ISO 8601, UTC: since when it is refused.")
 
@@ -113,6 +132,14 @@ class KeySpec(Body):
     def _whose(self) -> KeySpec:
         if self.role is Role.TENANT and not self.tenant:
             raise ValueError("a key of role tenant needs a tenant")
+        if self.role is Role.ENROLMENT:
+            raise ValueError("enrolment tokens are made by `florin engine token create`, and live in no file")
+        if (self.role is Role.ENGINE) != bool(self.engine):
+            raise ValueError("a key of role engine, and no other, has an engine")
+        if self.pins is not None and not self.engine:
+            raise ValueError("only keys of role engine have pins")
+        if self.tenant and self.role in {Role.ENGINE, Role.METRICS}:
+            raise ValueError(f"a key of role {self.role} is no tenant's")
         _check_time("revoked", self.revoked)
         return self
 

@@ -15,7 +15,7 @@ from adapters.errors import EngineUnreachableError
 from adapters.model import AdapterName, BaseModel, Tombstone, dump
 from adapters.store import AuditNote, Change
 from gateway.api import prices
-from gateway.api.admin import adapters, engines, keys, tenants
+from gateway.api.admin import adapters, engines, keys, registering, tenants
 from gateway.api.admin.common import Reading, change, differences, now_micros
 from gateway.api.admin.declarative import resolve, splits
 from gateway.api.admin.declarative.actions import Action
@@ -34,7 +34,7 @@ from gateway.api.deps import State
 from gateway.api.prices import NewPrice
 from gateway.costs.periods import instant
 from gateway.tenants import directory
-from gateway.tenants.directory import Key
+from gateway.tenants.directory import Key, Pins, Role
 
 
 async def act(state: State, action: Action, wanted: Document, *, actor: str, report: splits.Report) -> None:
@@ -108,12 +108,12 @@ async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, a
     there = state.catalog.engines.get(name)
     facts = goal.model_dump(exclude={"state"})
     if there is None or engine_spec(there).model_dump(exclude={"state"}) != facts:
-        body = engines.NewEngine(name=name, **facts)
+        body = registering.NewEngine(name=name, **facts)
         try:
-            await engines.add_engine(body, state, actor, Response())
+            await registering.register(body, state, actor, Response())
         except EngineUnreachableError:
             body = body.model_copy(update={"verify": False})
-            await engines.add_engine(body, state, actor, Response())
+            await registering.register(body, state, actor, Response())
     if goal.state is not None and state.catalog.engines[name].state != goal.state:
         await engines.set_state(name, engines.NewState(state=goal.state), state, actor)
     base = (wanted.bases or {}).get(goal.base)
@@ -126,6 +126,8 @@ async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
 
     async def plan(reading: Reading) -> tuple[list[Change], tuple[Key | None, Key]]:
         old = reading.directory.keys.get(key_id)
+        if old is not None and old.role is Role.ENROLMENT:
+            raise RefusedError("This is the id of an enrolment token: give the key another.")
         goal = resolve.key(key_spec(old) if old else None, wanted)
         digest = goal.secret.removeprefix("sha256:")
         for other in reading.directory.keys.values():
@@ -134,12 +136,16 @@ async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
         revoked = None if goal.revoked is None else instant("revoked", goal.revoked)
         if old is not None and old.revoked is not None:
             revoked = old.revoked
-        new = Key(key_id, goal.tenant, goal.role, digest, old.created if old else now, revoked)
+        created = old.created if old else now
+        pins = Pins(**goal.pins.model_dump()) if goal.pins else Pins()
+        new = Key(key_id, goal.tenant, goal.role, digest, created, revoked, goal.engine, pins)
         if new == old:
             return [], (old, new)
         changes = [reading.change("key", key_id, directory.dump(new), directory.dump(old) if old else None)]
         if new.tenant:
             changes.append(_proof(reading, new.tenant))
+        if old is not None and old.revoked is None and new.revoked is not None:
+            changes += keys.cut_off(reading, old)
         return changes, (old, new)
 
     def note(answer: tuple[Key | None, Key]) -> AuditNote:

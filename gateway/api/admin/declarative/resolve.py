@@ -44,7 +44,10 @@ def tenant(now: TenantSpec | None, wanted: TenantSpec) -> TenantSpec:
 
 
 def key(now: KeySpec | None, wanted: KeySpec) -> KeySpec:
-    """A revoked key never comes back: it may have been stolen, and the file be older than that."""
+    """A revoked key never comes back: it may have been stolen, and the file be older than that. What an
+    engine's key has settled stays where the file does not say."""
+    if now is not None and wanted.pins is None and now.engine == wanted.engine:
+        wanted = wanted.model_copy(update={"pins": now.pins})
     if now is None or now.revoked is None:
         return wanted
     if wanted.revoked is None:

@@ -230,12 +230,3 @@ def test_what_a_config_file_says_is_refused_likewise(config, said):
 
 def test_the_model_may_stand_in_the_config_file():
     assert plan("vllm", "serve", "--config", "c.yaml", config="model: /models/base").model == "/models/base"
-
-
-def test_the_engine_does_not_get_florins_own_variables():
-    environ = {"FLORIN_OPERATOR_KEY": "secret", "FLORIN_URL": "x", "PATH": "/bin", "HF_HOME": "/hf"}
-    given = flags.engine_environ(plan(*SERVE), environ)
-    assert given == {
-        "PATH": "/bin", "HF_HOME": "/hf", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
-    }  # fmt: skip

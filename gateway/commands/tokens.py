@@ -1,0 +1,75 @@
+"""florin engine token …"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from gateway.commands import engines
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, note
+from gateway.commands.prices import Purchase
+from gateway.commands.session import Session, command
+from gateway.commands.times import when
+
+app = typer.Typer(no_args_is_help=True, help="Tokens by which GPU hosts come to keys of their own.")
+engines.app.add_typer(app, name="token")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@command(app, "create")
+def create(
+    session: Session,
+    *,
+    name: Annotated[str, typer.Option(help="The engine's name; the token is for no other.")],
+    expires: Annotated[str, typer.Option(help="How long it is valid: 30m, 1h, 7d.")] = "1h",
+    base: Annotated[str | None, typer.Option(help="Pin the base model that it serves.")] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="Pin the label that prices are given for.")] = None,
+    gpu_count: Annotated[int | None, typer.Option(min=1, help="Pin how many GPUs it has.")] = None,
+    region: Annotated[str | None, typer.Option(help="Pin where they are paid for.")] = None,
+    purchase: Annotated[Purchase | None, typer.Option(help="Pin how they are paid for.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Host name or IP address of the engine's URLs, where it is not the one that the gateway "
+            "sees the host connect from (proxies, NAT, names)."
+        ),
+    ] = None,
+) -> None:
+    """Make a token with which one GPU host can be enrolled as one engine, once. What is not pinned here is
+    settled by what the host registers with first. Again: the host's key is replaced when the token is used.
+
+    Example: florin engine token create --name gpu1 --gpu-type H100 > token
+    """
+    body: Json = {
+        "engine": name,
+        "expires_in": seconds(expires),
+        "base": base,
+        "gpu_type": gpu_type,
+        "gpu_count": gpu_count,
+        "region": region,
+        "purchase": purchase.value if purchase else None,
+        "address": address,
+    }
+    session.result(session.api.post("/admin/v1/enrolment-tokens", body), _people)
+
+
+def _people(body: Json) -> None:
+    sys.stdout.write(f"{body['token']}\n")
+    engine = clean(body["engine"])
+    note(
+        f"Token {clean(body['id'])} for engine {engine}, for one use until {when(body['expires'])}. On its "
+        f"host: florin engine run --name {engine} --token-file FILE -- vllm serve …"
+    )
+
+
+def seconds(text: str) -> int:
+    """Of `90s`, `30m`, `1h`, `7d`. Raises UsageError."""
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text.strip(), re.ASCII)
+    if match is None:
+        raise UsageError(f"--expires: {text!r} is not a time like 30m, 1h or 7d.")
+    return int(match[1]) * _UNITS[match[2]]
