@@ -74,7 +74,10 @@ StateDep = Annotated[State, Depends(get_state)]
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
     exchange = Exchange(request.scope, request.receive, _no_send)
-    key = authenticate(exchange, state.directory, state.follower)
+    return check_role(authenticate(exchange, state.directory, state.follower), *roles)
+
+
+def check_role(key: Key, *roles: Role) -> Key:
     if key.role not in roles:
         raise FlorinError(
             "role_too_small", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."
