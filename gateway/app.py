@@ -34,15 +34,16 @@ from adapters.retrial import Retrial
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
-from gateway.api import admin, exceptions, finance, health, prices
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
+from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
+from gateway.costs.export.spool import Spool
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.metering.audit_shipper import AuditShipper
@@ -116,6 +117,8 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         stack.callback(ledger.close)
         books = Books(settings.ledger)
         stack.push_async_callback(books.close)
+        spool = Spool(settings.exports, settings.export_max_bytes)
+        await asyncio.to_thread(spool.sweep)
         meter = Meter(
             settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
         )
@@ -240,6 +243,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             metrics=metrics,
             lifecycle=lifecycle,
             uploads=asyncio.Semaphore(UPLOADS),
+            spool=spool,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()

@@ -45,8 +45,8 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Call:
-    """One parsed request. `body` belongs to this call, and is empty once `payload` has been made of it: parsed,
-    a body takes many times its bytes."""
+    """One parsed request. `body` belongs to this call, and is empty once `payload` has been made of it:
+    parsed, a body takes many times its bytes."""
 
     endpoint: Endpoint
     body: Body

@@ -5,6 +5,7 @@ Each field's description is the line that the README shows; tests/unit/test_docs
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,8 +71,8 @@ class Settings(BaseSettings):
     )
     tenant_reports: PositiveInt = Field(
         2,
-        description="Questions to the finance API that a worker answers at once for one tenant; four more may "
-        "wait. Operators and analysts never wait for tenants.",
+        description="Questions to the finance API that a worker answers at once for one tenant; four more "
+        "may wait. Operators and analysts never wait for tenants.",
     )
     export_dir: Path | None = Field(
         None,
@@ -80,8 +81,8 @@ class Settings(BaseSettings):
     )
     export_max_bytes: PositiveInt = Field(
         1024**3,
-        description="Bytes that the files of a worker's exports may take in all; those of one tenant may take "
-        "a quarter.",
+        description="Bytes that the files of a worker's exports may take in all: half of them those of "
+        "tenants, a quarter those of one tenant.",
     )
     issuer: str = Field(
         "Florin",
@@ -228,6 +229,10 @@ class Settings(BaseSettings):
     @property
     def artifacts(self) -> Path:
         return self.artifact_dir or self.state_dir / "artifacts"
+
+    @property
+    def exports(self) -> Path:
+        return self.export_dir or Path(tempfile.gettempdir())
 
     @property
     def ledger(self) -> str:

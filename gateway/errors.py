@@ -39,8 +39,8 @@ CODES: dict[str, Code] = {
     "body_too_large": Code(
         413,
         _INVALID,
-        "The body exceeds FLORIN_MAX_BODY_BYTES; on the admin and finance API 1 MiB, of `florin apply` 16 MiB, "
-        "an upload FLORIN_MAX_ADAPTER_BYTES, a bill 64 MiB.",
+        "The body exceeds FLORIN_MAX_BODY_BYTES; on the admin and finance API 1 MiB, of `florin apply` 16 "
+        "MiB, an upload FLORIN_MAX_ADAPTER_BYTES, a bill 64 MiB.",
         "Send less, or raise the setting.",
     ),
     "body_too_complex": Code(

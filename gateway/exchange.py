@@ -25,8 +25,8 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 
 READ_OVER = 64 * 1024
-"""Bytes of an unread body that the server reads to its end after an answer, so that the connection can be used
-again; where more may come, the connection is closed instead."""
+"""Bytes of an unread body that the server reads to its end after an answer, so that the connection can be
+used again; where more may come, the connection is closed instead."""
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_SECONDS = 2.0
 

@@ -137,9 +137,7 @@ class Lifecycle:
             salt = self._salts[tenant] = digest.hexdigest()
         return salt
 
-    async def attempt(
-        self, exchange: Exchange, call: Call, key: Key, journey: Journey, lease: Lease
-    ) -> None:
+    async def attempt(self, exchange: Exchange, call: Call, key: Key, journey: Journey, lease: Lease) -> None:
         """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it."""
         target, engine = journey.target, lease.state.engine
         version = target.version

@@ -1,5 +1,4 @@
-"""How much of whom is in flight on this worker: requests, and the bytes of their bodies, by key, by tenant and
-in all.
+"""What is in flight on this worker: requests, and the bytes of their bodies, by key, by tenant and in all.
 
 It is counted from before a body is read until its request has been answered; the bytes only until no retry
 can need them. These bounds keep one caller from taking the worker's memory. They are no rate limits, and no
@@ -77,9 +76,7 @@ class Place:
 
     __slots__ = ("_bounds", "_counts", "_key", "_size", "_tenant")
 
-    def __init__(
-        self, bounds: Bounds, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]
-    ) -> None:
+    def __init__(self, bounds: Bounds, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]) -> None:
         self._bounds = bounds
         self._key = key
         self._tenant = tenant
@@ -109,10 +106,6 @@ class Place:
 
 def _refusal(level: int, what: str) -> FlorinError:
     if level == 2:
-        return FlorinError(
-            "worker_full", f"{what} are in flight on this worker.", retry_after=_RETRY_SECONDS
-        )
+        return FlorinError("worker_full", f"{what} are in flight on this worker.", retry_after=_RETRY_SECONDS)
     whose = ("this key", "this tenant")[level]
-    return FlorinError(
-        "too_many_requests", f"{what} of {whose} are in flight.", retry_after=_RETRY_SECONDS
-    )
+    return FlorinError("too_many_requests", f"{what} of {whose} are in flight.", retry_after=_RETRY_SECONDS)

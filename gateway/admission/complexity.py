@@ -2,8 +2,8 @@
 
 Memory and parsing time grow with the number of values, not of bytes: a text of 4 MB may hold one string (4 MB
 in memory) or 1.4 million empty objects (over 100 MB, and 200 ms of the event loop). So values are counted
-first: for nearly all bodies by their length alone, else by counting separators, and only where those are many,
-exactly, outside of strings.
+first: nearly all bodies are too short to have too many; else separators are counted, and only where those are
+many, exactly, outside of strings.
 
 A text that is not JSON may be counted wrongly beyond its first error; no parser gets beyond it either.
 """

@@ -1,7 +1,7 @@
 """Work that many ask for and few may run: so many at once, so many of one owner, and the rest in turn.
 
-Who waits is served round robin by owner, so that an owner's hundredth question delays another owner's first by
-one turn. What an owner may have waiting is bounded, and so is how long it waits.
+Who waits is served round robin by owner, so that an owner's hundredth question delays another owner's first
+by one turn. What an owner may have waiting is bounded, and so is how long it waits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class _Owner:
 class Turns:
     """One per worker and kind of work, used from its event loop only."""
 
-    def __init__(self, *, running: int, each: int, waiting: int, waiting_in_all: int, patience: float) -> None:
+    def __init__(
+        self, *, running: int, each: int, waiting: int, waiting_in_all: int, patience: float
+    ) -> None:
         """At most `running` at once, `each` of one owner; at most `waiting` of one owner and `waiting_in_all`
         wait, for at most `patience` seconds."""
         self._most_running = running
@@ -107,11 +109,11 @@ class Turns:
     def _hand_on(self) -> None:
         """Whoever may run, does: owners in their order, and each that had its turn goes to the end."""
         while self.running < self._most_running:
-            for name, owner in self._owners.items():
-                if owner.waiting and owner.running < self._most_each:
-                    break
-            else:
+            able = (n for n, o in self._owners.items() if o.waiting and o.running < self._most_each)
+            name = next(able, None)
+            if name is None:
                 return
+            owner = self._owners[name]
             self.waiting -= 1
             future = owner.waiting.popleft()
             if not future.cancelled():  # its task will hear of that only later

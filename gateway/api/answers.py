@@ -53,6 +53,8 @@ class Answer:
             await self._piece({"type": message["type"], "body": bytes(body), "more_body": True})
             await self._exchange.linger()
             body = b""
+        if not message.get("more_body"):
+            self._exchange.finished = True
         await self._piece({**message, "body": bytes(body)})
 
     async def _piece(self, message: Message) -> None:

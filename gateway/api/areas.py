@@ -23,6 +23,8 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM: Final = 64 * 1024
 """Around the file of an upload that is a form."""
 
+_ORDINARY: Final = Complexity(values=100_000, containers=20_000, depth=64)
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -30,7 +32,7 @@ class Body:
 
     limit: int
     """Bytes."""
-    complexity: Complexity | None = Complexity(values=100_000, containers=20_000, depth=64)
+    complexity: Complexity | None = _ORDINARY
     """None: streamed, and no JSON."""
 
 
@@ -44,7 +46,7 @@ class Area:
     methods: frozenset[str] | None = None
     """None: all."""
     turns: bool = False
-    """Tenants' questions here run a few at a time, in turn."""
+    """Tenants' questions here run a few at a time, in turn; and whoever hangs up wants no answer any more."""
 
     def has(self, path: str, method: str) -> bool:
         inside = path.startswith(self.prefix) and path[len(self.prefix) : len(self.prefix) + 1] in {"", "/"}

@@ -18,6 +18,7 @@ from adapters.residency import Residency
 from adapters.store import Change, Store
 from gateway.config import Settings
 from gateway.costs.books import Books
+from gateway.costs.export.spool import Spool
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange
 from gateway.lifecycle import Lifecycle, authenticate
@@ -55,6 +56,7 @@ class State:
     lifecycle: Lifecycle
     uploads: asyncio.Semaphore
     """Places for uploads to this worker."""
+    spool: Spool
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

@@ -7,6 +7,7 @@ key, and afterwards no more than the area allows.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -63,12 +64,19 @@ class Gate:
             key = self._key(exchange, area)
             receive = await _body(exchange, area, receive)
             answer = Answer(exchange, send)
+            if area.turns:
+                exchange.watch()
             async with self._visit(key, area, answer):
                 await self._api(scope, receive, answer.send)
         except FlorinError as error:
             await exchange.fail(error)
         except (ClientGoneError, ClientStalledError):
             pass
+        except asyncio.CancelledError:
+            if not exchange.hung_up:
+                raise
+        finally:
+            exchange.close()
 
     def _key(self, exchange: Exchange, area: Area) -> Key | None:
         if area.roles is None:
@@ -110,7 +118,7 @@ async def _body(exchange: Exchange, area: Area, receive: Receive) -> Receive:
     if body.complexity is None:
         exchange.refuse_longer(body.limit)
         return _counted(exchange, receive, body.limit)
-    if not exchange.declares_body():
+    if not (exchange.declares_body() or area.turns):
         return receive
     whole = await exchange.body(body.limit)
     check(whole, body.complexity)
