@@ -34,12 +34,16 @@ from adapters.retrial import Retrial
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
+from gateway.admission.bounds import Bounds, Limit
+from gateway.admission.complexity import Complexity
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
+from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
+from gateway.costs.export.spool import Spool
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.metering.audit_shipper import AuditShipper
@@ -78,12 +82,13 @@ class Florin:
         exceptions.install(self.api)
         for router in (health.router, admin.router, prices.router, finance.router):
             self.api.include_router(router)
+        self.gate = Gate(self.api, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
         else:
-            await self.api(scope, receive, send)
+            await self.gate(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
@@ -112,6 +117,8 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         stack.callback(ledger.close)
         books = Books(settings.ledger)
         stack.push_async_callback(books.close)
+        spool = Spool(settings.exports, settings.export_max_bytes)
+        await asyncio.to_thread(spool.sweep)
         meter = Meter(
             settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
         )
@@ -167,6 +174,10 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             upstream=upstream,
             meter=meter,
             metrics=metrics,
+            bounds=_bounds(settings),
+            complexity=Complexity(
+                settings.max_body_values, settings.max_body_containers, depth=settings.max_body_containers
+            ),  # of depth, orjson has limits of its own
             cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
         )
         engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
@@ -232,6 +243,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             metrics=metrics,
             lifecycle=lifecycle,
             uploads=asyncio.Semaphore(UPLOADS),
+            spool=spool,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -240,6 +252,16 @@ async def build(settings: Settings) -> AsyncIterator[State]:
 def create_app(settings: Settings | None = None) -> Florin:
     """Raises SettingsError when a setting is wrong."""
     return Florin(settings or load_settings())
+
+
+def _bounds(settings: Settings) -> Bounds:
+    """One body of the largest size always fits."""
+    least = settings.max_body_bytes
+    return Bounds(
+        key=Limit(settings.max_key_requests, max(settings.max_key_bytes, least)),
+        tenant=Limit(settings.max_tenant_requests, max(settings.max_tenant_bytes, least)),
+        worker=Limit(settings.max_worker_requests, max(settings.max_worker_bytes, least)),
+    )
 
 
 def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: Trash) -> Reconciler:

@@ -45,7 +45,8 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Call:
-    """One parsed request. `body` belongs to this call and is changed in place before it is sent."""
+    """One parsed request. `body` belongs to this call, and is empty once `payload` has been made of it:
+    parsed, a body takes many times its bytes."""
 
     endpoint: Endpoint
     body: Body
@@ -58,6 +59,8 @@ class Call:
     """The client asked for the usage chunk at the stream's end."""
     continuous_usage: bool
     """The client asked for running counts on every chunk."""
+    estimate: int = 0
+    """Of the prompt's tokens, should the engine never say."""
 
     @property
     def user(self) -> str:
@@ -65,8 +68,8 @@ class Call:
         return self.body.get("user") or self.body.get("safety_identifier") or ""
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
-        """What the engine is sent."""
-        body = self.body
+        """What the engine is sent. Can be made once."""
+        body, self.body = self.body, {}
         for name in CONTROLLED:
             body.pop(name, None)
         body["model"] = engine_name

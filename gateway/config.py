@@ -5,6 +5,7 @@ Each field's description is the line that the README shows; tests/unit/test_docs
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,6 +71,21 @@ class Settings(BaseSettings):
     bookkeeping_interval: PositiveFloat = Field(
         60.0, description="Seconds between two roll-ups of the ledger into the metrics, at least."
     )
+    tenant_reports: PositiveInt = Field(
+        2,
+        description="Questions to the finance API that a worker answers at once for one tenant; four more "
+        "may wait. Operators and analysts never wait for tenants.",
+    )
+    export_dir: Path | None = Field(
+        None,
+        description="Where the files of exports lie while they are sent; best on another disk than the state "
+        "directory. Empty: the system's temporary directory.",
+    )
+    export_max_bytes: PositiveInt = Field(
+        1024**3,
+        description="Bytes that the files of a worker's exports may take in all: half of them those of "
+        "tenants, a quarter those of one tenant.",
+    )
     issuer: str = Field(
         "Florin",
         min_length=1,
@@ -93,6 +109,33 @@ class Settings(BaseSettings):
     )
     max_body_bytes: PositiveInt = Field(
         4 * 1024 * 1024, description="Largest request body on the data plane."
+    )
+    max_body_values: PositiveInt = Field(
+        500_000,
+        description="JSON values, names included, that a body on the data plane may hold. 200,000 token ids "
+        "are as many; a string is one, however long.",
+    )
+    max_body_containers: PositiveInt = Field(
+        20_000, description="Of these, objects and arrays: each takes far more memory than its two bytes."
+    )
+    max_key_requests: PositiveInt = Field(
+        1024, description="Requests of one API key that a worker has in flight."
+    )
+    max_key_bytes: PositiveInt = Field(
+        32 * 1024 * 1024,
+        description="Bytes of one API key's request bodies that a worker holds. One body always fits.",
+    )
+    max_tenant_requests: PositiveInt = Field(
+        2048, description="Requests of one tenant that a worker has in flight."
+    )
+    max_tenant_bytes: PositiveInt = Field(
+        64 * 1024 * 1024, description="Bytes of one tenant's request bodies that a worker holds."
+    )
+    max_worker_requests: PositiveInt = Field(
+        10_000, description="Requests that a worker has in flight in all; above, it answers 503."
+    )
+    max_worker_bytes: PositiveInt = Field(
+        512 * 1024 * 1024, description="Bytes of request bodies that a worker holds in all."
     )
     max_n: PositiveInt = Field(16, description="Largest `n` and `best_of` that a client may ask for.")
     max_adapter_bytes: PositiveInt = Field(
@@ -149,7 +192,7 @@ class Settings(BaseSettings):
         "unmetered, loudly.",
     )
 
-    @field_validator("state_dir", "artifact_dir")
+    @field_validator("state_dir", "artifact_dir", "export_dir")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
@@ -212,6 +255,10 @@ class Settings(BaseSettings):
     @property
     def artifacts(self) -> Path:
         return self.artifact_dir or self.state_dir / "artifacts"
+
+    @property
+    def exports(self) -> Path:
+        return self.export_dir or Path(tempfile.gettempdir())
 
     @property
     def ledger(self) -> str:

@@ -39,8 +39,16 @@ CODES: dict[str, Code] = {
     "body_too_large": Code(
         413,
         _INVALID,
-        "The body exceeds FLORIN_MAX_BODY_BYTES, an upload FLORIN_MAX_ADAPTER_BYTES, or a bill 64 MiB.",
+        "The body exceeds FLORIN_MAX_BODY_BYTES; on the admin and finance API 1 MiB, of `florin apply` 16 "
+        "MiB, an upload FLORIN_MAX_ADAPTER_BYTES, a bill 64 MiB.",
         "Send less, or raise the setting.",
+    ),
+    "body_too_complex": Code(
+        400,
+        _INVALID,
+        "The JSON of the body has too many values (FLORIN_MAX_BODY_VALUES, FLORIN_MAX_BODY_CONTAINERS; fixed "
+        "limits on the admin API), or is nested too deeply.",
+        "Send less at once, or raise the setting.",
     ),
     "method_not_allowed": Code(
         405, _INVALID, "The path exists, but not for this method.", "Use the method that `allow` names."
@@ -73,6 +81,27 @@ CODES: dict[str, Code] = {
         "An engine's host says something of itself that its key has settled otherwise.",
         "Change it back, or enrol the host anew: `florin engine token create`.",
     ),
+    # too much at once
+    "too_many_requests": Code(
+        429,
+        "rate_limit_error",
+        "More requests, or bytes of their bodies, are in flight for one key or tenant than "
+        "FLORIN_MAX_KEY_* and FLORIN_MAX_TENANT_* allow.",
+        "Wait for `retry-after`, with fewer at once.",
+    ),
+    "too_many_reports": Code(
+        429,
+        "rate_limit_error",
+        "A tenant asks the finance API for more at once than FLORIN_TENANT_REPORTS allows, or lets too many "
+        "exports lie unread.",
+        "Wait for `retry-after`, with fewer at once.",
+    ),
+    "worker_full": Code(
+        503,
+        _SERVER,
+        "This worker has as much in flight as FLORIN_MAX_WORKER_* allow, or too many reports and exports.",
+        "Retry; add workers.",
+    ),
     # the registry
     "conflict": Code(
         409, "conflict_error", "Another change came first, or the name is taken.", "Look again, then retry."
@@ -98,6 +127,12 @@ CODES: dict[str, Code] = {
         _INVALID,
         "A bill's file cannot be read; `findings` lists the bad lines.",
         "Mend, map or rename what the message names.",
+    ),
+    "export_failed": Code(
+        503,
+        _SERVER,
+        "The file of an export cannot be written to FLORIN_EXPORT_DIR, or exceeds FLORIN_EXPORT_MAX_BYTES.",
+        "Free the disk, ask for less, or raise the setting.",
     ),
     "engine_rejected": Code(422, _INVALID, "The engine cannot serve as registered.", "See the message."),
     # our side

@@ -7,10 +7,12 @@ it would be larger than Florin's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from gateway.admission.bounds import Place
 from gateway.errors import FlorinError
 
 Message = MutableMapping[str, Any]
@@ -20,6 +22,13 @@ Scope = MutableMapping[str, Any]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
+
+
+READ_OVER = 64 * 1024
+"""Bytes of an unread body that the server reads to its end after an answer, so that the connection can be
+used again; where more may come, the connection is closed instead."""
+_LINGER_BYTES = 64 * 1024 * 1024
+_LINGER_SECONDS = 2.0
 
 
 class ClientGoneError(Exception):
@@ -40,6 +49,11 @@ class Exchange:
         self.streaming = False
         self.finished = False
         self.hung_up = False
+        self.place: Place | None = None
+        """In flight as this; left when the exchange is closed."""
+        self.payload = b""
+        """What the engine is sent. Empty again from the answer's first byte on: then nothing is retried."""
+        self._unread = True
         self._watch: asyncio.Future[Message] | None = None
 
     # -- the request
@@ -53,23 +67,51 @@ class Exchange:
         return b""
 
     async def body(self, limit: int) -> bytes:
-        """The whole body. Raises FlorinError beyond `limit` bytes, without reading the rest."""
-        message = await self._receive()
-        body: bytes = message.get("body", b"")
-        if message.get("more_body"):
-            parts, size = [body], len(body)
-            while message.get("more_body"):
-                if size > limit:
-                    break
-                message = await self._receive()
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-            body = b"".join(parts)
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        if len(body) > limit:
-            raise FlorinError("body_too_large", f"The body is larger than {limit} bytes.")
-        return body
+        """The whole body, counted into `place` as it comes. Raises FlorinError beyond `limit` bytes, without
+        reading the rest, or any of it where its length is declared."""
+        self.refuse_longer(limit)
+        parts, size, more = [], 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            if self.place is not None:
+                self.place.grow(len(part))
+            parts.append(part)
+        self.read()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read(self) -> None:
+        """The body has been read to its end."""
+        self._unread = False
+
+    def refuse_longer(self, limit: int) -> None:
+        """Raises FlorinError when the body says that it is longer."""
+        if declared_length(self._headers) > limit:
+            raise too_large(limit)
+
+    def declares_body(self) -> bool:
+        return declared_length(self._headers) != 0
+
+    def leaves_unread(self) -> bool:
+        """Is there more of the body than is worth reading over, and nobody has read it?"""
+        return self._unread and not 0 <= declared_length(self._headers) <= READ_OVER
+
+    def keep(self, payload: bytes) -> None:
+        """From now on this is held in the body's place."""
+        self.payload = payload
+        if self.place is not None:
+            self.place.hold(len(payload))
+
+    def _let_go(self) -> None:
+        self.payload = b""
+        if self.place is not None:
+            self.place.hold(0)
 
     def watch(self) -> None:
         """From now on, a client that hangs up cancels the running task. Call when the body has been read."""
@@ -84,15 +126,22 @@ class Exchange:
             task.cancel()
 
     def close(self) -> None:
+        """However the request ends, and any number of times."""
         if self._watch is not None:
             self._watch.cancel()
+        if self.place is not None:
+            self.place.leave()
 
     # -- the response
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole JSON response."""
         self.started = True
+        self._let_go()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
+        unread = self.leaves_unread()
+        if unread:
+            more.append((b"connection", b"close"))
         await self._send(
             {
                 "type": "http.response.start",
@@ -107,10 +156,29 @@ class Exchange:
             }
         )
         self.finished = True
+        if unread:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            await self.linger()
+            body = b""
         await self._send({"type": "http.response.body", "body": body})
+
+    async def linger(self) -> None:
+        """After an answer that came before the end of the body, and before the connection is closed. A client
+        that is still sending would be told that the connection broke, instead of reading the answer: so what
+        comes is thrown away for a moment."""
+        if any(name == b"expect" for name, _ in self._headers):
+            return  # it waits for leave to send
+        size, more = 0, True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while more and size <= _LINGER_BYTES:
+                    message = await self._receive()
+                    size += len(message.get("body", b""))
+                    more = message.get("more_body", False)
 
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
+        self._let_go()
         await self._send(
             {
                 "type": "http.response.start",
@@ -138,6 +206,20 @@ class Exchange:
             await self.respond(error.status, error.body(), error.headers)
         elif self.streaming and not self.finished:
             await self.end_stream(error_event(error.body()))
+
+
+def declared_length(headers: list[tuple[bytes, bytes]]) -> int:
+    """Of the body, in bytes; -1: it comes in chunks; 0: there is none."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0  # the server has refused anything else
+        if name == b"transfer-encoding":
+            return -1
+    return 0
+
+
+def too_large(limit: int) -> FlorinError:
+    return FlorinError("body_too_large", f"The body is larger than {limit:,} bytes.")
 
 
 def error_event(body: bytes) -> bytes:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from adapters.catalog import Catalog, Target
 from adapters.errors import AdaptersError
 from adapters.feed import Follower
+from gateway.admission.bounds import Bounds
+from gateway.admission.complexity import Complexity, check
 from gateway.call import Call, Endpoint, parse
 from gateway.config import Settings
 from gateway.errors import FlorinError, translate
@@ -49,6 +51,8 @@ class Lifecycle:
     upstream: Upstream
     meter: Meter
     metrics: Metrics
+    bounds: Bounds
+    complexity: Complexity
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
     _salts: dict[str, str] = field(default_factory=dict)
@@ -79,18 +83,19 @@ class Lifecycle:
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
         key = authenticate_caller(exchange, self.directory, self.follower)
-        call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), max_n=self.settings.max_n)
+        exchange.place = self.bounds.enter(key.id, key.tenant)
+        call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint)
         exchange.watch()
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         self.admit(exchange, key, target)
-        payload = call.payload(target.engine_name, self.salt(key.tenant))
+        exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))
         journey = self.router.journey(target)
         while True:
             lease = await self.router.place(journey)
             try:
-                return await self.attempt(exchange, call, payload, key, journey, lease)
+                return await self.attempt(exchange, call, key, journey, lease)
             except GoElsewhere as trouble:
                 self.metrics.failover(trouble.reason)
                 self.router.learn(journey, lease, trouble)
@@ -98,6 +103,13 @@ class Lifecycle:
                 lease.end()
 
     # -- the steps
+
+    def read(self, raw: bytes, endpoint: Endpoint) -> Call:
+        """The call, of which the body alone is kept, and that only until it is sent."""
+        check(raw, self.complexity)
+        call = parse(endpoint, raw, max_n=self.settings.max_n)
+        call.estimate = prompt_tokens(call.body)
+        return call
 
     def resolve(self, key: Key, model: str) -> Target:
         """Not yours and not there are one answer."""
@@ -126,9 +138,7 @@ class Lifecycle:
             salt = self._salts[tenant] = digest.hexdigest()
         return salt
 
-    async def attempt(
-        self, exchange: Exchange, call: Call, payload: bytes, key: Key, journey: Journey, lease: Lease
-    ) -> None:
+    async def attempt(self, exchange: Exchange, call: Call, key: Key, journey: Journey, lease: Lease) -> None:
         """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it."""
         target, engine = journey.target, lease.state.engine
         version = target.version
@@ -146,7 +156,7 @@ class Lifecycle:
             n=call.n,
             prompts=call.prompts,
             adapter_loads=journey.loads,
-            estimate=prompt_tokens(call.body),
+            estimate=call.estimate,
         )
         exchange.extra_headers = [
             (b"x-florin-adapter", target.label.encode()),
@@ -161,7 +171,7 @@ class Lifecycle:
                 raise unmetered()
             sent = True
             async with self.upstream.post(
-                engine, call.endpoint.path, payload, request_id, target
+                engine, call.endpoint.path, exchange.payload, request_id, target
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
         except GoElsewhere as trouble:

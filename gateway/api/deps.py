@@ -18,6 +18,7 @@ from adapters.residency import Residency
 from adapters.store import Change, Store
 from gateway.config import Settings
 from gateway.costs.books import Books
+from gateway.costs.export.spool import Spool
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange
 from gateway.lifecycle import Lifecycle, authenticate
@@ -55,6 +56,7 @@ class State:
     lifecycle: Lifecycle
     uploads: asyncio.Semaphore
     """Places for uploads to this worker."""
+    spool: Spool
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""
@@ -74,7 +76,10 @@ StateDep = Annotated[State, Depends(get_state)]
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
     exchange = Exchange(request.scope, request.receive, _no_send)
-    key = authenticate(exchange, state.directory, state.follower)
+    return check_role(authenticate(exchange, state.directory, state.follower), *roles)
+
+
+def check_role(key: Key, *roles: Role) -> Key:
     if key.role not in roles:
         raise FlorinError(
             "role_too_small", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from adapters.errors import AdaptersError
+from gateway.api.answers import ClientStalledError
 from gateway.errors import FlorinError, translate
 from gateway.metering.ledger import LedgerUnavailableError
 
@@ -61,5 +62,8 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if isinstance(error, ClientStalledError):
+        log.info("%s %s: the client does not read its answer", request.method, request.url.path)
+    else:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _render(FlorinError("internal_error", "Something broke inside Florin; its log says what."))

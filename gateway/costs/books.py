@@ -38,7 +38,7 @@ class Books:
         self._pool: ProcessPoolExecutor | None = None
         self._pid = 0
         self._closed = False
-        self._aside: Books | None = None
+        self._beside: dict[str, Books] = {}
 
     def __repr__(self) -> str:
         return f"<Books {f'open in process {self._pid}' if self._pool else 'not opened'}>"
@@ -68,15 +68,22 @@ class Books:
     def aside(self) -> Books:
         """A second process, for what takes minutes: questions need not wait behind it. It is closed with
         this one."""
-        if self._aside is None:
-            self._aside = Books(self._url, patience=self._patience)
-        return self._aside
+        return self._other("aside")
+
+    def for_tenants(self) -> Books:
+        """A third process, for what tenants ask: operators and analysts need not wait behind it. It is closed
+        with this one."""
+        return self._other("tenants")
+
+    def _other(self, name: str) -> Books:
+        if name not in self._beside:
+            self._beside[name] = Books(self._url, patience=self._patience)
+        return self._beside[name]
 
     async def close(self) -> None:
         """What runs may finish, for a while; then it is cut off: what it had not committed is undone."""
         self._closed = True
-        if self._aside is not None:
-            await self._aside.close()
+        await asyncio.gather(*(other.close() for other in self._beside.values()))
         pool, self._pool = self._pool, None
         if pool is None:
             return

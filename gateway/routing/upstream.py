@@ -74,6 +74,7 @@ class Upstream:
             raise GoElsewhere("unreachable", str(error), suspect=True, counts=False) from error
         except BROKEN as error:
             raise died(error) from error
+        del payload  # it is megabytes, and streams last minutes
         whole = False
         try:
             if response.status != 200:

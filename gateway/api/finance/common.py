@@ -13,6 +13,8 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.api.deps import State
+from gateway.costs.books import Books
 from gateway.costs.periods import Period, PeriodError, period
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Key, Role
@@ -110,6 +112,17 @@ def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     """Whose rows are shown: the tenant asked for, and of a tenant's key its own only."""
     own = (key.tenant,) if key.role is Role.TENANT else ()
     return own if asked is None else (*own, asked)
+
+
+def books_of(state: State, key: Key) -> Books:
+    """Where the question is answered: tenants' beside operators' and analysts', never before them."""
+    return state.books.for_tenants() if key.role is Role.TENANT else state.books
+
+
+def rendered(data: bytes, **beside: Any) -> Response:
+    """{"data": …} and what stands beside it. `data` is JSON already, made off the event loop."""
+    rest = json.dumps(beside, separators=(",", ":")).encode()
+    return Response(b'{"data":' + data + b"," + rest[1:], media_type="application/json")
 
 
 def only_staff(key: Key) -> None:

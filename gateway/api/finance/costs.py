@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from gateway.api.deps import FinanceKey, State, StateDep
+from gateway.api.deps import FinanceKey, StateDep
 from gateway.api.finance.common import (
     After,
     From,
@@ -16,6 +16,7 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    books_of,
     dimensions_of,
     only_staff,
     period_of,
@@ -25,6 +26,7 @@ from gateway.api.finance.common import (
     token,
 )
 from gateway.costs.allocation import Policy, PolicyError, policy_of
+from gateway.costs.books import Books
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.lines import DIMENSIONS
 from gateway.costs.reports.flat import FileFormat, report_file
@@ -85,12 +87,12 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await state.books.run(report_text, question, now=time.time_ns() // 1000)
+        text, beside = await books_of(state, key).run(report_text, question, now=time.time_ns() // 1000)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
-    return await _file(state, question, "csv" if kind == "csv" else "parquet", flushed=flushed)
+    return await _file(books_of(state, key), question, "csv" if kind == "csv" else "parquet", flushed=flushed)
 
 
 def _policy(name: str | None, shares: str | None) -> Policy | None:
@@ -102,9 +104,9 @@ def _policy(name: str | None, shares: str | None) -> Policy | None:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
-async def _file(state: State, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
+async def _file(books: Books, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
     try:
-        content, beside = await state.books.run(report_file, question, kind, now=time.time_ns() // 1000)
+        content, beside = await books.run(report_file, question, kind, now=time.time_ns() // 1000)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Query, Response
 
 from gateway.api.deps import FinanceKey, State, StateDep
-from gateway.api.finance.common import Tenant, only_staff, tenants_of
+from gateway.api.finance.common import Tenant, books_of, only_staff, tenants_of
+from gateway.costs.books import Books
 from gateway.costs.export.columns import Dataset, Format
-from gateway.costs.export.files import MissingPriceError, Order, export
+from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
+from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.periods import PeriodError, month
 from gateway.costs.rolling import roll
 from gateway.errors import FlorinError
+from gateway.exchange import Receive, Scope, Send
+from gateway.tenants.directory import Key, Role
 
 router = APIRouter()
 
@@ -29,7 +28,7 @@ _CHUNK = 256 * 1024
 _ROLL_SECONDS = 10.0
 
 
-@router.get("/export", response_class=StreamingResponse)
+@router.get("/export", response_class=Response)
 async def export_month(
     *,
     key: FinanceKey,
@@ -42,7 +41,7 @@ async def export_month(
     ] = "chargeback",
     parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
     tenant: Tenant = None,
-) -> StreamingResponse:
+) -> Response:
     """One month in one file: FOCUS 1.2 or 1.4, or the plain lines of the ledger. A tenant's key gets its own
     chargeback. A FOCUS file is refused while a price is missing. `x-florin-rows`: how many rows it has."""
     if dataset == "infrastructure":
@@ -52,44 +51,47 @@ async def export_month(
         month(whole_month)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
-    await state.meter.flush()
-    await state.books.run(roll, time.time_ns() // 1000, patience=_ROLL_SECONDS)
-    file, rows = await _made(state, order)
-    headers = {
-        "content-disposition": f'attachment; filename="{order.file_name}"',
-        "content-length": str(os.fstat(file.fileno()).st_size),
-        "x-florin-rows": str(rows),
-    }
-    media = "application/vnd.apache.parquet" if order.as_parquet else "text/csv; charset=utf-8"
-    return StreamingResponse(_chunks(file), media_type=media, headers=headers)
+    return _Download(state, key, order)
 
 
-async def _made(state: State, order: Order) -> tuple[BinaryIO, int]:
-    """The file, open and already without a name: however this ends, nothing is left on the disk."""
-    handle, name = tempfile.mkstemp(prefix="florin-export-", dir=state.settings.state_dir)
-    path, file = Path(name), os.fdopen(handle, "rb")
-    try:
-        rows = await state.books.run(export, order, path)
-    except MissingPriceError as error:
-        file.close()
-        raise FlorinError("missing_price", str(error)) from error
-    except ParquetMissingError as error:
-        file.close()
-        raise FlorinError("invalid_value", str(error), param="format") from error
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        _remove(path)
-    return file, rows
+class _Download(Response):
+    """Makes the file and sends it, both in one block: whatever ends it, nothing is left."""
 
+    def __init__(self, state: State, key: Key, order: Order) -> None:
+        self._state = state
+        self._key = key
+        self._order = order
+        media = "application/vnd.apache.parquet" if order.as_parquet else "text/csv; charset=utf-8"
+        super().__init__(media_type=media)
 
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        path.unlink()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What goes wrong before the first byte is raised, and answered as any error is."""
+        del scope, receive
+        tenant = self._key.role is Role.TENANT
+        owner = f"tenant:{self._key.tenant}" if tenant else f"key:{self._key.id}"
+        async with self._state.spool.made(owner, self._make, tenant=tenant) as made:
+            self.headers["content-disposition"] = f'attachment; filename="{self._order.file_name}"'
+            self.headers["content-length"] = str(made.size)
+            self.headers["x-florin-rows"] = str(made.rows)
+            start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+            await send({**start, "headers": self.raw_headers})
+            while chunk := await asyncio.to_thread(made.file.read, _CHUNK):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
-
-async def _chunks(file: BinaryIO) -> AsyncIterator[bytes]:
-    with file:
-        while chunk := await asyncio.to_thread(file.read, _CHUNK):
-            yield chunk
+    async def _make(self, path: Path, most: int) -> int:
+        books: Books = books_of(self._state, self._key)
+        await self._state.meter.flush()
+        await books.run(roll, time.time_ns() // 1000, patience=_ROLL_SECONDS)
+        try:
+            return await books.run(export, self._order, path, most)
+        except MissingPriceError as error:
+            raise FlorinError("missing_price", str(error)) from error
+        except ParquetMissingError as error:
+            raise FlorinError("invalid_value", str(error), param="format") from error
+        except TooLargeError as error:
+            raise FlorinError(
+                "export_failed", f"The file exceeds the {most:,} bytes that it may take now.", retry_after=60
+            ) from error
+        except OSError as error:
+            raise unwritable(error) from error

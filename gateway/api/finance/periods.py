@@ -14,14 +14,14 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.api.deps import FinanceKey, State, StateDep, actor_of
-from gateway.api.finance.common import After, Tagged, only_staff
+from gateway.api.finance.common import After, Tagged, books_of, only_staff, rendered
 from gateway.api.finance.period_models import Period, Periods, Proof, Records, Terms, Verification
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.allocation import PolicyError, policy_of
 from gateway.costs.books import Books
 from gateway.costs.closing.closed import (
     close_watched,
-    covered_records,
+    covered_page,
     no_statement,
     one,
     overview,
@@ -53,14 +53,14 @@ Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its 
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
     """All months that have books, oldest first."""
     await state.meter.flush()
-    shown = await state.books.run(overview, _now(), _own(key))
+    shown = await books_of(state, key).run(overview, _now(), _own(key))
     return Periods(data=[Period.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
 async def period(month: Month, key: FinanceKey, state: StateDep) -> Period:
     """One month; closed: with its statements."""
-    return Period.model_validate(await state.books.run(one, _month(month), _now(), _own(key)))
+    return Period.model_validate(await books_of(state, key).run(one, _month(month), _now(), _own(key)))
 
 
 @router.post(
@@ -112,10 +112,10 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     with _refusals():
         if own not in {None, whose}:  # not yours: as if there were none
             raise NotClosedError(no_statement(_month(month), whose))
-        return Proof.model_validate(await state.books.run(proof_of, _month(month), whose))
+        return Proof.model_validate(await books_of(state, key).run(proof_of, _month(month), whose))
 
 
-@router.get("/{month}/records")
+@router.get("/{month}/records", response_model=Records)
 async def records(
     month: Month,
     key: FinanceKey,
@@ -123,19 +123,17 @@ async def records(
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     after: After = None,
-) -> Records:
+) -> Response:
     """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
     were there at the cutoff, and those of earlier months that came late."""
     position = None if after is None else position_of(after)
     own = _own(key)
     whose = tenant or own
     if own not in {None, whose}:  # not yours: as if there were none
-        return Records(data=[], next=None)
+        return rendered(b"[]", next=None)
     with _refusals():
-        page = await state.books.run(covered_records, _month(month), whose, position, limit + 1)
-    shown = page[:limit]
-    more = token_of(shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
-    return Records(data=[dict(record) for record in shown], next=more)
+        page, last = await books_of(state, key).run(covered_page, _month(month), whose, position, limit)
+    return rendered(page, next=None if last is None else token_of(*last))
 
 
 async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:

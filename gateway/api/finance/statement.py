@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gateway.api.deps import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged
+from gateway.api.finance.common import Tagged, books_of
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import PeriodError, month
 from gateway.costs.rolling import roll
@@ -46,10 +46,10 @@ async def statement(
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     await state.meter.flush()
     now = time.time_ns() // 1000
-    await state.books.run(roll, now, patience=_ROLL_SECONDS)
+    await books_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
     known = tenant in state.directory.tenants
     try:
-        page = await state.books.run(
+        page = await books_of(state, key).run(
             statement_page, tenant, whole_month, issuer=state.settings.issuer, now=now, known=known
         )
     except MissingPriceError as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from gateway.api.deps import FinanceKey, StateDep
 from gateway.api.finance.common import (
@@ -18,12 +19,14 @@ from gateway.api.finance.common import (
     To,
     period_of,
     position,
+    rendered,
     tenants_of,
     token,
 )
-from gateway.costs.periods import Period, iso
+from gateway.costs.periods import iso
+from gateway.costs.reports.usage_page import usage_page
 from gateway.errors import FlorinError
-from gateway.metering.records import UsageRecord
+from gateway.tenants.directory import Role
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -31,7 +34,7 @@ _ID = re.compile(r"[0-9a-f-]{36}")
 router = APIRouter(route_class=Tagged)
 
 
-@router.get("/usage")
+@router.get("/usage", response_model=None)
 async def usage(
     *,
     key: FinanceKey,
@@ -42,47 +45,33 @@ async def usage(
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
-) -> dict[str, Any]:
+) -> Response:
     """The usage records themselves, by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are on their way into the ledger."""
     within = period_of(start, to, month)
     complete = await state.meter.flush()
     tenants = tenants_of(key, tenant)
-    if len(set(tenants)) > 1:  # not yours: as if there were none
-        return {**_page([], within, limit), "complete": complete}
-    records = await asyncio.to_thread(
-        state.ledger.usage,
-        start=within.start,
-        end=within.end,
-        tenant=tenants[0] if tenants else None,
-        after=None if after is None else position_of(after),
-        limit=limit + 1,
+    position = None if after is None else position_of(after)
+    page, last = b"[]", None
+    if len(set(tenants)) <= 1:  # else not yours: as if there were none
+        asked = partial(
+            usage_page,
+            start=within.start,
+            end=within.end,
+            tenant=tenants[0] if tenants else None,
+            after=position,
+            limit=limit,
+        )
+        if key.role is Role.TENANT:
+            page, last = await state.books.for_tenants().run(asked)
+        else:
+            page, last = await asyncio.to_thread(asked, state.ledger)
+    return rendered(
+        page,
+        **{"from": iso(within.start), "to": iso(within.end)},
+        next=None if last is None else token_of(*last),
+        complete=complete,
     )
-    return {**_page(records, within, limit), "complete": complete}
-
-
-def _page(records: list[UsageRecord], within: Period, limit: int) -> dict[str, Any]:
-    more = len(records) > limit
-    shown = records[:limit]
-    return {
-        "from": iso(within.start),
-        "to": iso(within.end),
-        "data": [_document(record) for record in shown],
-        "next": token_of(shown[-1].ended or 0, shown[-1].id) if more else None,
-    }
-
-
-_FIELDS = (
-    "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
-    "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome", "billable",
-    "adapter_loads", "hour_marks",
-)  # fmt: skip  # one name a line says no more
-
-
-def _document(record: UsageRecord) -> dict[str, Any]:
-    """Times in Unix microseconds, as they are kept."""
-    return {name: getattr(record, name) for name in _FIELDS}
 
 
 def token_of(ended: int, record_id: str) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select
 
 from gateway.costs.closing.closing import GRACE, close
@@ -165,12 +165,16 @@ def no_statement(of: str, tenant: str) -> str:
     return f"{tenant} has no statement in {of}, or {of} is not closed."
 
 
-def covered_records(
+def covered_page(
     ledger: Ledger, of: str, tenant: str | None, after: tuple[int, str] | None, limit: int
-) -> list[Mapping[str, Any]]:
-    """Raises NotClosedError, LedgerUnavailableError."""
+) -> tuple[bytes, tuple[int, str] | None]:
+    """A JSON array of at most `limit` records, and the place of the last, if there are more: a thousand are
+    too many to render on the event loop. Raises NotClosedError, LedgerUnavailableError."""
     with ledger.read() as connection:
         cover = cover_of(connection, of)
     if cover is None:
         raise NotClosedError(f"{of} is not closed.")
-    return record_page(ledger, cover, tenant=tenant, after=after, limit=limit)
+    page = record_page(ledger, cover, tenant=tenant, after=after, limit=limit + 1)
+    shown = [dict(record) for record in page[:limit]]
+    last = (shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
+    return orjson.dumps(shown), last

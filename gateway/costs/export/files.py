@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from sqlalchemy import Connection, select
 
@@ -23,6 +25,35 @@ from gateway.costs.periods import month
 from gateway.costs.prices import PriceBook, read_prices
 from gateway.metering.ledger import Ledger
 from gateway.metering.schema import periods
+
+
+class TooLargeError(Exception):
+    """The file would exceed its limit."""
+
+
+class _Bounded(io.RawIOBase):
+    """A file that takes so many bytes and no more."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        # Mutable: bytes that may still come; once it was too few, what else comes is dropped, for a writer
+        # that is cleaned up writes what it still has.
+        self._left = limit
+        self._over = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = len(memoryview(data).cast("B"))
+        if self._over:
+            return size
+        self._left -= size
+        if self._left < 0:
+            self._over = True
+            raise TooLargeError
+        self._file.write(data)
+        return size
 
 
 class MissingPriceError(Exception):
@@ -52,13 +83,13 @@ class Order:
         return f"florin-{self.month}-{self.dataset}-{kind}.{'parquet' if self.as_parquet else 'csv'}"
 
 
-def export(ledger: Ledger, order: Order, path: Path) -> int:
+def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) -> int:
     """Fill the file `path`, which must be there: whoever removes it meanwhile wants it no more. Returns how
-    many rows it has. Raises MissingPriceError, ParquetMissingError, LedgerUnavailableError, and
-    FileNotFoundError."""
+    many rows it has. `most`: bytes. Raises MissingPriceError, ParquetMissingError, LedgerUnavailableError,
+    TooLargeError, and FileNotFoundError and other OSError."""
     with path.open("r+b") as file, ledger.read() as connection:
         file.truncate()
-        return write(connection, order, file)
+        return write(connection, order, cast("BinaryIO", _Bounded(file, most)))
 
 
 def write(connection: Connection, order: Order, file: BinaryIO) -> int:

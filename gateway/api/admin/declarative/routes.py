@@ -50,7 +50,7 @@ async def apply(
     """Bring the registry to what the document says. 200 also when some of it failed: `failed` counts, and
     each of `actions` has its `outcome`. With `accept: application/x-ndjson`: a line for each step on the way,
     {"step", "done", "total"}, and a last one with {"result"} or {"error"}."""
-    wanted = parse(body)
+    wanted = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
     made = await _plan(state, wanted, prune=prune, actor=actor)
     if agreed not in (None, made.digest):
         raise ConflictError("The registry has changed since this plan was made: look at the new one first.")
@@ -73,7 +73,9 @@ async def apply(
 
 async def _plan(state: State, wanted: Document, *, prune: bool, actor: str) -> Plan:
     asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
-    return plan(await _current(state), wanted, prune=prune, asking=asking, clock=now_micros())
+    return await asyncio.to_thread(
+        plan, await _current(state), wanted, prune=prune, asking=asking, clock=now_micros()
+    )
 
 
 async def _current(state: State) -> current.Current:

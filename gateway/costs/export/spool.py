@@ -1,0 +1,141 @@
+"""Files of exports while they are made and sent: how many, how large, and that none stays.
+
+They lie in FLORIN_EXPORT_DIR, beside the usage log only if that is the operator's choice. A file has lost its
+name before it is sent, so that nothing is left behind however the sending ends; a file that a killed worker was
+still writing is swept by a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from gateway.errors import FlorinError
+
+PREFIX: Final = "florin-export-"
+FILES: Final = 8
+"""At once: of a worker's tenants, and as many of its operators and analysts."""
+FILES_OF_TENANT: Final = 2
+FILES_OF_KEY: Final = 4
+"""An operator's or analyst's."""
+
+_LEFT_SECONDS: Final = 6 * 3600.0
+
+Make = Callable[[Path, int], Awaitable[int]]
+"""Fills the file with at most so many bytes. Returns how many rows it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    file: BinaryIO
+    size: int
+    rows: int
+
+
+@dataclass(slots=True)
+class _Share:
+    """What lies there of whom."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Half:
+    """Of tenants or of staff: neither takes the other's room, nor waits for the other."""
+
+    of_one: int
+    """Files."""
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Mutable: in all, and by owner.
+    share: _Share = field(default_factory=_Share)
+    owners: dict[str, _Share] = field(default_factory=dict)
+
+
+class Spool:
+    """One per worker."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder = folder
+        self._most = most_bytes
+        self._tenants = _Half(FILES_OF_TENANT)
+        self._staff = _Half(FILES_OF_KEY)
+
+    def __repr__(self) -> str:
+        halves = self._tenants.share, self._staff.share
+        return f"<Spool {sum(h.files for h in halves)} files, {sum(h.bytes for h in halves)} bytes>"
+
+    @asynccontextmanager
+    async def made(self, owner: str, make: Make, *, tenant: bool) -> AsyncGenerator[Made]:
+        """A file that `make` has filled, for as long as the block lasts. `owner`: a tenant, or a key of
+        staff. Raises FlorinError, and what `make` raises."""
+        half = self._tenants if tenant else self._staff
+        shares = half.share, half.owners.get(owner) or _Share()
+        for share, most, own in zip(shares, (FILES, half.of_one), (False, True), strict=True):
+            if share.files >= most:
+                raise _too_many(most, own=own)
+        half.owners[owner] = shares[1]
+        size = 0
+        for share in shares:
+            share.files += 1
+        try:
+            async with half.making:  # one at a time: each may take what the others have left
+                room = self._most // 2 - shares[0].bytes
+                if tenant:
+                    room = min(room, self._most // 4 - shares[1].bytes)
+                file, rows = await self._fill(make, room)
+                size = os.fstat(file.fileno()).st_size
+                for share in shares:
+                    share.bytes += size
+            with file:
+                yield Made(file, size, rows)
+        finally:
+            for share in shares:
+                share.files -= 1
+                share.bytes -= size
+            if not shares[1].files:
+                half.owners.pop(owner, None)
+
+    async def _fill(self, make: Make, most: int) -> tuple[BinaryIO, int]:
+        """The file, open and already without a name."""
+        try:
+            handle, name = tempfile.mkstemp(prefix=PREFIX, dir=self.folder)
+        except OSError as error:
+            raise unwritable(error) from error
+        path, file = Path(name), os.fdopen(handle, "rb")
+        try:
+            return file, await make(path, most)
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            _remove(path)
+
+    def sweep(self) -> None:
+        """Remove what workers of this user that were killed have left."""
+        for path in self.folder.glob(f"{PREFIX}*"):
+            with suppress(OSError):
+                found = path.stat()
+                if found.st_uid == os.getuid() and found.st_mtime < time.time() - _LEFT_SECONDS:
+                    path.unlink()
+
+
+def unwritable(error: OSError) -> FlorinError:
+    return FlorinError(
+        "export_failed", f"The file of the export cannot be written: {error.strerror or error}."
+    )
+
+
+def _too_many(most: int, *, own: bool) -> FlorinError:
+    return FlorinError(
+        "too_many_reports" if own else "worker_full",
+        f"{most} exports {'of yours ' if own else ''}are being made or sent: read them to their ends first.",
+        retry_after=5,
+    )
