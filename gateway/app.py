@@ -48,6 +48,7 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
+from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from gateway.routing.router import Router
@@ -167,6 +168,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             upstream=upstream,
             meter=meter,
             metrics=metrics,
+            faults=EngineFaults(metrics.engine_fault),
             cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
         )
         engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))

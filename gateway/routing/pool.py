@@ -59,6 +59,10 @@ class Lease:
     heard: float | None = None
     """When its stream last said something; None while that would mean nothing."""
 
+    def begin(self) -> None:
+        """The answer begins to reach the client."""
+        self.begun = True
+
     def abandon(self) -> None:
         """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
         if not self.abandoned and self.task is not None:
