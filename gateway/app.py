@@ -122,7 +122,14 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         stack.push_async_callback(follower.close)
 
         changed = _changed(follower)
-        pool = Pool(catalog, residency, store, worker=worker, idle_timeout=settings.engine_idle_timeout)
+        pool = Pool(
+            catalog,
+            residency,
+            store,
+            worker=worker,
+            idle_timeout=settings.engine_idle_timeout,
+            slow_start=settings.slow_start,
+        )
         control = EngineControl(
             control_session,
             timeout=settings.load_timeout,

@@ -24,8 +24,8 @@ class FaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
-    """The delays and `split`, `merge` apply to every generation request; `status`, `stop_at`, `abort`, `rubbish`
-    and `usage` to the next `times` ones (-1: all), of those that `only` and `marker` leave."""
+    """The delays and `split`, `merge` apply to every generation request; `status`, `stop_at`, `abort`,
+    `rubbish` and `usage` to the next `times` ones (-1: all) of those that `only` and `marker` leave."""
 
     first_byte_delay: float = 0.0
     """Seconds from the request to its first byte."""
@@ -51,7 +51,7 @@ class Faults:
     """Answer as a draining engine does: HTTP 200, no text, finish reason `abort`."""
 
     rubbish: str = ""
-    """Sent as it stands: as the body of a whole answer, as the payload of a stream's event number `events`."""
+    """Sent as it stands: as a whole answer's body, as the payload of a stream's event number `events`."""
     usage: str = ""
     """JSON that stands in place of every `usage` object."""
 
