@@ -22,6 +22,19 @@ EVICTION = 60.0
 """Somebody else's adapter must go, and will have to be loaded again."""
 WAIT_FOR_SLOT = 400.0
 """Every slot is in use: a request must end before the load can begin."""
+LEAST_SHARE = 0.1
+"""Of its usual requests, what an engine gets that has just come up."""
+
+
+def share_after(seconds: float, period: float) -> float:
+    """Slow start: which share of its usual requests an engine gets that came up so many seconds ago.
+
+    With nothing in flight it would otherwise be everybody's choice at once, with cold caches, before it has
+    compiled anything, and although it may be about to fail again. The share rises evenly over `period`
+    seconds, from LEAST_SHARE to 1."""
+    if period <= 0:
+        return 1.0
+    return min(1.0, max(LEAST_SHARE, seconds / period))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,21 @@ class Candidate:
     """Slots taken by other versions that must stay."""
     suspect: bool = False
     """What is loaded there answers wrongly."""
+    share: float = 1.0
+    """Above 0; below 1 while it starts slowly: see `share_after`."""
+
+    @property
+    def load(self) -> float:
+        """Requests in flight, as many as they would be if it had started long ago. One more counts at
+        1 / `share`: so an engine that starts slowly is still the choice when it is the only one, or when the
+        others have that much more to do."""
+        return (self.in_flight + 1) / self.share - 1
+
+    @property
+    def shown_load(self) -> str:
+        if self.share >= 1:
+            return f"{self.in_flight} in flight"
+        return f"{self.in_flight} in flight; slow start, at {self.share:.0%} of its share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +141,15 @@ def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
 
 def _cost_of_use(c: Candidate) -> tuple[float, str]:
     """All that an engine holds fits its slots, so only its load counts."""
-    return PER_REQUEST * c.in_flight, f"holds it; {c.in_flight} in flight"
+    return PER_REQUEST * c.load, f"holds it; {c.shown_load}"
 
 
 def _cost_of_load(c: Candidate) -> tuple[float, str]:
-    cost = PER_REQUEST * c.in_flight + NEW_ADAPTER * (c.active + 1) / c.slots
+    cost = PER_REQUEST * c.load + NEW_ADAPTER * (c.active + 1) / c.slots
     cost += LOAD * (1 + LOAD_STALL * c.in_flight)
     if c.assigned < c.slots:
-        return cost, f"load into a free slot; {c.in_flight} in flight"
+        return cost, f"load into a free slot; {c.shown_load}"
     cost += EVICTION
     if c.active < c.slots:
-        return cost, f"load in place of the least recently used; {c.in_flight} in flight"
-    return cost + WAIT_FOR_SLOT, f"every slot is in use; {c.in_flight} in flight"
+        return cost, f"load in place of the least recently used; {c.shown_load}"
+    return cost + WAIT_FOR_SLOT, f"every slot is in use; {c.shown_load}"

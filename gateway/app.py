@@ -52,6 +52,7 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
+from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from gateway.routing.router import Router
@@ -128,7 +129,14 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         stack.push_async_callback(follower.close)
 
         changed = _changed(follower)
-        pool = Pool(catalog, residency, store, worker=worker, idle_timeout=settings.engine_idle_timeout)
+        pool = Pool(
+            catalog,
+            residency,
+            store,
+            worker=worker,
+            idle_timeout=settings.engine_idle_timeout,
+            slow_start=settings.slow_start,
+        )
         control = EngineControl(
             control_session,
             timeout=settings.load_timeout,
@@ -178,6 +186,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             complexity=Complexity(
                 settings.max_body_values, settings.max_body_containers, depth=settings.max_body_containers
             ),  # of depth, orjson has limits of its own
+            faults=EngineFaults(metrics.engine_fault),
             cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
         )
         engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))

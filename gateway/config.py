@@ -172,6 +172,11 @@ class Settings(BaseSettings):
     probe_timeout: PositiveFloat = Field(
         2.0, description="Seconds that an engine may take to answer a probe."
     )
+    slow_start: NonNegativeFloat = Field(
+        10.0,
+        description="Seconds over which an engine that is new, came back, or failed several times in a row "
+        "is given its full share of the requests. 0: at once.",
+    )
     reload_interval: NonNegativeFloat = Field(
         0.1,
         description="Seconds between two loads that give a restarted engine its adapters back: each stalls "

@@ -29,6 +29,7 @@ from gateway.metering.estimate import prompt_tokens
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.metrics import Metrics
+from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.router import Journey, Router
@@ -53,6 +54,7 @@ class Lifecycle:
     metrics: Metrics
     bounds: Bounds
     complexity: Complexity
+    faults: EngineFaults
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
     _salts: dict[str, str] = field(default_factory=dict)
@@ -163,7 +165,7 @@ class Lifecycle:
             (b"x-florin-engine", engine.name.encode()),
         ]
         request_id = f"{exchange.request_id}-{journey.attempts}"
-        relay = Relay(exchange, call, target, lease, record)
+        relay = Relay(exchange, call, target, lease, record, self.faults)
         sent = False
         try:
             await record.logged()  # before the engine hears of it

@@ -111,7 +111,10 @@ class Gateway:
 async def running_gateway(
     state_dir: Path, redis_url: str, prefix: str, **settings: Any
 ) -> AsyncIterator[Gateway]:
-    defaults = {"placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0}
+    defaults = {
+        "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
+        "slow_start": 0.0,
+    }  # fmt: skip
     app = create_app(
         Settings(
             state_dir=state_dir,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from adapters.catalog import Catalog
 from adapters.errors import StoreUnavailableError
 from adapters.model import Engine, Version
-from adapters.placement import Candidate
+from adapters.placement import Candidate, share_after
 from adapters.residency import Residency
 from adapters.store import Store, Touch
 
@@ -28,6 +28,9 @@ LEASE_MS = 5_000
 RENEW_SECONDS = 1.5
 LOOK_SECONDS = 1.0
 STRIKES = 3
+STREAK = 3
+"""So many failed attempts in a row, and an engine starts slowly again, whatever its probes say: one that
+fails fast would otherwise have the least in flight, and draw all requests to itself."""
 HOPELESS_SECONDS = 30.0
 """A stream that hangs on a dead engine is ended after this."""
 
@@ -58,6 +61,10 @@ class Lease:
     ended: bool = False
     heard: float | None = None
     """When its stream last said something; None while that would mean nothing."""
+
+    def begin(self) -> None:
+        """The answer begins to reach the client."""
+        self.begun = True
 
     def abandon(self) -> None:
         """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
@@ -112,6 +119,12 @@ class EngineState:
     strikes: int = 0
     """Probes in a row that got no answer."""
     down_since: float | None = None
+    new: bool = False
+    """It came while this worker was running, and has not been seen up."""
+    slow_from: float | None = None
+    """When its slow start began; None: long ago."""
+    streak: int = 0
+    """Attempts in a row that failed on it."""
 
     @property
     def usable(self) -> bool:
@@ -131,6 +144,7 @@ class Pool:
         *,
         worker: str,
         idle_timeout: float = 600.0,
+        slow_start: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalog = catalog
@@ -138,6 +152,8 @@ class Pool:
         self._store = store
         self._worker = worker
         self._idle_timeout = idle_timeout
+        self._slow_start = slow_start
+        self._listed = False
         self._next_look = 0.0
         self._clock = clock
         self._states: dict[str, EngineState] = {}
@@ -156,16 +172,18 @@ class Pool:
             return None
         state = self._states.get(name)
         if state is None:
-            state = self._states[name] = EngineState(engine)
+            state = self._states[name] = EngineState(engine, new=self._listed)
         elif state.engine is not engine:
             if state.engine.url != engine.url:
-                state.healthy, state.suspect = None, False
+                state.healthy, state.suspect, state.new = None, False, True
             state.engine = engine
         return state
 
     def states(self) -> list[EngineState]:
         names = [*self._catalog.engines, *(n for n in self._states if n not in self._catalog.engines)]
-        return [s for n in names if (s := self.state(n))]
+        states = [s for n in names if (s := self.state(n))]
+        self._listed = True  # whatever comes later is new, and not just new to this worker
+        return states
 
     def process(self, engine: Engine) -> str:
         """What tells an engine's process from the one before, as far as this worker knows."""
@@ -221,7 +239,16 @@ class Pool:
             draining=not engine.takes_requests,
             failed_before=engine.name in failed,
             pinned=sum(1 for held in taken if held != name and held in self._catalog.pins),
+            share=self._share(state),
         )
+
+    def _share(self, state: EngineState) -> float:
+        if state.slow_from is None:
+            return 1.0
+        share = share_after(self._clock() - state.slow_from, self._slow_start)
+        if share >= 1:
+            state.slow_from = None
+        return share
 
     # -- leases
 
@@ -296,8 +323,16 @@ class Pool:
     def mark_up(self, state: EngineState) -> None:
         if state.healthy is not True:
             log.info("engine %s is up", state.engine.name)
+            if state.healthy is False or state.new:
+                state.slow_from, state.new = self._clock(), False
         state.healthy, state.suspect, state.reason = True, False, ""
         state.strikes, state.down_since = 0, None
+
+    def failed(self, state: EngineState) -> None:
+        """An attempt failed there; an answer sets `streak` to 0 again."""
+        state.streak += 1
+        if state.streak >= STREAK:
+            state.slow_from = self._clock()
 
     def missed(self, state: EngineState, reason: str) -> None:
         """A probe got no answer in time. A busy engine may miss one: only several in a row mean death."""

@@ -1,4 +1,4 @@
-"""The engine's events on their way to the client: counted, renamed, stripped of what it must not show.
+"""The engine's events on their way to the client: checked, counted, renamed, stripped of what is not for it.
 
 Pure: bytes in, bytes out. Events may be split anywhere or arrive several at once.
 """
@@ -9,6 +9,9 @@ from typing import Any
 
 import orjson
 
+from gateway.metering.counts import MAX_TOKENS_PER_CHOICE, read_counts
+from gateway.routing.answers import MalformedError, check_choice
+
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
 
@@ -16,20 +19,22 @@ _LARGEST_EVENT = 16 * 1024 * 1024
 class StreamError(Exception):
     """The engine's stream is broken or reports an error. `error` is its error object, if it sent one."""
 
-    def __init__(self, message: str, error: dict[str, Any] | None = None) -> None:
+    def __init__(self, message: str, error: dict[str, Any] | None = None, *, malformed: bool = False) -> None:
         super().__init__(message)
         self.error = error or {}
+        self.malformed = malformed
+        """The engine reports nothing: what it sent is no event."""
 
     @property
     def status(self) -> int:
         code = self.error.get("code")
-        return code if isinstance(code, int) else 500
+        return code if type(code) is int else 500
 
 
 class Usage:
-    """Token counts of one attempt, cumulative, as last heard from the engine."""
+    """Token counts of one attempt, cumulative, as last heard from the engine and found sound."""
 
-    __slots__ = ("cached", "completion", "exact", "prompt", "reasoning")
+    __slots__ = ("cached", "completion", "exact", "prompt", "reasoning", "unsound")
 
     def __init__(self) -> None:
         self.prompt = 0
@@ -38,16 +43,19 @@ class Usage:
         self.reasoning = 0
         self.exact = False
         """These are the engine's final figures."""
+        self.unsound = False
+        """The engine has sent figures that nobody can have counted; they were passed over."""
 
-    def read(self, usage: dict[str, Any]) -> None:
-        self.prompt = usage.get("prompt_tokens") or 0
-        self.completion = usage.get("completion_tokens") or 0
-        details = usage.get("prompt_tokens_details")
-        if details:
-            self.cached = details.get("cached_tokens")
-        details = usage.get("completion_tokens_details")
-        if details:
-            self.reasoning = details.get("reasoning_tokens") or 0
+    def read(self, usage: object, *, prompts: int, choices: int) -> None:
+        """The closing counts. If they cannot be, or are below what was counted before, the counts stay as
+        they are and are not exact."""
+        counts = read_counts(usage, prompts=prompts, choices=choices)
+        if counts is None or counts.prompt < 1 or counts.completion < self.completion:
+            self.unsound = True
+            return
+        self.prompt, self.completion = counts.prompt, counts.completion
+        self.cached, self.reasoning = counts.cached, counts.reasoning
+        self.exact = True
 
 
 class StreamRewriter:
@@ -64,7 +72,12 @@ class StreamRewriter:
         self._include_usage = include_usage
         self._continuous = continuous_usage
         self._n = n
-        self._running = choices
+        self._choices = choices
+        self._ended: set[int] = set()
+        self._says = ""
+        self._said: type = dict
+        """Where a plain event says something, and of which type: `delta`, a dict, or `text`, a str; an empty
+        name until one has been looked at."""
         self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
         self._rest = b""
         self.usage = Usage()
@@ -81,70 +94,138 @@ class StreamRewriter:
         """What the client gets for `data`; empty when no event is complete. Raises StreamError."""
         if self._rest:
             data = self._rest + data
-        *events, self._rest = data.split(b"\n\n")
+        events = data.split(b"\n\n")
+        self._rest = events.pop()
         if len(self._rest) > _LARGEST_EVENT:
-            raise StreamError("the engine sent an event without end")
-        if len(events) == 1:
-            return self._event(events[0])
-        return b"".join([self._event(event) for event in events])
+            raise StreamError("the engine sent an event without end", malformed=True)
+        try:
+            if len(events) == 1:
+                return self._event(events[0])
+            return b"".join([self._event(event) for event in events])
+        except MalformedError as error:
+            raise StreamError(str(error), malformed=True) from None
 
     def _event(self, event: bytes) -> bytes:
         if not event.startswith(b"data: "):
             return b""  # comments and keep-alives
         payload = event[6:]
         if payload == _DONE:
-            self.done = self.closing = True
-            return b"data: [DONE]\n\n"
+            return self._end()
         try:
             chunk = orjson.loads(payload)
             choices = chunk["choices"]
         except orjson.JSONDecodeError as error:
-            raise StreamError(f"the engine sent an event that is not JSON: {error}") from None
+            raise MalformedError(f"the engine sent an event that is not JSON: {error}") from None
         except (KeyError, TypeError):
-            reported = chunk.get("error") if type(chunk) is dict else None
-            raise StreamError(
-                "the engine reported an error", reported if type(reported) is dict else None
-            ) from None
+            raise _reported(chunk) from None
         usage = chunk.get("usage")
-        if usage:
-            self._count(usage, choices)
         if choices:
-            reason = choices[0].get("finish_reason")
-            if reason:
-                self._running -= 1
-                self.closing = self._running <= 0
-                self.aborted = self.aborted or reason == "abort"
-            self.has_content = self.has_content or _says_something(choices[0])
+            self._tokens(choices, usage)
             if not self._continuous:
                 if self._include_usage:
                     chunk["usage"] = None
                 elif usage is not None:
                     del chunk["usage"]
-        else:
-            self.closing = True
-            if not self._include_usage:
-                return b""
+        elif not self._close(choices, usage):
+            return b""
         chunk["model"] = self._model
-        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+        try:
+            return b"data: " + orjson.dumps(chunk) + b"\n\n"
+        except orjson.JSONEncodeError as error:
+            raise MalformedError(f"an event cannot be passed on: {error}") from None
 
-    def _count(self, usage: dict[str, Any], choices: list[dict[str, Any]]) -> None:
-        if not choices:
-            self.usage.read(usage)
-            self.usage.exact = True
-        elif self._per_choice is None:
-            self.usage.prompt = usage["prompt_tokens"]
-            self.usage.completion = usage["completion_tokens"]
-        else:
-            prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-            self._per_choice[choices[0]["index"]] = (prompt, completion)
-            prompts = {index // self._n: p for index, (p, _) in self._per_choice.items()}
-            self.usage.prompt = sum(prompts.values())
-            self.usage.completion = sum(c for _, c in self._per_choice.values())
+    def _close(self, choices: Any, usage: Any) -> bool:
+        """An event without choices brings the closing counts. Whether the client asked for it."""
+        if type(choices) is not list:
+            raise MalformedError("an event's choices are not a list")
+        if usage is not None:
+            self.usage.read(usage, prompts=self._choices // self._n, choices=self._choices)
+        self.closing = True
+        return self._include_usage
+
+    def _tokens(self, choices: Any, usage: Any) -> None:
+        """What an event with choices means. Raises MalformedError.
+
+        Nearly every event is one token in the middle of an answer: it passes by the first condition."""
+        try:
+            choice = choices[0]
+            plain = (
+                len(choices) == 1
+                and type(choice[self._says]) is self._said
+                and choice["finish_reason"] is None
+                and type(index := choice["index"]) is int
+                and 0 <= index < self._choices
+            )
+        except (KeyError, TypeError):
+            plain = False
+        if not plain:
+            if type(choices) is not list:
+                raise MalformedError("an event's choices are not a list")
+            for each in choices:
+                self._say(each)
+        if usage is not None and not self._count(usage, choices[0]["index"]):
+            self.usage.unsound = True
+
+    def _say(self, choice: Any) -> None:
+        """One choice's part of an event, with all that it may be. Raises MalformedError."""
+        check_choice(choice, self._choices)
+        self._says, said = ("delta", choice["delta"]) if "delta" in choice else ("text", choice.get("text"))
+        self._said = type(said)
+        if self._said is not (dict if self._says == "delta" else str):
+            raise MalformedError("a choice says nothing")
+        reason = choice.get("finish_reason")
+        if reason:
+            self._ended.add(choice["index"])
+            self.closing = len(self._ended) >= self._choices
+            self.aborted = self.aborted or reason == "abort"
+        if not self.has_content:
+            self.has_content = bool(reason) or _says_something(said)
+            if not self.has_content:
+                self._says = ""  # look at the next one as closely
+
+    def _end(self) -> bytes:
+        """[DONE] is believed when every choice has ended or been counted: otherwise a part of an answer
+        would pass for all of it."""
+        if not self.closing:
+            raise MalformedError("the engine ended its stream before its answer")
+        self.done = True
+        return b"data: [DONE]\n\n"
+
+    def _count(self, usage: Any, index: int) -> bool:
+        """A choice's running counts; False if they cannot be. Read by hand, because this happens for every
+        token."""
+        try:
+            prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
+        except (KeyError, TypeError):
+            return False
+        if type(prompt) is not int or type(completion) is not int or not 0 < prompt <= MAX_TOKENS_PER_CHOICE:
+            return False
+        kept, per_choice = self.usage, self._per_choice
+        if per_choice is None:
+            if not kept.completion <= completion <= MAX_TOKENS_PER_CHOICE:
+                return False
+            kept.prompt, kept.completion = prompt, completion
+            return True
+        old_prompt, old = per_choice.get(index, (0, 0))
+        if not old <= completion <= MAX_TOKENS_PER_CHOICE:
+            return False
+        per_choice[index] = (prompt, completion)
+        kept.completion += completion - old
+        if prompt != old_prompt:
+            kept.prompt = sum({i // self._n: p for i, (p, _) in per_choice.items()}.values())
+        return True
 
 
-def _says_something(choice: dict[str, Any]) -> bool:
+def _reported(chunk: Any) -> Exception:
+    """An event without choices: the engine's error, or nothing that has a meaning."""
+    error = chunk.get("error") if type(chunk) is dict else None
+    if type(error) is dict:
+        return StreamError("the engine reported an error", error)
+    return MalformedError("an event has neither choices nor an error")
+
+
+def _says_something(delta: Any) -> bool:
     """More than the role with which every chat begins: until then the engine may fail unseen."""
-    delta = choice.get("delta")
-    if type(delta) is not dict or choice.get("finish_reason"):
+    if type(delta) is not dict:
         return True
     return any(value for name, value in delta.items() if name != "role")

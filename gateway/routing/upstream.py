@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from adapters.catalog import Target
 from adapters.model import Engine
 from gateway.errors import FlorinError
+from gateway.routing.answers import message_of, read_error
 
 _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
@@ -34,7 +34,8 @@ class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
     ) -> None:
         super().__init__(words)
         self.reason = reason
-        """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `unknown_model`, `aborted`, `down`."""
+        """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `unknown_model`, `aborted`, `down`,
+        `malformed`."""
         self.suspect = suspect
         """The engine itself is in doubt."""
         self.unknown_model = unknown_model
@@ -100,8 +101,8 @@ async def read_whole(response: aiohttp.ClientResponse) -> bytes:
 async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exception:
     """What an answer other than 200 means for the request."""
     status, body = response.status, await read_whole(response)
-    error = _error_of(body)
-    message = str(error.get("message") or f"status {status}")
+    error = read_error(body)
+    message = message_of(error, f"status {status}")
     if status == 404 and error.get("param") in {"model", None}:
         return GoElsewhere("unknown_model", message, unknown_model=True, counts=False)
     if status in _BUSY:
@@ -114,22 +115,12 @@ def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError |
     the client's."""
     if status not in _CLIENT_ERRORS:
         return None
-    message = str(error.get("message") or "The engine refused the request.")
-    message = message.replace(target.engine_name, target.label)
+    message = message_of(error, "The engine refused the request.").replace(target.engine_name, target.label)
     param = error.get("param")
     # 401 and 403 would be between Florin and its engine, never the client's doing.
     return FlorinError(
         "request_refused",
         message,
-        param=param.removeprefix("body.") if isinstance(param, str) else None,
+        param=param[:200].removeprefix("body.") if type(param) is str else None,
         status=status if status in {400, 413, 422} else 400,
     )
-
-
-def _error_of(body: bytes) -> dict[str, Any]:
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    error = answer.get("error", answer) if isinstance(answer, dict) else None
-    return error if isinstance(error, dict) else {}

@@ -174,6 +174,14 @@ def _counts(prompt: int, completion: int) -> str:
     return f'"prompt_tokens":{prompt},"total_tokens":{prompt + completion},"completion_tokens":{completion}'
 
 
+def with_usage(answer: bytes, usage: str) -> bytes:
+    """The same with another `usage`, if it has one: JSON, or nothing to change nothing."""
+    fields = orjson.loads(answer)
+    if not usage or "usage" not in fields:
+        return answer
+    return orjson.dumps(fields | {"usage": orjson.Fragment(usage)})
+
+
 def _quote(value: str) -> str:
     return orjson.dumps(value).decode()
 

@@ -164,7 +164,7 @@ class MockEngine:
             asked,
             call,
             faults=self.faults,
-            struck=self.faults.strikes(asked.model),
+            struck=self.faults.strikes(asked.model, asked.prompt),
             cached=state.begin(asked),
             request_id=("chatcmpl-" if chat else "cmpl-") + (headers.get("x-request-id") or uuid.uuid4().hex),
             on_end=self._ended,

@@ -24,8 +24,8 @@ class FaultError(ValueError):
 
 @dataclass(slots=True)
 class Faults:
-    """The delays and `split`, `merge` apply to every generation request; `status`, `stop_at` and `abort` to
-    the next `times` ones (-1: all), or to those of one model when `only` names it."""
+    """The delays and `split`, `merge` apply to every generation request; `status`, `stop_at`, `abort`,
+    `rubbish` and `usage` to the next `times` ones (-1: all) of those that `only` and `marker` leave."""
 
     first_byte_delay: float = 0.0
     """Seconds from the request to its first byte."""
@@ -39,6 +39,8 @@ class Faults:
     times: int = -1
     only: str = ""
     """Engine-side model name; empty: every model."""
+    marker: str = ""
+    """Text that the prompt must hold; empty: every prompt."""
     status: int = 0
     """Answer with this HTTP status and an error object, without generating."""
     stop_at: Literal["", "headers", "first_event", "events"] = ""
@@ -47,6 +49,11 @@ class Faults:
     """For stop_at `events`: how many go out before. Not streamed: the same as `first_event`."""
     abort: bool = False
     """Answer as a draining engine does: HTTP 200, no text, finish reason `abort`."""
+
+    rubbish: str = ""
+    """Sent as it stands: as a whole answer's body, as the payload of a stream's event number `events`."""
+    usage: str = ""
+    """JSON that stands in place of every `usage` object."""
 
     load_delay: float = 0.0
     load_status: int = 0
@@ -83,11 +90,11 @@ class Faults:
     def reset(self) -> None:
         self.update(asdict(Faults()))
 
-    def strikes(self, model: str) -> bool:
-        """Does the next request fall to `status`, `stop_at` or `abort`? Counts it if so."""
-        if not (self.status or self.stop_at or self.abort) or self.times == 0:
+    def strikes(self, model: str, prompt: str = "") -> bool:
+        """Does a fault that strikes single requests strike the next one? Counts it if so."""
+        if not (self.status or self.stop_at or self.abort or self.rubbish or self.usage) or self.times == 0:
             return False
-        if self.only and self.only != model:
+        if (self.only and self.only != model) or self.marker not in prompt:
             return False
         if self.times > 0:
             self.times -= 1

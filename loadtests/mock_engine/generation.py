@@ -124,12 +124,26 @@ class Generation:
         else:
             details = self._connection.engine.state.spec.prompt_details
             body = answers.whole(self._asked, self._request_id, self._cached, details=details)
+            if fault:
+                body = fault.rubbish.encode() or answers.with_usage(body, fault.usage)
             self._call.sent = self._asked.tokens * self._asked.choices
             self._whole(200, body)
 
     def _make_events(self) -> Iterator[bytes]:
         details = self._connection.engine.state.spec.prompt_details
-        return answers.events(self._asked, self._request_id, self._cached, details=details)
+        events = answers.events(self._asked, self._request_id, self._cached, details=details)
+        fault = self._fault
+        return self._spoilt(events, fault) if fault and (fault.rubbish or fault.usage) else events
+
+    @staticmethod
+    def _spoilt(events: Iterator[bytes], fault: Faults) -> Iterator[bytes]:
+        for number, event in enumerate(events):
+            if fault.rubbish and number == fault.events:
+                yield b"data: " + fault.rubbish.encode() + b"\n\n"
+            elif event is DONE:
+                yield event
+            else:
+                yield b"data: " + answers.with_usage(event[6:-2], fault.usage) + b"\n\n"
 
     def _whole(self, status: int, body: bytes) -> None:
         self._end("finished" if status == 200 else f"status {status}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.placement import Candidate, decide
+from adapters.placement import LEAST_SHARE, Candidate, decide, share_after
 
 IDLE = Candidate(
     engine="a", in_flight=0, slots=2, max_rank=16, active=0, is_active=False, assigned=0, holds=False
@@ -47,6 +47,56 @@ def test_the_choice(candidates, expected, load):
     assert (decision.engine, decision.load) == (expected, load)
     assert [s.engine for s in decision.scores] == [c.engine for c in candidates]
     assert all(s.reason for s in decision.scores)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "period", "share"),
+    [
+        (0, 10, LEAST_SHARE),
+        (0.5, 10, LEAST_SHARE),
+        (5, 10, 0.5),
+        (10, 10, 1),
+        (99, 10, 1),
+        (0, 0, 1),
+        (-1, 10, LEAST_SHARE),
+    ],
+)
+def test_the_share_of_a_slow_start(seconds, period, share):
+    assert share_after(seconds, period) == share
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        pytest.param([at("a", share=0.1), at("b", in_flight=8)], "b", id="an empty one that has just come up waits"),
+        pytest.param([at("a", share=0.1), at("b", in_flight=10)], "a", id="until the others have ten times as much"),
+        pytest.param([at("a", share=0.5, in_flight=4), at("b", in_flight=8)], "b", id="half its share, half the load"),
+        pytest.param([at("a", share=0.1, in_flight=500)], "a", id="never starved when it is the only one"),
+        pytest.param([at("a", share=0.1, in_flight=500), at("b", healthy=False)], "a", id="nor when the others are down"),
+        pytest.param([at("a", share=0.2), at("b", share=0.1)], "a", id="all new: the oldest first"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("rank", [8, None], ids=["adapter", "base"])
+def test_slow_start(candidates, expected, rank):
+    decision = decide([replace(c, holds=True) for c in candidates], rank=rank)
+    assert decision.engine == expected
+    if expected == "a":
+        assert "slow start" in decision.scores[0].reason
+
+
+def test_a_slow_start_moves_no_adapter_from_where_it_is():
+    decision = decide([at("a", holds=True, share=0.1, in_flight=50), at("b")], rank=8)
+    assert (decision.engine, decision.load) == ("a", False)
+
+
+def test_requests_flow_in_as_the_share_rises():
+    """Two engines with endless work: what is in flight is divided as the shares are."""
+    for share in (0.1, 0.25, 0.5, 1.0):
+        load = {"a": 0, "b": 0}
+        for _ in range(110):
+            pair = [at(n, holds=True, in_flight=load[n], share=share if n == "a" else 1.0) for n in load]
+            load[decide(pair, rank=8).engine] += 1
+        assert load["a"] / load["b"] == pytest.approx(share, abs=0.03)
 
 
 def test_every_engine_holds_the_base_model():

@@ -69,7 +69,12 @@ class Played:
             begun=begun, heard=None, clock=lambda: 0.0, doubt=say,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
-        self.relay = Relay(exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record)
+        lease.begin = lambda: setattr(lease, "begun", True)
+        self.faults = []
+        faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))
+        self.relay = Relay(
+            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults
+        )
         self.response = SimpleNamespace(content=Content(pieces), read=read)
 
     def seen_before_logged(self):
@@ -117,7 +122,8 @@ async def test_with_several_choices_all_but_the_last_end_pass():
 
 
 async def test_a_whole_answer_goes_out_when_its_record_is_in_the_log():
-    answer = {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+    choice = {"index": 0, "message": {"content": "Hey"}, "finish_reason": "stop"}
+    answer = {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
     played = Played([], body=orjson.dumps(answer))
     await played.relay.answer(played.response)
     assert [s if isinstance(s, str) else s[0] for s in played.story] == [Outcome.OK, "logged", "answer"]

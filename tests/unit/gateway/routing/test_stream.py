@@ -122,8 +122,13 @@ def test_it_closes_when_the_last_choice_has_ended():
     assert (r.closing, r.done) == (True, False)
 
 
-@pytest.mark.parametrize("last", [FINAL, b"data: [DONE]\n\n"])
-def test_closing_counts_and_done_close_it_too(last):
+def test_closing_counts_close_it_too():
     r = rewriter()
-    r.feed(token("a", 1) + last)
+    r.feed(token("a", 1) + FINAL)
     assert r.closing
+
+
+def test_an_end_before_the_answer_has_ended_is_malformed():
+    with pytest.raises(StreamError) as caught:
+        rewriter().feed(token("a", 1) + b"data: [DONE]\n\n")
+    assert caught.value.malformed

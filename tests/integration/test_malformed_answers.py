@@ -1,0 +1,109 @@
+"""Engines that answer what cannot be, over real sockets: another engine, or a clear end; never a 500."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import orjson
+import pytest
+
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import voice
+from tests.integration.test_routing import ask, stream
+
+RUBBISH = {
+    "usage is a list": '{"choices": [], "usage": [1, 2]}',
+    "choices hold null": '{"choices": [null]}',
+    "choices are an object": '{"choices": {}}',
+    "no index": '{"choices": [{"delta": {"content": "x"}, "message": {}, "finish_reason": null}]}',
+    "an index out of range": '{"choices": [{"index": 7, "delta": {}, "message": {}, "finish_reason": null}]}',
+    "a finish reason of a wrong type": '{"choices": [{"index": 0, "delta": {}, "message": {}, "finish_reason": {}}]}',
+    "a list": "[1, 2]",
+    "null": "null",
+    "not JSON": "\u0000\u0001",
+    "nested too deeply": '{"choices": [{"index": 0, "delta": {}, "message": {}}], "x": '
+    + "[" * 300
+    + "]" * 300
+    + "}",
+    "an early end": "[DONE]",
+}
+SOUND_IN_A_STREAM = {"usage is a list"}
+
+
+async def quiet(town: Town) -> None:
+    """No lease and no record is left open."""
+    async with asyncio.timeout(5):
+        while any(state.leases or state.in_flight for state in town.gateway.state.pool.states()):
+            await asyncio.sleep(0.01)
+
+
+async def outcomes(town: Town) -> list[str]:
+    return sorted(record.outcome for record in await town.gateway.usage("acme"))
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH)
+async def test_a_malformed_answer_goes_elsewhere(town: Town, rubbish: str):
+    await ask(town, "acme")
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    holder.faults.update({"rubbish": rubbish, "times": 1})
+    assert voice(town, "acme/support") in await ask(town, "acme")
+    await quiet(town)
+    assert await outcomes(town) == ["failover", "ok", "ok"]
+    assert b'florin_failovers_total{reason="malformed"} 1.0' in town.gateway.state.metrics.render()
+
+
+@pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
+async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(town: Town, name: str):
+    await ask(town, "acme")
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    holder.faults.update({"rubbish": RUBBISH[name], "events": 0, "times": 1})
+    assert voice(town, "acme/support") in await stream(town, "acme")
+    await quiet(town)
+    assert await outcomes(town) == ["failover", "ok", "ok"]
+
+
+@pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
+async def test_a_malformed_event_in_the_middle_interrupts_the_stream(town: Town, name: str):
+    await ask(town, "acme")
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    holder.faults.update({"rubbish": RUBBISH[name], "events": 3, "event_delay": 0.02, "times": 1})
+    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+        await stream(town, "acme")
+    await quiet(town)
+    assert await outcomes(town) == ["engine_error", "ok"]
+    assert voice(town, "acme/support") in await stream(town, "acme")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "usage",
+    ["[1, 2]", '"7"', '{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', '{"completion_tokens": 9e18}', "{}"],
+)
+async def test_impossible_counts_punish_no_customer_and_bill_none(town: Town, usage: str, streamed: bool):
+    for engine in town.engines:
+        engine.faults.update({"usage": usage})
+    assert voice(town, "acme/support") in await (stream if streamed else ask)(town, "acme")
+    await quiet(town)
+    (record,) = await town.gateway.usage("acme")
+    assert (record.outcome, record.usage_source, record.completion_tokens) == ("ok", "estimated", 0)
+    assert not await town.gateway.usage("bolt")
+    assert b'kind="usage"} 1.0' in town.gateway.state.metrics.render()
+
+
+async def test_more_choices_than_were_asked_for_are_none(town: Town):
+    await ask(town, "acme")
+    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    many = [{"index": i, "message": {"content": "x"}, "finish_reason": "stop"} for i in range(100_000)]
+    holder.faults.update({"rubbish": orjson.dumps({"choices": many}).decode(), "times": 1})
+    assert voice(town, "acme/support") in await ask(town, "acme")
+
+
+async def test_a_fleet_that_only_talks_rubbish_is_a_clear_502(town: Town):
+    for engine in town.engines:
+        engine.faults.update({"rubbish": '{"choices": [null]}'})
+    with pytest.raises(openai.InternalServerError) as caught:
+        await ask(town, "acme")
+    assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
+    await quiet(town)
+    assert sum(call.outcome == "finished" for call in town.calls()) == 3

@@ -1,0 +1,100 @@
+"""What the pool makes of probes and attempts: slow start."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapters.catalog import Catalog
+from adapters.memory_store import MemoryStore
+from adapters.model import Engine
+from adapters.placement import LEAST_SHARE
+from adapters.residency import Residency
+from gateway.routing.pool import STREAK, Pool
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pool(clock: Clock) -> Pool:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.engines[name] = engine(name)
+    return Pool(catalog, Residency(), MemoryStore(), worker="w", slow_start=10.0, clock=clock)
+
+
+def engine(name: str, url: str = "http://127.0.0.1:1") -> Engine:
+    return Engine(name=name, url=url, base_model="base", gpu_type="h100", slots=2, max_rank=8)
+
+
+def share(pool: Pool, name: str) -> float:
+    (found,) = [c for c in pool.fleet("base", None, set()) if c.engine == name]
+    return found.share
+
+
+def test_what_a_new_worker_finds_is_not_new(pool: Pool):
+    for state in pool.states():
+        pool.mark_up(state)
+    assert share(pool, "a") == 1
+
+
+def test_an_engine_that_comes_back_starts_slowly(pool: Pool, clock: Clock):
+    state, _ = pool.states()
+    pool.mark_up(state)
+    pool.mark_down(state, "gone")
+    pool.mark_up(state)
+    assert (share(pool, "a"), share(pool, "b")) == (LEAST_SHARE, 1)
+    clock.now += 5
+    pool.mark_up(state)  # as every probe says
+    assert share(pool, "a") == 0.5
+    clock.now += 5
+    assert (share(pool, "a"), state.slow_from) == (1, None)
+
+
+def test_a_new_engine_starts_slowly_when_it_is_up(pool: Pool, clock: Clock):
+    pool.states()
+    pool._catalog.engines["c"] = engine("c")
+    state = pool.state("c")
+    clock.now += 60  # loading its model
+    pool.mark_up(state)
+    assert share(pool, "c") == LEAST_SHARE
+
+
+def test_another_address_is_another_engine(pool: Pool):
+    state, _ = pool.states()
+    pool.mark_up(state)
+    pool._catalog.engines["a"] = engine("a", "http://127.0.0.1:2")
+    pool.mark_up(pool.state("a"))
+    assert share(pool, "a") == LEAST_SHARE
+
+
+def test_a_suspicion_that_a_probe_clears_is_no_new_start(pool: Pool):
+    state, _ = pool.states()
+    pool.mark_up(state)
+    state.suspect = True
+    pool.mark_up(state)
+    assert share(pool, "a") == 1
+
+
+def test_one_that_keeps_failing_starts_slowly_though_its_probes_pass(pool: Pool, clock: Clock):
+    state, _ = pool.states()
+    pool.mark_up(state)
+    for _ in range(STREAK - 1):
+        pool.failed(state)
+    assert share(pool, "a") == 1
+    pool.failed(state)
+    pool.mark_up(state)
+    assert share(pool, "a") == LEAST_SHARE
+    clock.now += 9
+    pool.failed(state)
+    assert share(pool, "a") == LEAST_SHARE
