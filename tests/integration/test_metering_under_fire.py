@@ -22,6 +22,7 @@ from loadtests.mock_engine import MockEngine
 from tests.integration.test_outages import Served
 
 CLIENTS = 12
+ENDS_A_ROUND = 30
 TROUBLE = (openai.OpenAIError, httpx.HTTPError)
 
 
@@ -54,6 +55,13 @@ class Crowd:
     async def close(self) -> None:
         await self.http.aclose()
         await self.client.close()
+
+    async def more_finished(self, number: int) -> None:
+        """However slow the machine is: a blow to clients that have seen nothing yet shows nothing."""
+        goal = len(self.finished) + number
+        async with asyncio.timeout(60):
+            while len(self.finished) < goal:
+                await asyncio.sleep(0.01)
 
     async def ask_on(self) -> None:
         ways: list[Callable[[], Any]] = [self.whole, self.streamed, self.raw_stream, self.several, self.abort]
@@ -153,6 +161,7 @@ async def fire(crowd: Crowd, mock: MockEngine, rounds: int, strike: Callable[[],
     try:
         for _ in range(rounds):
             await asyncio.sleep(crowd.random.uniform(0.4, 0.8))
+            await crowd.more_finished(ENDS_A_ROUND)
             how = crowd.random.choice(["reset", "error_event", "close"])
             mock.faults.update({"stop_at": "events", "stop_how": how, "events": 4, "times": 2})
             crowd.strike = strike

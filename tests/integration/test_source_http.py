@@ -54,7 +54,7 @@ def no_netrc(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fetch(tmp_path):
-    return fetcher(tmp_path, OPTIONS, server_threads="_serve")
+    return fetcher(tmp_path, OPTIONS)
 
 
 def test_an_archive(server, fetch, files):

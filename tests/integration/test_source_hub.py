@@ -99,7 +99,7 @@ def hub(files, monkeypatch, tmp_path):
 
 @pytest.fixture
 def fetch(tmp_path):
-    return fetcher(tmp_path, OPTIONS, server_threads="_serve")
+    return fetcher(tmp_path, OPTIONS)
 
 
 @pytest.mark.parametrize("revision", ["", "@main", "@v1", f"@{COMMIT}", "@refs/pr/1", "@refs%2Fpr%2F1"])

@@ -77,7 +77,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def fetch(tmp_path):
-    return fetcher(tmp_path, OPTIONS, server_threads="process_request")
+    return fetcher(tmp_path, OPTIONS)
 
 
 @pytest.mark.parametrize("prefix", ["adapters/support/v1/", "adapters/ü b+c%20/", ""])

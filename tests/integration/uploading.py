@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import os
+import select
+import socket
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -48,15 +50,18 @@ def path_of(adapter: str = "acme/support", **more: str) -> str:
 
 @dataclass
 class Wire:
-    """One connection to a gateway on which a test writes what it likes."""
+    """One connection to a gateway on which a test writes what it likes. A bare socket: when a write fails,
+    asyncio's streams throw away the answer that has already come."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    socket: socket.socket
+    _read: bytes = b""
 
     @classmethod
     async def to(cls, url: str) -> Wire:
         parts = urlsplit(url)
-        return cls(*await asyncio.open_connection(parts.hostname, parts.port))
+        connected = socket.create_connection((parts.hostname, parts.port))
+        connected.setblocking(False)
+        return cls(connected)
 
     async def begin(self, length: int | None, *, path: str | None = None, **headers: str) -> None:
         """The head of an upload; `length` None: chunked."""
@@ -68,19 +73,42 @@ class Wire:
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self.writer.write(f"POST {path or path_of()} HTTP/1.1\r\n{head}\r\n".encode())
-        await self.writer.drain()
+        await self.send(f"POST {path or path_of()} HTTP/1.1\r\n{head}\r\n".encode())
 
     async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
+        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+
+    @property
+    def answered(self) -> bool:
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    async def _more(self) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self.socket, 65536)
+
+    async def rest(self) -> bytes:
+        """Until the gateway closes."""
+        while data := await self._more():
+            self._read += data
+        rest, self._read = self._read, b""
+        return rest
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """Status, headers, body: until the gateway closes, or the announced length is there."""
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        while b"\r\n\r\n" not in self._read:
+            data = await self._more()
+            assert data, "the gateway hung up without an answer"
+            self._read += data
+        first, _, self._read = self._read.partition(b"\r\n\r\n")
+        head = first.decode().split("\r\n")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
-        length = headers.get("content-length")
-        body = await (self.reader.read() if length is None else self.reader.readexactly(int(length)))
+        if "content-length" not in headers:
+            return int(head[0].split()[1]), headers, await self.rest()
+        length = int(headers["content-length"])
+        while len(self._read) < length:
+            data = await self._more()
+            assert data, "the gateway hung up in the middle of its answer"
+            self._read += data
+        body, self._read = self._read[:length], self._read[length:]
         return int(head[0].split()[1]), headers, body
 
     async def refusal(self) -> tuple[int, str]:
@@ -89,7 +117,7 @@ class Wire:
         return status, json.loads(body)["error"]["code"]
 
     async def close(self) -> None:
-        self.writer.close()
+        self.socket.close()
 
 
 def staged(artifacts: Path) -> list[Path]:
