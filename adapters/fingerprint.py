@@ -64,6 +64,9 @@ MOST_UNLIKE = 0.5
 FARTHEST = 20.0
 """Answers that cannot be compared at all, and the most that one logprob counts."""
 
+MOST_TOKENS = 100_000
+"""Of a probe, which asks for a few dozen."""
+
 _BETWEEN = " ⏎ "
 
 
@@ -115,13 +118,21 @@ def parse(body: Any) -> Answer:
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
     logprobs = [lp for choice in choices for lp in _first(choice["logprobs"]["top_logprobs"])]
     usage = body["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return Answer(
         tuple(str(choice["text"]) for choice in choices),
         tuple(logprobs),
-        int(usage["prompt_tokens"]),
-        (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        int(usage["completion_tokens"]),
+        _count(usage["prompt_tokens"]),
+        None if cached is None else _count(cached),
+        _count(usage["completion_tokens"]),
     )
+
+
+def _count(value: object) -> int:
+    """Tokens that a probe can have cost."""
+    if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{str(value)[:40]} is no count of tokens")
+    return value
 
 
 def _first(steps: Sequence[Mapping[str, float]]) -> list[float]:
