@@ -68,6 +68,7 @@ MOST_UNLIKE = 0.5
 FARTHEST = 20.0
 """Answers that cannot be compared at all, and the most that one logprob counts."""
 
+
 _BETWEEN = " ⏎ "
 
 
@@ -119,10 +120,8 @@ def parse(body: Any) -> Answer:
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
     logprobs = [lp for choice in choices for lp in _first(choice["logprobs"]["top_logprobs"])]
     usage = body["usage"]
-    prompt, cached = (
-        _tokens(usage["prompt_tokens"]),
-        (usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-    )
+    prompt = _tokens(usage["prompt_tokens"])
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return Answer(
         tuple(_text(choice["text"]) for choice in choices),
         tuple(logprobs),

@@ -34,10 +34,10 @@ from sqlalchemy import (
 from gateway.costs.periods import iso, month
 from gateway.costs.pool_hours import AT, PLACE, Computed, Terms, at, compute
 from gateway.costs.posting import BY_BOOK, FIGURES, Figures, Key, Price, corrections
-from gateway.costs.set_aside import forget_set_aside, put_set_aside
+from gateway.costs.set_aside import forget_set_aside, hour_text, put_set_aside
 from gateway.costs.soundness import UnsoundError
-from gateway.metering.database import is_definite
-from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.database import REFUSALS, is_definite
+from gateway.metering.ledger import Ledger
 from gateway.metering.ledger import PoolHour as Place
 from gateway.metering.schema import (
     dirty_hours,
@@ -174,7 +174,7 @@ def _post_each(ledger: Ledger, found: Sequence[_Found], now: int) -> int:
         with ledger.write() as connection:
             lock_books(connection)
             return _post(connection, found, now)
-    except (LedgerUnavailableError, ValueError, TypeError, OverflowError) as error:
+    except REFUSALS as error:
         if not is_definite(error):
             raise
         if len(found) > 1:
@@ -228,8 +228,8 @@ def _put_aside(connection: Connection, it: _Found, now: int, *, closed: bool) ->
     if not closed:
         connection.execute(_FORGET_ROWS, at(it.place))
         connection.execute(_FORGET_WHOLE, at(it.place))
-    put_set_aside(connection, it.place, it.reason, now)
-    log.error("An engine-hour is set aside: %s at %d: %s", it.place[1], it.place[0], it.reason)
+    if put_set_aside(connection, it.place, it.reason, now):
+        log.error("Engine-hour set aside: %s at %s: %s", it.place[1], hour_text(it.place[0]), it.reason)
 
 
 def _corrected(connection: Connection, one: Computed, posted: str, terms: Terms) -> Iterator[_Row]:

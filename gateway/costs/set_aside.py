@@ -103,8 +103,9 @@ def count_set_aside(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(set_aside_hours)).scalar_one())
 
 
-def put_set_aside(connection: Connection, place: PoolHour, reason: str, now: int) -> None:
-    """In a write transaction. `since` stays what it was."""
+def put_set_aside(connection: Connection, place: PoolHour, reason: str, now: int) -> bool:
+    """In a write transaction. `since` stays what it was. Whether it is new."""
+    new = connection.execute(select(set_aside_hours.c.since).where(_at(place))).first() is None
     reason = reason.replace("\0", "\\0")[:_MOST_REASON]
     put = insert(connection, set_aside_hours).values(
         **dict(zip(PLACE, place, strict=True)), since=now, reason=reason
@@ -112,6 +113,7 @@ def put_set_aside(connection: Connection, place: PoolHour, reason: str, now: int
     connection.execute(
         put.on_conflict_do_update(index_elements=list(PLACE), set_={"reason": put.excluded.reason})
     )
+    return new
 
 
 def forget_set_aside(connection: Connection, places: Iterable[PoolHour]) -> None:

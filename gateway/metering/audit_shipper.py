@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from adapters.errors import StoreUnavailableError
 from adapters.store import Store
-from gateway.metering.audit import Logged, logged, ship
+from gateway.metering.audit import Logged, held, logged, ship
+from gateway.metering.database import REFUSALS, is_definite
 from gateway.metering.ledger import Ledger, LedgerUnavailableError
 
 log = logging.getLogger(__name__)
@@ -68,13 +69,34 @@ class AuditShipper:
         async for page in pages(self.store):
             new = [entry for entry in page if (entry.id, entry.digest) not in self._shipped]
             if new:
-                await asyncio.to_thread(ship, self.ledger, new)
+                await asyncio.to_thread(_ship_each, self.ledger, new)
                 count += len(new)
             seen += ((entry.id, entry.digest) for entry in page)
         if count:
             await self.store.trim_audit(seen[-1][0], keep=KEEP)
         self._shipped = frozenset(seen)
         return count
+
+
+def _ship_each(ledger: Ledger, entries: Sequence[Logged]) -> None:
+    """All at once; if the database refuses that, in halves, until the one that it refuses is alone: of that
+    one, what it can hold. Raises LedgerUnavailableError."""
+    try:
+        ship(ledger, entries)
+    except REFUSALS as error:
+        if not is_definite(error):
+            raise
+        if len(entries) > 1:
+            for half in (entries[: len(entries) // 2], entries[len(entries) // 2 :]):
+                _ship_each(ledger, half)
+            return
+        log.error("No ledger can hold this audit entry as it is: %s: %.2000r", error, entries[0])
+        try:
+            ship(ledger, [held(entries[0])])
+        except REFUSALS as again:
+            if not is_definite(again):
+                raise
+            log.error("Nor what is left of it; it is given up.")
 
 
 async def pages(store: Store) -> AsyncGenerator[list[Logged], None]:

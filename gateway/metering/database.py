@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 BUSY_SECONDS = 3.0
@@ -39,6 +39,10 @@ class LedgerUnavailableError(Exception):
 
 class LedgerTooNewError(LedgerUnavailableError):
     """A later Florin has migrated the database."""
+
+
+REFUSALS = (LedgerUnavailableError, StatementError, ValueError, TypeError, OverflowError)
+"""What a write may raise. `is_definite` tells the rows' fault from the database's."""
 
 
 def open_engine(url: URL) -> Engine:
@@ -89,7 +93,9 @@ def is_definite(error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, LedgerUnavailableError) else error
     if isinstance(cause, InterfaceError):  # of sqlite3: a parameter of a type that it has not
         return isinstance(cause.orig, sqlite3.InterfaceError)
-    return isinstance(cause, ValueError | TypeError | OverflowError | DataError | IntegrityError)
+    if isinstance(cause, DBAPIError):
+        return isinstance(cause, DataError | IntegrityError)
+    return isinstance(cause, StatementError | ValueError | TypeError | OverflowError)
 
 
 def insert(connection: Connection, table: Table) -> Any:

@@ -1,20 +1,42 @@
-"""What an engine says of itself in its metrics: its token counters, and when it began."""
+"""What an engine says of itself in its metrics: its load, its token counters, and when it began.
+
+Pure. An engine's host may be wrong or hostile, so every number is held to a bound: what cannot be makes the
+whole sample worthless, and no other engine's."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 _LINES = re.compile(
     rb"\n(process_start_time_seconds|vllm:prompt_tokens_total|vllm:prompt_tokens_cached_total|"
-    rb"vllm:generation_tokens_total|vllm:prompt_tokens_created)(?:\{[^}\n]*\})? ([0-9.e+]+)"
+    rb"vllm:generation_tokens_total|vllm:prompt_tokens_created|vllm:num_requests_running|"
+    rb"vllm:num_requests_waiting)(?:\{[^}\n]*\})? +([^\s]+)"
 )
 _LEAST = {b"process_start_time_seconds", b"vllm:prompt_tokens_created"}
 
-
+MOST_BYTES = 4 * 1024 * 1024
+"""Of an engine's metrics. vLLM's have some 100 KB for each data-parallel rank."""
+MOST_LINES = 10_000
+"""Of those that are read here: seven for each rank."""
 MOST_COUNTED = 2**53
 """Tokens: above it a float, which is what Prometheus' text holds, no longer counts by one. No engine gets
 there in a thousand years."""
+MOST_LOAD = 1_000_000
+"""Requests running or waiting on one engine."""
+_LAST = 4_102_444_800.0
+"""The year 2100, Unix seconds."""
+_MOST: dict[bytes, float] = {
+    b"process_start_time_seconds": _LAST,
+    b"vllm:prompt_tokens_created": _LAST,
+    b"vllm:num_requests_running": MOST_LOAD,
+    b"vllm:num_requests_waiting": MOST_LOAD,
+}
+
+
+class BadSampleError(Exception):
+    """The metrics say what cannot be; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +67,63 @@ class Sample:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at an engine's metrics."""
+
+    running: int = 0
+    waiting: int = 0
+    """Requests."""
+    sample: Sample | None = None
+    """None: it shows no tokens."""
+
+
+def read_metrics(text: bytes, at: int) -> Reading:
+    """From the text of /metrics; data-parallel ranks are added up. Raises BadSampleError."""
+    found = _numbers(text)
+    return Reading(
+        running=int(found.get(b"vllm:num_requests_running", 0)),
+        waiting=int(found.get(b"vllm:num_requests_waiting", 0)),
+        sample=_sample(found, at),
+    )
+
+
 def read_sample(text: bytes, at: int) -> Sample | None:
-    """From the text of /metrics; data-parallel ranks are added up. None: it shows no tokens."""
+    """The counters in it. None: it shows no tokens. Raises BadSampleError."""
+    return read_metrics(text, at).sample
+
+
+def _numbers(text: bytes) -> dict[bytes, float]:
+    if len(text) > MOST_BYTES:
+        raise BadSampleError(f"its metrics have more than {MOST_BYTES:,} bytes")
     found: dict[bytes, float] = {}
-    for name, value in _LINES.findall(b"\n" + text):
-        number = float(value)
+    for count, match in enumerate(_LINES.finditer(b"\n" + text)):
+        if count >= MOST_LINES:
+            raise BadSampleError(f"more than {MOST_LINES:,} lines that should be one for each rank")
+        name, number = match[1], _number(match[1], match[2])
         old = found.get(name)
         if old is not None:
             number = min(old, number) if name in _LEAST else old + number
-        found[name] = number
+        found[name] = _bounded(name, number)
+    return found
+
+
+def _number(name: bytes, text: bytes) -> float:
+    try:
+        number = float(text) if len(text) <= 40 and b"_" not in text else math.nan
+    except ValueError:
+        number = math.nan
+    return _bounded(name, number, text)
+
+
+def _bounded(name: bytes, number: float, text: bytes = b"") -> float:
+    if not 0 <= number <= _MOST.get(name, MOST_COUNTED):  # NaN neither
+        said = text[:40].decode("ascii", "replace") if text else f"{number:g}"
+        raise BadSampleError(f"{name.decode()} cannot be {said}")
+    return number
+
+
+def _sample(found: dict[bytes, float], at: int) -> Sample | None:
     prompt, completion = found.get(b"vllm:prompt_tokens_total"), found.get(b"vllm:generation_tokens_total")
     if prompt is None or completion is None:
         return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, func, select
 
 from adapters.model import Engine
-from gateway.metering.database import insert
+from gateway.metering.database import REFUSALS, insert, is_definite
 from gateway.metering.engine_sample import Sample
 from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError, PoolHour, mark_dirty
 from gateway.metering.schema import engine_counters, engine_spans
@@ -82,12 +83,14 @@ class _Life:
     """None: not written yet."""
     written: int = 0
     """`seen`, as the ledger has it."""
+    refused: bool = False
+    """The ledger's database cannot hold it: given up."""
 
     @property
     def due(self) -> bool:
         """Whether there is something to write, and it is known, or will not be, when the life began."""
         told = self.begun or self.sample or self.ended or self.seen - self.first > _PATIENCE
-        return bool(told) and self.seen > self.written
+        return bool(told) and self.seen > self.written and not self.refused
 
 
 @dataclass(slots=True)
@@ -150,13 +153,14 @@ class EngineTime:
         await asyncio.to_thread(self.write)
 
     def write(self) -> bool:
-        """What the ledger does not have yet, in one transaction. False: it is away, and all is kept."""
+        """What the ledger does not have yet, in one transaction; what it cannot hold is given up, so that it
+        holds up nothing else. False: the ledger is away, and all is kept."""
         with self._writing:
             with self._lock:
                 plan = [(life, life.seen) for life in (*self._ended, *self._lives.values()) if life.due]
                 samples = dict(self._samples)
             try:
-                begun = self._commit(plan, samples) if plan or samples else []
+                begun = self._commit_each(plan, samples)
             except LedgerUnavailableError as error:
                 if not self._away:
                     log.warning("Ledger: %s What engines do is kept in memory.", error)
@@ -167,6 +171,7 @@ class EngineTime:
             self._away = False
             with self._lock:
                 for (life, seen), beginning in zip(plan, begun, strict=True):
+                    life.refused = beginning is None
                     life.begun, life.written = beginning, seen
                 self._ended = [life for life in self._ended if life.due]
                 for key, sample in samples.items():
@@ -188,11 +193,38 @@ class EngineTime:
             self._ended.append(life)
 
     def _forget_oldest(self) -> None:
+        """Of the engine that has the most waiting: one that begins anew all the time costs no other."""
         if len(self._ended) > _MOST or len(self._samples) > _MOST:
             log.error("The ledger has been away for too long: what engines did at first is forgotten.")
-            del self._ended[: _MOST // 10]
-            for key in sorted(self._samples, key=lambda k: k[2])[: _MOST // 10]:
+            lives = Counter(life.engine.name for life in self._ended)
+            counters = Counter(key[0] for key in self._samples)
+            most = {name for of in (lives, counters) for name, _ in of.most_common(1)}
+            old = [life for life in self._ended if life.engine.name in most][: _MOST // 10]
+            forgotten = set(map(id, old))
+            self._ended = [life for life in self._ended if id(life) not in forgotten]
+            for key in sorted((k for k in self._samples if k[0] in most), key=lambda k: k[2])[: _MOST // 10]:
                 del self._samples[key]
+
+    def _commit_each(
+        self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, Sample]
+    ) -> Sequence[Beginnings | None]:
+        """All at once; if the database refuses that, each alone. None: refused for good. Raises
+        LedgerUnavailableError."""
+        if not plan and not samples:
+            return []
+        try:
+            return self._commit(plan, samples)
+        except REFUSALS as error:
+            if not is_definite(error):
+                raise
+            if len(plan) + len(samples) == 1:
+                what = [*(life.engine for life, _ in plan), *samples.items()]
+                log.error("No ledger can hold what was seen of an engine; given up: %s: %r", error, what)
+                return [None] * len(plan)
+        begun = [begun for one in plan for begun in self._commit_each([one], {})]
+        for key, sample in samples.items():
+            self._commit_each([], {key: sample})
+        return begun
 
     def _commit(
         self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, Sample]

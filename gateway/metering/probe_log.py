@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import insert
-
-from adapters.fingerprint import Answer
+from adapters.fingerprint import CONTEXTS, Answer
 from adapters.model import Engine
+from gateway.metering.counts import plausible
+from gateway.metering.database import REFUSALS, insert, is_definite
 from gateway.metering.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.schema import engine_probes
 
@@ -39,7 +39,11 @@ class ProbeLog:
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def probed(self, engine: Engine, answer: Answer) -> None:
-        if len(self._rows) < _MOST:
+        """Counts that cannot be are no cost: the reconciliation shows what the engine counted."""
+        counts = answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, 0
+        if not plausible(*counts, prompts=len(CONTEXTS), choices=len(CONTEXTS)):
+            log.warning("Engine %s: a probe's token counts cannot be: %.200r", engine.name, counts)
+        elif len(self._rows) < _MOST:
             self._rows.append(
                 {
                     "id": secrets.token_hex(16),
@@ -62,16 +66,30 @@ class ProbeLog:
             await asyncio.to_thread(self.write)
 
     def write(self) -> bool:
-        """False: the ledger is away, and all is kept."""
+        """False: the ledger is away, and all is kept that it has not taken or refused for good."""
         with self._writing:
             rows = list(self._rows)
             if not rows:
                 return True
             try:
-                with self.ledger.write() as connection:
-                    connection.execute(insert(engine_probes), rows)
+                self._put(rows)
             except LedgerUnavailableError as error:
                 log.warning("Ledger: %s What probes cost is kept in memory.", error)
                 return False
             del self._rows[: len(rows)]
             return True
+
+    def _put(self, rows: list[dict[str, Any]]) -> None:
+        """All at once; if the database refuses that, in halves, until the one that it refuses is alone and
+        given up. A row that it has already is passed over. Raises LedgerUnavailableError."""
+        try:
+            with self.ledger.write() as connection:
+                connection.execute(insert(connection, engine_probes).on_conflict_do_nothing(), rows)
+        except REFUSALS as error:
+            if not is_definite(error):
+                raise
+            if len(rows) == 1:
+                log.error("No ledger can hold what a probe cost; given up: %s: %.500r", error, rows[0])
+                return
+            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                self._put(half)

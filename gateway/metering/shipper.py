@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy.exc import DataError, IntegrityError
-
+from gateway.metering.database import REFUSALS, is_definite
 from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
 from gateway.metering.segments import Cursor, WorkerDirectory, others, set_aside
@@ -172,8 +171,8 @@ class Shipper:
         take stands alone and is set aside."""
         try:
             return self._ledger.insert(records)
-        except (LedgerUnavailableError, ValueError, OverflowError) as error:
-            if not _is_the_records_fault(error):
+        except REFUSALS as error:
+            if not is_definite(error):
                 raise
             if len(records) == 1:
                 self._refuse(records[0].line(), str(error))
@@ -202,12 +201,6 @@ class Shipper:
     def age(self) -> float:
         """Seconds since the oldest record ended that the ledger would not take; 0: it takes them."""
         return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
-
-
-def _is_the_records_fault(error: Exception) -> bool:
-    """Or the database's, which another time will answer otherwise."""
-    cause = error.__cause__ if isinstance(error, LedgerUnavailableError) else error
-    return isinstance(cause, ValueError | OverflowError | DataError | IntegrityError)
 
 
 def _after(seconds: float) -> Late:

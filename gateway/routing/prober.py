@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import re
 import time
 from collections.abc import Callable
 
 import aiohttp
 
-from gateway.metering.engine_sample import Sample, read_sample
+from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, read_metrics
 from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
 from gateway.routing.pool import EngineState, Pool
@@ -21,8 +20,6 @@ log = logging.getLogger(__name__)
 
 METRICS_EVERY = 3
 """Probes to one scrape: writing its metrics costs an engine's HTTP process about 6 ms."""
-
-_GAUGES = re.compile(rb"\nvllm:num_requests_(running|waiting)(?:\{[^}\n]*\})? ([0-9.e+]+)")
 
 
 class Prober:
@@ -45,7 +42,10 @@ class Prober:
         self._clock = clock
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
+        # Mutable state.
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
+        self._refused: set[str] = set()
+        """Engines whose last metrics were refused."""
 
     async def run(self) -> None:
         """One loop for each registered engine; cancel to stop."""
@@ -58,6 +58,7 @@ class Prober:
                         task.cancel()
                         self._metrics.forget_engine(name, state.engine.gpu_type)
                         self._engine_time.gone(name)
+                        self._refused.discard(name)
                 for name, state in states.items():
                     if name not in self._watched:
                         task = asyncio.create_task(self._watch(state), name=f"probe {name}")
@@ -110,15 +111,39 @@ class Prober:
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
 
     async def _measure(self, state: EngineState) -> Sample | None:
-        """Raises what the session raises, ValueError."""
-        own = state.in_flight
+        """What it says of itself; None: nothing, or what cannot be. That costs the engine its sample and
+        nobody else anything. Raises what the session raises, ValueError."""
+        own, name = state.in_flight, state.engine.name
         async with self._session.get(state.engine.url + "/metrics", timeout=self._timeout) as response:
-            text = await response.read()
-        if response.status != 200:
+            if response.status != 200:
+                return None
+            text = await _read(response)
+        try:
+            reading = read_metrics(text, self._clock())
+        except BadSampleError as error:
+            self._metrics.sample_refused(name)
+            if name not in self._refused:
+                log.warning("Engine %s: its metrics are refused: %s.", name, error)
+            self._refused.add(name)
+            self._take_load(state, Reading(), own)
             return None
-        found = {k: int(float(v)) for k, v in _GAUGES.findall(text)}
-        state.running, state.waiting = found.get(b"running", 0), found.get(b"waiting", 0)
+        if name in self._refused:
+            log.warning("Engine %s: its metrics are taken again.", name)
+            self._refused.discard(name)
+        self._take_load(state, reading, own)
+        state.began = (reading.sample and reading.sample.began) or 0
+        return reading.sample
+
+    def _take_load(self, state: EngineState, reading: Reading, own: int) -> None:
+        state.running, state.waiting = reading.running, reading.waiting
         state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
-        sample = read_sample(text, self._clock())
-        state.began = (sample and sample.began) or 0
-        return sample
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The body, or a little more of it than can be right: the rest is left to the engine."""
+    text = bytearray()
+    async for chunk in response.content.iter_chunked(65536):
+        text += chunk
+        if len(text) > MOST_BYTES:
+            break
+    return bytes(text)

@@ -234,7 +234,8 @@ class MockEngine:
         )
 
     def _metrics(self, connection: Connection, _: bytes) -> None:
-        body = self.state.metrics(self.faults.waiting)
+        faults = self.faults
+        body = faults.metrics.encode() * faults.metrics_times or self.state.metrics(faults.waiting)
         connection.answer(200, body, b"text/plain; version=0.0.4; charset=utf-8")
 
     def _load(self, connection: Connection, body: bytes) -> None:

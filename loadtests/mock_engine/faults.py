@@ -72,6 +72,10 @@ class Faults:
     health_delay: float = 0.0
     waiting: int = 0
     """What /metrics reports as num_requests_waiting."""
+    metrics: str = ""
+    """What /metrics answers in place of its own words."""
+    metrics_times: int = 1
+    """How often it says that."""
 
     def update(self, values: dict[str, Any]) -> None:
         """Raises FaultError for an unknown field, a value of another type, or a word that means nothing."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, case, func, select
 
-from gateway.costs.periods import Period
+from gateway.costs.periods import Period, month
 from gateway.costs.set_aside import read_set_aside
 from gateway.costs.soundness import storable
 from gateway.costs.verifying.balance import imbalances
@@ -18,7 +18,8 @@ _CHUNK = 500
 
 
 def completeness(connection: Connection, of: str, within: Period) -> dict[str, Any]:
-    """Of the month `of`, as far as it lies in `within`. Reads the month's records once."""
+    """Of the month `of`, as far as it lies in `within`; but hours that are set aside, of all of it. Reads the
+    month's records once."""
     records, second_attempts = _records(connection, within)
     return {
         "imbalances": [str(one) for one in imbalances(connection, of)],
@@ -27,7 +28,7 @@ def completeness(connection: Connection, of: str, within: Period) -> dict[str, A
         "delivered_twice": delivered_twice(connection, within) if second_attempts else 0,
         "records": records,
         "implausible": _implausible(connection, within),
-        "set_aside": [one.document() for one in read_set_aside(connection, within)],
+        "set_aside": [one.document() for one in read_set_aside(connection, month(of))],
     }
 
 

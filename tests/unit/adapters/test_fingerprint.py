@@ -68,6 +68,21 @@ def test_the_order_of_choices_and_of_tokens_does_not_matter():
         {"choices": None},
         {"choices": [{"index": 0, "text": "", "logprobs": None}] * len(CONTEXTS), "usage": {}},
         {**body(), "usage": {}},
+        {**body(), "usage": {"prompt_tokens": 10**30, "completion_tokens": 1}},
+        {**body(), "usage": {"prompt_tokens": -1, "completion_tokens": 1}},
+        {**body(), "usage": {"prompt_tokens": "60", "completion_tokens": 1}},
+        {**body(), "usage": {"prompt_tokens": 60.0, "completion_tokens": 1}},
+        {**body(), "usage": {"prompt_tokens": True, "completion_tokens": 1}},
+        {**body(), "usage": {"prompt_tokens": 60, "completion_tokens": 100_001}},
+        {
+            **body(),
+            "usage": {
+                "prompt_tokens": 60,
+                "completion_tokens": 1,
+                "prompt_tokens_details": {"cached_tokens": "60"},
+            },
+        },
+        {**body(), "usage": {"prompt_tokens": 60, "completion_tokens": 1, "prompt_tokens_details": [60]}},
         [],
         {
             "choices": [

@@ -2,15 +2,16 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from adapters.errors import StoreUnavailableError
 from adapters.memory_store import MemoryStore
-from adapters.store import AuditNote
+from adapters.store import AuditEntry, AuditNote
 from gateway.metering import audit_shipper
-from gateway.metering.audit import Wanted, read
-from gateway.metering.audit_shipper import AuditShipper, tail
+from gateway.metering.audit import Wanted, logged, read
+from gateway.metering.audit_shipper import AuditShipper, _ship_each, tail
 from gateway.metering.ledger import Ledger, LedgerUnavailableError
 
 
@@ -138,3 +139,35 @@ async def test_one_of_several_does_it_and_another_when_it_ends(store, ledger):
     for task in running:
         task.cancel()
     await asyncio.wait(running)
+
+
+async def test_an_entry_that_no_database_can_hold_holds_up_no_others(store, ledger, caplog):
+    entries = [
+        logged(AuditEntry(f"{1000 + n}-0", AuditNote("key:k", "adapter.add", f"s{n}"))) for n in range(9)
+    ]
+    entries[4] = replace(entries[4], seq=2**64, subject="s4 \udcff", details={"why": 2**63})
+    _ship_each(ledger, entries)
+    _ship_each(ledger, entries)  # as after a crash
+    found = {e.id: e for e in read(ledger, Wanted(), 100)}
+    assert len(found) == 9
+    kept = found["1004-0"]
+    assert (kept.digest, kept.action, kept.subject) == (entries[4].digest, "adapter.add", "s4 \\udcff")
+    assert "9223372036854775808" in kept.details["not_as_it_was"]
+    assert any("as it is" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("number", [3, 9])
+async def test_a_database_that_is_away_gives_no_entry_up(store, ledger, monkeypatch, number):
+    entries = [
+        logged(AuditEntry(f"{1000 + n}-0", AuditNote("key:k", "adapter.add", "s"))) for n in range(number)
+    ]
+
+    def away():
+        raise LedgerUnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "write", away)
+        with pytest.raises(LedgerUnavailableError):
+            _ship_each(ledger, entries)
+    _ship_each(ledger, entries)
+    assert len(read(ledger, Wanted(), 100)) == number

@@ -1,4 +1,16 @@
-from gateway.metering.engine_sample import Sample, read_sample
+import pytest
+
+from gateway.metering.engine_sample import (
+    MOST_BYTES,
+    MOST_COUNTED,
+    MOST_LINES,
+    MOST_LOAD,
+    BadSampleError,
+    Reading,
+    Sample,
+    read_metrics,
+    read_sample,
+)
 
 TEXT = b"""# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
 process_start_time_seconds 1.79525678298e+09
@@ -54,3 +66,59 @@ def test_a_restart_shows_in_its_beginning_or_in_counters_that_go_back():
     assert sample(None, 8, 9).is_of_another_process(sample(None, 9, 9))
     assert sample(None, 9, 8).is_of_another_process(sample(None, 9, 9))
     assert not sample(None, 9, 9).is_of_another_process(sample(None, 9, 9))
+
+
+COUNTERS = ("vllm:prompt_tokens_total", "vllm:prompt_tokens_cached_total", "vllm:generation_tokens_total")
+TIMES = ("process_start_time_seconds", "vllm:prompt_tokens_created")
+GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+IMPOSSIBLE = ["1e30", "1e400", "inf", "+Inf", "-inf", "nan", "NaN", "-1", "-0.5", "1.1.1", "0x10", "ten",
+              "1_0", "9" * 41, "9" * 400, "\u0663"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize("name", [*COUNTERS, *TIMES, *GAUGES])
+def test_what_cannot_be_makes_the_sample_worthless(name, value):
+    with pytest.raises(BadSampleError, match=name):
+        read_metrics(TEXT + f'{name}{{engine="9"}} {value}\n'.encode(), 1)
+
+
+@pytest.mark.parametrize(("name", "most"), [
+    *((name, MOST_COUNTED) for name in COUNTERS),
+    *((name, MOST_LOAD) for name in GAUGES),
+    *((name, 4_102_444_800) for name in TIMES),
+])  # fmt: skip
+def test_bounds(name, most):
+    bare = b"vllm:prompt_tokens_total 0\nvllm:generation_tokens_total 0\n"
+    assert read_metrics(bare + f"{name} {most}\n".encode(), 1).sample is not None
+    with pytest.raises(BadSampleError):
+        read_metrics(bare + f"{name} {most * 1.001}\n".encode(), 1)
+
+
+def test_ranks_that_sum_to_what_cannot_be():
+    line = f"vllm:prompt_tokens_total {MOST_COUNTED * 0.6}\n".encode()
+    assert read_sample(line + b"vllm:generation_tokens_total 1\n", 1) is not None
+    with pytest.raises(BadSampleError):
+        read_sample(line * 2 + b"vllm:generation_tokens_total 1\n", 1)
+
+
+def test_the_year_9999():
+    with pytest.raises(BadSampleError):
+        read_sample(TEXT + b"process_start_time_seconds 253370764800\n", 1)
+
+
+def test_label_sets_without_end():
+    line = b'vllm:prompt_tokens_total{engine="%d"} 1\n'
+    assert read_metrics(b"".join(line % n for n in range(MOST_LINES)), 1) == Reading()
+    with pytest.raises(BadSampleError, match="lines"):
+        read_metrics(b"".join(line % n for n in range(MOST_LINES + 1)), 1)
+    with pytest.raises(BadSampleError, match="bytes"):
+        read_metrics(b"#" * (MOST_BYTES + 1), 1)
+
+
+def test_lines_of_others_say_nothing():
+    text = b"other 1e400\nvllm:prompt_tokens_total_bucket inf\n# vllm:prompt_tokens_total nan\n"
+    assert read_metrics(text + TEXT, 7) == read_metrics(TEXT, 7)
+
+
+def test_the_load():
+    assert read_metrics(TEXT, 7).running == 3

@@ -360,3 +360,71 @@ def test_memory_is_bounded_however_long_the_ledger_is_away(ledger, monkeypatch, 
     assert time.write()
     assert spans(ledger)[-1][2] == 499 * 100 + 1
     assert "0 to write" in repr(time)
+
+
+# -- what no database can hold
+
+
+def refused(caplog):
+    return sum("given up" in message for message in caplog.messages)
+
+
+def counted(ledger):
+    return {(r["engine"], r["prompt_tokens"]) for r in rows(ledger, engine_counters)}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(
+    "lie", [{"prompt": 10**30}, {"epoch": 10**30}, {"cached": 2**63}, {"completion": -(10**30)}], ids=str
+)
+def test_counters_that_cannot_be_hold_up_no_other_engines(ledger, caplog, lie, gone):
+    time, bad, other = EngineTime(ledger, "w"), replace(ENGINE, name="bad"), replace(ENGINE, name="b1")
+    for engine in (ENGINE, bad, other):
+        watch(time, 0, 12, engine=engine, **(lie if engine is bad else {}))
+    if gone:
+        time.gone("bad")
+    assert time.write()
+    assert {name for name, _ in counted(ledger)} == {"a1", "b1"}
+    assert {r["engine"] for r in rows(ledger, engine_spans)} == {"a1", "b1", "bad"}
+    assert refused(caplog) == 1
+    for engine in (ENGINE, other):
+        watch(time, 13, 30, engine=engine, prompt=77)
+    assert time.write()
+    assert {("a1", 77), ("b1", 77)} <= counted(ledger)
+    assert refused(caplog) == 1  # it does not come back
+
+
+def test_a_life_that_cannot_be_holds_up_no_others(ledger, caplog):
+    time, bad = EngineTime(ledger, "w"), replace(ENGINE, name="bad", gpu_count=10**30)
+    for start in (0, 13):
+        for engine in (ENGINE, bad):
+            watch(time, start, start + 12, engine=engine)
+        assert time.write()
+        assert {r["engine"] for r in rows(ledger, engine_spans)} == {"a1"}
+    assert spans(ledger)[-1][2] == 25
+    assert refused(caplog) == 1
+
+
+def test_while_the_ledger_is_away_nothing_is_given_up(ledger, caplog):
+    time, bad = EngineTime(ledger, "w"), replace(ENGINE, name="bad")
+    watch(time, 0, 12)
+    watch(time, 0, 12, engine=bad, prompt=10**30)
+    ledger.away = True
+    assert not time.write()
+    assert refused(caplog) == 0
+    ledger.away = False
+    assert time.write()
+    assert {name for name, _ in counted(ledger)} == {"a1"}
+
+
+def test_an_engine_that_begins_anew_all_the_time_makes_no_other_be_forgotten(ledger, monkeypatch):
+    monkeypatch.setattr(engine_time, "_MOST", 50)
+    time, wild = EngineTime(ledger, "w"), replace(ENGINE, name="wild")
+    watch(time, 0, 12)
+    time.gone("a1")
+    for second in range(200):
+        time.alive(wild, T + second * S, sample(T + second * S, epoch=T + second))
+    assert len(time._ended) <= 51
+    assert time.write()
+    assert ("a1", 10) in counted(ledger)
+    assert "a1" in {r["engine"] for r in rows(ledger, engine_spans)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -69,3 +70,24 @@ async def test_it_writes_by_itself_and_at_the_end(ledger: Ledger, log: ProbeLog)
     log.probed(ENGINE, ANSWER)
     await log.close()
     assert len(rows(ledger)) == 2
+
+
+@pytest.mark.parametrize("wrong", [10**30, -1, "70", None, 7.5, True, [1]], ids=str)
+@pytest.mark.parametrize("field", ["prompt_tokens", "cached_tokens", "completion_tokens"])
+def test_counts_that_cannot_be_are_no_cost(ledger: Ledger, log: ProbeLog, field: str, wrong: object):
+    if (field, wrong) == ("cached_tokens", None):
+        return  # it does not say
+    log.probed(ENGINE, replace(ANSWER, **{field: wrong}))
+    log.probed(ENGINE, ANSWER)
+    assert log.write()
+    assert len(rows(ledger)) == 1
+
+
+def test_a_row_that_no_database_can_hold_holds_up_no_others(ledger: Ledger, log: ProbeLog, caplog):
+    for number in range(5):
+        log.probed(replace(ENGINE, name=f"e{number}"), ANSWER)
+    log._rows[2]["at"] = 10**30
+    assert log.write()
+    assert [row[0] for row in rows(ledger)] == ["e0", "e1", "e3", "e4"]
+    assert log.write()
+    assert sum("given up" in message for message in caplog.messages) == 1

@@ -126,3 +126,64 @@ async def test_the_last_look_asks_those_that_are_up(world: World):
     world.engine.die()
     await world.prober.last_look()
     assert world.time.told[-1] == "down"
+
+
+LIES = {
+    "too much": "vllm:prompt_tokens_total 1e30\nvllm:generation_tokens_total 1\n",
+    "beyond floats": "vllm:prompt_tokens_total 1e400\nvllm:generation_tokens_total 1\n",
+    "infinite": "vllm:prompt_tokens_total inf\nvllm:generation_tokens_total 1\n",
+    "no number": "vllm:prompt_tokens_total nan\nvllm:generation_tokens_total 1\n",
+    "below nothing": "vllm:prompt_tokens_total -5\nvllm:generation_tokens_total 1\n",
+    "two points": "vllm:prompt_tokens_total 1.1.1\nvllm:generation_tokens_total 1\n",
+    "an infinite gauge": "vllm:num_requests_running inf\n",
+    "an absurd gauge": "vllm:num_requests_waiting 1e18\n",
+    "a negative gauge": "vllm:num_requests_waiting -1e18\n",
+    "begun in the year 9999": "process_start_time_seconds 253370764800\n",
+    "begun before time": "process_start_time_seconds -1\n",
+}
+
+
+def refused(world: World) -> float:
+    registry = world.prober._metrics.registry
+    return registry.get_sample_value("florin_engine_samples_refused_total", {"engine": "a"}) or 0
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: World, lie, caplog):
+    state = world.pool.state("a")
+    await world.prober.probe(state)
+    began = state.began
+    world.engine.faults.metrics = lie
+    for _ in range(3):
+        await world.prober.probe(state)
+    assert len(world.time.samples) == 1
+    assert world.time.told == ["alive"] * 4
+    assert (state.healthy, state.running, state.waiting, state.elsewhere) == (True, 0, 0, 0)
+    assert state.began == began  # it is not taken for another process
+    assert refused(world) == 3
+    assert sum("are refused" in message for message in caplog.messages) == 1
+    world.engine.faults.reset()
+    await world.prober.probe(state)
+    assert len(world.time.samples) == 2
+    assert sum("taken again" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [('vllm:prompt_tokens_total{a="b"} 1\n', 1_000_000), ("#" * 1000, 50_000), ("# no line's end ", 600_000)],
+    ids=["a million label sets", "50 MB of comments", "no line's end"],
+)
+async def test_metrics_without_end_are_read_to_a_bound(world: World, text: str, times: int):
+    world.engine.faults.metrics, world.engine.faults.metrics_times = text, times
+    world.prober._timeout = aiohttp.ClientTimeout(total=30)
+    await world.prober.probe(world.pool.state("a"))
+    assert (world.time.told, world.time.samples, refused(world)) == (["alive"], [], 1)
+
+
+async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: World):
+    world.engine.faults.metrics = LIES["too much"]
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.prober._refused)
+    del world.catalog.engines["a"]
+    await until(lambda: not world.prober._refused)
+    await stop(task)
