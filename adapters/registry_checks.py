@@ -16,6 +16,7 @@ def of_registry(view: View) -> Iterator[Diagnosis]:
         _files(view),
         _adapters(view.catalog),
         _bases(view.catalog),
+        _hosts(view.catalog),
         _graves(view),
     ):
         yield from group
@@ -99,6 +100,16 @@ def _bases(catalog: Catalog) -> Iterator[Diagnosis]:
                 "base_config", "warning", name,
                 "Florin does not have its config.json: adapters for it cannot be checked, and are refused.",
                 "Say it again for one of its engines: florin engine add … --base-config PATH",
+            )  # fmt: skip
+
+
+def _hosts(catalog: Catalog) -> Iterator[Diagnosis]:
+    for name, engine in sorted(catalog.engines.items()):
+        if engine.agent and not engine.key:
+            yield Diagnosis(
+                "host_key", "warning", name,
+                "Its host uses an operator's key: whoever takes the host can do all that operators can.",
+                f"Give it a key of its own: florin engine token create --name {name}",
             )  # fmt: skip
 
 

@@ -207,7 +207,7 @@ class Settings(BaseSettings):
     def _private(cls, path: Path | None, info: ValidationInfo) -> Path | None:
         if path is None:
             return None
-        if info.data["operator_key"].get_secret_value():
+        if info.data.get("operator_key", SecretStr("")).get_secret_value():
             raise ValueError("FLORIN_OPERATOR_KEY is set, too: which is meant?")
         path = path.expanduser().absolute()
         try:

@@ -87,7 +87,7 @@ def host_key(session: Session, name: str, token_file: Path | None, handed: dict[
                 f"give it here with --token-file or in {TOKEN}."
             )
         exchange(session.gateway, name, token, path)
-    return HostKey(_kept(path), lambda: _kept_or_nothing(path))
+    return HostKey(Api.to(session.gateway, _kept(path)).key, lambda: _kept_or_nothing(path))
 
 
 def kept_at(session: Session, name: str) -> Path:

@@ -96,6 +96,7 @@ PATHS = [
     ("PUT", "engines/a1/heartbeat"), ("PUT", "engines/a1/stopping"), ("GET", "artifacts/{digest}/{file}"),
     ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"),
     ("GET", "calibrations"), ("POST", "calibrations"), ("GET", "export"), ("POST", "apply"),
+    ("GET", "engines/a1"), ("POST", "enrolment-tokens"), ("POST", "enrol"),
     ("POST", "adapters/upload"), ("GET", "audit"), ("GET", "audit/requests/x"), ("GET", "doctor"),
 ]  # fmt: skip
 
@@ -194,7 +195,7 @@ async def test_a_keys_life(gateway, admin):
     made = await admin.post("keys", json={"tenant": "acme", "role": "operator"})
     key = made.json()
     assert made.status_code == 201
-    assert set(key) == {"id", "key", "tenant", "role"}
+    assert set(key) == {"id", "key", "tenant", "role", "engine"}
     async with gateway.http(key["key"]) as mine:
         assert (await mine.get("/admin/v1/tenants")).status_code == 200
         revoked = await admin.delete(f"keys/{key['id']}")
@@ -255,6 +256,7 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "epoch": "",
         "agent": "",
         "stopping": False,
+        "key": "",
         "beat": None,
         "base_config": True,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -226,6 +227,44 @@ async def test_a_host_completes_what_is_known_of_a_base_model_and_changes_nothin
             host = {"config": of | {"more": 1}, "chat_template": "b" * 64}
             assert (await http.post("engines", json=said(third, "h3", host=host))).status_code == 201
         assert gateway.state.catalog.bases["base"] == known
+
+
+@pytest.mark.parametrize(
+    "config",
+    ['{"hidden_size": NaN}', '{"x": "\\ud800"}', '{"x": 1e400}', '{"x": 340282366920938463463374607431768211456}',
+     '{"x": ' + "[" * 500 + "]" * 500 + "}"],
+)  # fmt: skip
+async def test_a_base_models_config_that_could_not_be_stored_is_refused(gateway, mock, config):
+    body = json.dumps(said(mock, host={"config": {"PUT": "IT HERE"}})).replace('{"PUT": "IT HERE"}', config)
+    async with enrolled(gateway) as http:
+        answer = await http.post("engines", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 400, answer.text
+    assert gateway.state.catalog.bases == {}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"started": 10**400}, {"starts": -1}, {"cached_bytes": 1 << 60}, {"epoch": "\x1b[2J"}, {"more": 1}],
+)
+async def test_a_heartbeat_that_would_break_who_reads_it_is_refused(gateway, mock, field):
+    async with enrolled(gateway) as http:
+        await http.post("engines", json=said(mock))
+        beat = {"epoch": "e1", "instance": "i1"} | field
+        assert code(await http.put("engines/h1/heartbeat", json=beat)) == (400, "invalid_value")
+
+
+async def test_doctor_names_hosts_that_work_with_an_operators_key(gateway):
+    async with (
+        MockEngine() as first,
+        MockEngine() as second,
+        gateway.http() as admin,
+        enrolled(gateway) as http,
+    ):
+        await http.post("engines", json=said(first))
+        await admin.post("/admin/v1/engines", json=said(second, "h2"))
+        checks = (await admin.get("/admin/v1/doctor")).json()["data"]
+    found = [(d["subject"], d["status"]) for d in checks if d["check"] == "host_key"]
+    assert found == [("h2", "warning")]
 
 
 # -- files

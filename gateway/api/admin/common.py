@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+import orjson
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
@@ -27,6 +29,18 @@ nothing, for what changes nothing that an audit asks about."""
 _CATCH_UP_SECONDS = 2.0
 _ATTEMPTS = 16
 """Of N changes of one object at once, each round of attempts lets at least one through."""
+
+
+def as_json(config: dict[str, Any]) -> dict[str, Any]:
+    """`config`, which can be stored and read again. Raises ValueError."""
+    try:
+        json.dumps(config, allow_nan=False)
+        orjson.dumps(config)
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(
+            "it holds what JSON does not: NaN, a number beyond 64 bits, or half a letter"
+        ) from None
+    return config
 
 
 class Body(BaseModel):

@@ -10,19 +10,21 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
 from adapters.hosts.beats import BEAT_TTL_MS
 from adapters.model import Engine, dump
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Host, Json, Reading, change
+from gateway.api.admin.common import Body, Host, Json, Reading, as_json, change
 from gateway.api.deps import HostKey, State, StateDep, actor_of
 from gateway.tenants.directory import Key, Role
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 Token = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+"""What every reader of JSON can hold."""
 Beats = dict[str, Json]
 """Engine → what its living agent said last."""
 
@@ -32,7 +34,9 @@ class HostFields(Body):
     instance: Token = Field(description="Of the agent's process.")
     agent: str = Field(max_length=2000, description="Where the gateway reaches the agent.")
     stopping: bool = Field(False, description="The engine is being drained.")
-    config: dict[str, Any] | None = Field(None, description="The base model's config.json.")
+    config: Annotated[dict[str, Any], AfterValidator(as_json)] | None = Field(
+        None, description="The base model's config.json."
+    )
     chat_template: str | None = Field(
         None,
         max_length=64,
@@ -44,10 +48,10 @@ class HostFields(Body):
 class Heartbeat(Body):
     epoch: Token
     instance: Token
-    started: int = Field(0, description="When the epoch began, Unix microseconds, UTC.")
-    starts: int = Field(0, description="How often this agent has started the engine.")
-    cached_versions: int = 0
-    cached_bytes: int = 0
+    started: Number = Field(0, description="When the epoch began, Unix microseconds, UTC.")
+    starts: Number = Field(0, description="How often this agent has started the engine.")
+    cached_versions: Number = 0
+    cached_bytes: Number = 0
     leaving: bool = Field(False, description="This is the last one: the name is free at once.")
 
 

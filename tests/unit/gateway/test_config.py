@@ -4,13 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from adapters.key_files import write_private
 from gateway.config import SettingsError, load_settings
+from gateway.workers import as_environment
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("FLORIN_PORT", "FLORIN_STATE_DIR", "FLORIN_REDIS_URL", "FLORIN_OPERATOR_KEY"):
+    for name in (
+        "FLORIN_PORT",
+        "FLORIN_STATE_DIR",
+        "FLORIN_REDIS_URL",
+        "FLORIN_OPERATOR_KEY",
+        "FLORIN_OPERATOR_KEY_FILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -60,3 +68,39 @@ def test_a_ledger_that_nothing_here_can_open_is_refused_at_the_start(
     with pytest.raises(SettingsError, match="FLORIN_LEDGER_URL") as caught:
         load_settings()
     assert "hunter2" not in str(caught.value)
+
+
+def test_the_bootstrap_key_may_stand_in_a_file(elsewhere: Path, monkeypatch: pytest.MonkeyPatch):
+    write_private(elsewhere / "key", "s3cret-key\n")
+    monkeypatch.setenv("FLORIN_OPERATOR_KEY_FILE", "key")
+    settings = load_settings()
+    assert settings.bootstrap_key == "s3cret-key"
+    assert settings.operator_key.get_secret_value() == ""
+    assert "s3cret-key" not in str(as_environment(settings)), "workers are told where it is, and read it"
+    for name, value in as_environment(settings).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir("/")
+    assert load_settings().bootstrap_key == "s3cret-key"
+
+
+def test_a_file_that_cannot_be_the_bootstrap_key_is_told_in_words(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+):
+    key = elsewhere / "key"
+    monkeypatch.setenv("FLORIN_OPERATOR_KEY_FILE", str(key))
+    with pytest.raises(SettingsError, match=r"FLORIN_OPERATOR_KEY_FILE: .* No such file"):
+        load_settings()
+    key.write_text("s3cret-key")
+    key.chmod(0o644)
+    with pytest.raises(SettingsError, match=rf"FLORIN_OPERATOR_KEY_FILE: .* chmod 600 {key}") as caught:
+        load_settings()
+    assert "s3cret-key" not in str(caught.value)
+    key.chmod(0o600)
+    monkeypatch.setenv("FLORIN_OPERATOR_KEY", "another")
+    with pytest.raises(SettingsError, match="which is meant"):
+        load_settings()
+
+
+def test_without_either_there_is_no_bootstrap_key():
+    assert load_settings().bootstrap_key == ""
+    assert load_settings(operator_key="given").bootstrap_key == "given"

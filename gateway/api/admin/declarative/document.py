@@ -9,18 +9,16 @@ or pruned.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from adapters import sources
 from adapters.errors import Finding, InvalidNameError
 from adapters.model import AdapterName, Purchase, check_name
-from gateway.api.admin.common import Body
+from gateway.api.admin.common import Body, as_json
 from gateway.api.admin.fleet import normal_url
 from gateway.api.admin.registering import Count, Label
 from gateway.api.prices import NewPrice
@@ -86,17 +84,6 @@ def _key_id(key_id: str) -> str:
     return key_id
 
 
-def _as_json(config: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(config, allow_nan=False)
-        orjson.dumps(config)
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(
-            "it holds what JSON does not: NaN, a number beyond 64 bits, or half a letter"
-        ) from None
-    return config
-
-
 TenantName = Annotated[str, AfterValidator(_named("tenant"))]
 EngineName = Annotated[str, AfterValidator(_named("engine"))]
 FullName = Annotated[str, AfterValidator(_adapter_name)]
@@ -146,7 +133,7 @@ class KeySpec(Body):
 
 class BaseSpec(Body):
     aliases: tuple[Annotated[str, Field(min_length=1, max_length=4096)], ...] | None = None
-    config: Annotated[dict[str, Any], AfterValidator(_as_json)] | None = Field(
+    config: Annotated[dict[str, Any], AfterValidator(as_json)] | None = Field(
         None, description="Its config.json."
     )
     chat_template: str | None = Field(

@@ -13,8 +13,11 @@ from gateway.cli import app
 from .conftest import KEY
 
 TENANT = {"name": "acme", "base_access": False, "created": 1_700_000_000_000_000}
-NEW_KEY = {"id": "k1", "key": "fl_k1_s3cret", "tenant": "acme", "role": "tenant"}
-KEY_ROW = {"id": "k1", "tenant": "acme", "role": "tenant", "created": 1, "revoked": None}
+NEW_KEY = {"id": "k1", "key": "fl_k1_s3cret", "tenant": "acme", "role": "tenant", "engine": ""}
+KEY_ROW = {
+    "id": "k1", "tenant": "acme", "role": "tenant", "engine": "", "pins": {}, "created": 1, "expires": None,
+    "revoked": None,
+}  # fmt: skip
 ENGINE = {
     "name": "a1",
     "url": "http://10.0.0.7:8000",
@@ -228,6 +231,8 @@ ELSEWHERE = {
     ("adapter", "check"),  # test_check
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
+    ("engine", "enrol"),
+    ("engine", "token", "create"),  # test_enrolling
     ("engine", "run"),  # test_engine_run, and as a process in tests/integration/test_hosts
     *(("cost", name) for name in ("export", "statement")),  # they write files: test_downloads
     *(("audit", name) for name in ("list", "request")),  # test_audit
