@@ -111,7 +111,7 @@ class Settings(BaseSettings):
         4 * 1024 * 1024, description="Largest request body on the data plane."
     )
     max_body_values: PositiveInt = Field(
-        500_000,
+        400_000,
         description="JSON values, names included, that a body on the data plane may hold. 200,000 token ids "
         "are as many; a string is one, however long.",
     )

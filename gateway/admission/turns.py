@@ -96,7 +96,7 @@ class Turns:
         self.running += 1
 
     def _end(self, name: str) -> None:
-        owner = self._owners[name]
+        owner = self._owners[name] = self._owners.pop(name)  # who has just had a turn is the last
         owner.running -= 1
         self.running -= 1
         self._tidy(name, owner)

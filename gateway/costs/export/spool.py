@@ -1,8 +1,8 @@
 """Files of exports while they are made and sent: how many, how large, and that none stays.
 
-They lie in FLORIN_EXPORT_DIR, beside the usage log only if that is the operator's choice. A file has lost its
-name before it is sent, so that nothing is left behind however the sending ends; a file that a killed worker was
-still writing is swept by a later one.
+They lie in FLORIN_EXPORT_DIR, beside the usage log only if that is the operator's choice. A file has lost
+its name before it is sent, so that nothing is left behind however the sending ends; a file that a killed
+worker was still writing is swept by a later one.
 """
 
 from __future__ import annotations
@@ -139,3 +139,8 @@ def _too_many(most: int, *, own: bool) -> FlorinError:
         f"{most} exports {'of yours ' if own else ''}are being made or sent: read them to their ends first.",
         retry_after=5,
     )
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.unlink()

@@ -1,0 +1,215 @@
+"""Nobody without the right key has a byte of a body read, on any route; and what is read is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.store import Change
+from gateway.tenants import directory
+from gateway.tenants.directory import Role
+from tests.harness import OPERATOR_KEY, Gateway
+from tests.integration.uploading import Wire
+
+OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+APPLY = "/admin/v1/apply"
+
+
+def allowed(method: str, path: str) -> set[Role]:
+    """Who may ask, as the README says it; written down once more, so that a slip of the gate's own table is
+    seen."""
+    if path.startswith("/finance/v1/"):
+        tenants = method == "GET" and not path.startswith("/finance/v1/bills")
+        return {Role.OPERATOR, Role.FINANCE} | ({Role.TENANT} if tenants else set())
+    if (method, path) == ("GET", "/admin/v1/prices"):
+        return {Role.OPERATOR, Role.FINANCE}
+    return {Role.OPERATOR}
+
+
+def routes(gateway: Gateway) -> Iterator[tuple[str, str]]:
+    for path, operations in gateway.app.api.openapi()["paths"].items():
+        for method in operations:
+            yield method.upper(), path
+    for route in gateway.app.api.routes:
+        if getattr(route, "path", None):
+            yield "GET", route.path
+
+
+async def keys_of_all_roles(gateway: Gateway) -> dict[str, str]:
+    """By role; and those that no route takes."""
+    now = time.time_ns() // 1000
+    await gateway.add_tenant("acme")
+    found = {Role.OPERATOR: OPERATOR_KEY, Role.TENANT: gateway.keys["acme"]}
+    for role in Role:
+        if role not in found:
+            key, found[role] = directory.mint("", role, now)
+            await gateway.state.commit(Change("key", key.id, directory.dump(key)))
+    revoked, text = directory.mint("acme", Role.OPERATOR, now)
+    gone = directory.Key(revoked.id, "", Role.OPERATOR, revoked.digest, now, revoked=now)
+    await gateway.state.commit(Change("key", gone.id, directory.dump(gone)))
+    return {**found, "revoked": text, "unknown": "fl_x_y", "none": ""}
+
+
+async def ask(app: Any, method: str, path: str, key: str, length: int = 2) -> tuple[int, str, int]:
+    """Status, error code, and how often the body was asked for."""
+    reads, sent = 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    if key:
+        headers.append((b"authorization", b"Bearer " + key.encode()))
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+        "method": method, "path": path, "raw_path": path.encode(), "root_path": "", "scheme": "http",
+        "query_string": b"", "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+    }  # fmt: skip
+    await app(scope, receive, send)
+    body = b"".join(m.get("body", b"") for m in sent[1:])
+    code = json.loads(body)["error"]["code"] if sent[0]["status"] >= 400 else ""
+    return sent[0]["status"], code, reads
+
+
+async def test_each_route_refuses_each_wrong_key_before_it_reads_a_byte(gateway: Gateway):
+    keys = await keys_of_all_roles(gateway)
+    found = list(routes(gateway))
+    assert len(found) > 50
+    assert {path for _, path in found if not path.startswith(("/admin/", "/finance/"))} == OPEN | {"/metrics"}
+    nobody = {"none": "missing_api_key", "unknown": "invalid_api_key", "revoked": "revoked_api_key"}
+    for method, path in found:
+        if path in OPEN:
+            continue
+        for name, code in nobody.items():
+            assert await ask(gateway.app, method, path, keys[name]) == (401, code, 0), (method, path, name)
+        for role in Role:
+            if role in allowed(method, path):
+                continue
+            refused = await ask(gateway.app, method, path, keys[role])
+            assert refused == (403, "role_too_small", 0), (method, path, role)
+            # The routes' own dependencies are the second line.
+            status, code, _ = await ask(gateway.app.api, method, path, keys[role])
+            if status != 400 or role is not Role.TENANT or path.startswith("/admin/"):  # of a parameter
+                assert (status, code) == (403, "role_too_small"), (method, path, role)
+
+
+async def test_the_gate_lets_in_whom_each_route_lets_in(gateway: Gateway):
+    """A role that a route takes must not be stopped before it: with a body too long for any route, who may
+    ask is told so, and nothing is done."""
+    keys = await keys_of_all_roles(gateway)
+    for method, path in routes(gateway):
+        if path in OPEN:
+            continue
+        for role in allowed(method, path):
+            refused = await ask(gateway.app, method, path, keys[role], length=1 << 40)
+            assert refused[:2] == (413, "body_too_large"), (method, path, role)
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [
+        ("/admin/v1/tenants", 1024**2),
+        ("/finance/v1/periods/2026-01/close", 1024**2),
+        (APPLY, 16 * 1024**2),
+        ("/finance/v1/bills", 64 * 1024**2),
+        ("/admin/v1/adapters/upload?adapter=acme/support", 2 * 1024**3 + 1024**2 + 64 * 1024),
+    ],
+)
+async def test_a_body_that_says_it_is_too_long_is_refused_at_once(gateway: Gateway, path: str, limit: int):
+    await gateway.add_tenant("acme")
+    wire = await Wire.to(gateway.url)
+    await wire.begin(limit + 1, path=path, content_type="application/json")
+    status, headers, body = await wire.answer()
+    assert (status, json.loads(body)["error"]["code"]) == (413, "body_too_large")
+    assert headers["connection"] == "close"
+    await wire.close()
+
+
+async def test_a_body_in_chunks_is_counted_while_it_is_read(gateway: Gateway):
+    for path in ("/admin/v1/tenants", "/finance/v1/periods/2026-01/close"):
+        wire = await Wire.to(gateway.url)
+        await wire.begin(None, path=path, content_type="application/json")
+        chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+        for _ in range(17):  # the last is the one too many; its end never comes
+            await wire.send(chunk)
+        assert await wire.refusal() == (413, "body_too_large")
+        await wire.close()
+
+
+async def test_a_client_that_is_still_sending_can_read_why_it_was_refused(gateway: Gateway):
+    async with gateway.http("wrong") as http:
+        for size in (3_000_000, 20_000_000):
+            answer = await http.post(APPLY, content=b" " * size)
+            assert (answer.status_code, answer.headers["connection"]) == (401, "close")
+    await gateway.add_tenant("acme")
+    async with gateway.http(gateway.keys["acme"]) as http:
+        answer = await http.post("/v1/chat/completions", content=b" " * 20_000_000)
+        assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/admin/v1/tenants", b"[" + b"{}," * 300_000 + b"{}]", "body_too_complex"),
+        ("/admin/v1/tenants", b"[" * 5_000, "body_too_complex"),
+        ("/admin/v1/tenants", b'{"name":' + b"[" * 70 + b"]" * 70 + b"}", "body_too_complex"),
+        (APPLY, b'{"florin":1,"x":[' + b"{}," * 5_000_000 + b"{}]}", "body_too_complex"),
+        (APPLY, b"{", "invalid_json"),
+        ("/admin/v1/tenants", b"", "invalid_value"),
+    ],
+    ids=["objects", "nesting", "levels", "apply", "half", "nothing"],
+)
+async def test_what_would_become_too_much_is_refused_before_it_is_parsed(gateway, path, body, code):
+    async with gateway.http() as http:
+        answer = await http.post(path, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+    assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+async def test_what_was_read_at_the_gate_is_what_the_route_gets(gateway: Gateway):
+    async def pieces():
+        for byte in b'{"name": "acme", "base_access": true}':
+            yield bytes([byte])
+
+    async with gateway.http() as http:
+        answer = await http.post(
+            "/admin/v1/tenants", content=pieces(), headers={"content-type": "application/json"}
+        )
+        assert (answer.status_code, answer.json()["name"]) == (201, "acme")
+        again = await http.post("/admin/v1/tenants", json={"name": "acme", "base_access": True})
+    assert again.status_code == 200
+
+
+async def test_an_answer_goes_on_while_its_reader_is_slow_and_the_connection_is_used_again(gateway: Gateway):
+    """Large answers go out in pieces; the whole arrives all the same."""
+    async with gateway.http() as http:
+        first = await http.get("/openapi.json")
+        second = await http.get("/openapi.json")
+    assert len(first.content) == int(first.headers["content-length"]) > 65_536
+    assert first.content == second.content
+    assert "connection" not in first.headers
+
+
+async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_nothing_to_log(gateway: Gateway, caplog):
+    wire = await Wire.to(gateway.url)
+    await wire.begin(1000, path="/admin/v1/tenants", content_type="application/json")
+    await wire.send(b'{"name"')
+    await wire.close()
+    async with httpx.AsyncClient(base_url=gateway.url) as http:
+        assert (await http.get("/healthz")).status_code == 200
+    await asyncio.sleep(0.1)
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []

@@ -1,0 +1,92 @@
+"""Hundreds of megabytes without a key, or with one: the gateway's memory stays where it is, and it goes on
+answering."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.test_cli import KEY, Served, serving
+from tests.integration.test_upload_memory import peak
+
+SIZE = 300 * 1024**2
+GROWTH = 48 * 1024**2
+"""Bytes of memory, for what came in eight bodies of SIZE: thread stacks, buffers and libraries are a few MiB."""
+PATIENCE = 20.0
+
+
+def flood(served: Served, path: str, key: str, *, chunked: bool) -> int | None:
+    """Send the body until the gateway closes. Returns the status that it answered; None: it cannot be read."""
+    parts = urlsplit(served.url)
+    length = "transfer-encoding: chunked" if chunked else f"content-length: {SIZE}"
+    authorization = f"authorization: Bearer {key}\r\n" if key else ""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{authorization}{length}\r\n\r\n"
+    piece = b"{}," * 21_845
+    piece = b"%x\r\n" % len(piece) + piece + b"\r\n" if chunked else piece
+    with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as connection:
+        connection.sendall(head.encode())
+        answer, sent = b"", 0
+        connection.settimeout(0.002)
+        try:
+            while sent < SIZE and b"\r\n\r\n" not in answer:
+                with contextlib.suppress(TimeoutError):
+                    sent += connection.send(piece)
+                with contextlib.suppress(TimeoutError):
+                    answer += connection.recv(65_536)
+            connection.settimeout(PATIENCE)
+            with contextlib.suppress(ConnectionError):
+                while sent < SIZE:
+                    sent += connection.send(piece)
+            while got := connection.recv(65_536):
+                answer += got
+        except ConnectionError:
+            pass
+    return int(answer.split()[1]) if answer else None
+
+
+@contextlib.contextmanager
+def healthy(served: Served):
+    """Asks `/healthz` all the while; the time that the slowest answer took is returned."""
+    parts = urlsplit(served.url)
+    done, slowest = threading.Event(), [0.0]
+
+    def ask() -> None:
+        while not done.is_set():
+            began = time.monotonic()
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+            connection.close()
+            slowest[0] = max(slowest[0], time.monotonic() - began)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield slowest
+    finally:
+        done.set()
+        asking.join()
+
+
+@pytest.mark.timeout(120)
+def test_a_flood_changes_nothing(tmp_path):
+    with serving(tmp_path / "state") as served:
+        pid = str(served.process.pid)
+        served.json("tenant", "add", "acme")  # what is imported and opened once is there now
+        assert flood(served, "/admin/v1/tenants", "", chunked=False) == 401
+        before = peak(pid)
+        with healthy(served) as slowest:
+            for path in ("/admin/v1/tenants", "/admin/v1/apply", "/finance/v1/periods/2026-01/close"):
+                for chunked in (False, True):
+                    assert flood(served, path, "", chunked=chunked) == 401
+            for chunked in (False, True):
+                assert flood(served, "/admin/v1/tenants", KEY, chunked=chunked) == 413
+        assert peak(pid) - before < GROWTH, f"{(peak(pid) - before) >> 20} MiB"
+        assert slowest[0] < PATIENCE
+        assert [tenant["name"] for tenant in served.json("tenant", "list")["data"]] == ["acme"]
