@@ -52,9 +52,11 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
+from gateway.routing.deaths import DeathWatch
 from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
+from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.router import Router
 from gateway.routing.upstream import Upstream
 from gateway.routing.warmer import Warmer
@@ -113,7 +115,8 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         metrics = Metrics()
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
-        follower = Follower(store, [directory, catalog, residency])
+        deaths = DeathWatch(store, worker, metrics.engine_death)
+        follower = Follower(store, [directory, catalog, residency, deaths])
         ledger = Ledger(settings.ledger)
         stack.callback(ledger.close)
         books = Books(settings.ledger)
@@ -137,6 +140,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             idle_timeout=settings.engine_idle_timeout,
             slow_start=settings.slow_start,
         )
+        pool.on_death = deaths.died
         control = EngineControl(
             control_session,
             timeout=settings.load_timeout,
@@ -167,7 +171,15 @@ async def build(settings: Settings) -> AsyncIterator[State]:
                 spent=probe_log.probed,
             )
         stack.push_async_callback(loader.close)
-        router = Router(catalog, pool, loader, changed, timeout=settings.placement_timeout)
+        router = Router(
+            catalog,
+            pool,
+            loader,
+            changed,
+            deaths=deaths,
+            budget=RetryBudget(settings.retry_budget),
+            timeout=settings.placement_timeout,
+        )
         warmer = Warmer(pool, router, loader, timeout=settings.placement_timeout)
         stack.push_async_callback(warmer.close)
         upstream = Upstream(session, connect_timeout=settings.connect_timeout)
@@ -210,6 +222,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
         )
         for work in (
             pool.run,
+            deaths.run,
             prober.run,
             reconciler.run,
             engine_time.run,

@@ -172,6 +172,13 @@ class Settings(BaseSettings):
     probe_timeout: PositiveFloat = Field(
         2.0, description="Seconds that an engine may take to answer a probe."
     )
+    retry_budget: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Share of the requests of the last 10 s that a worker may send to another engine because "
+        "one failed; 10 a second are free, and what an engine's death takes with it is.",
+    )
     slow_start: NonNegativeFloat = Field(
         10.0,
         description="Seconds over which an engine that is new, came back, or failed several times in a row "

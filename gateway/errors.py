@@ -36,6 +36,12 @@ CODES: dict[str, Code] = {
     "request_refused": Code(
         400, _INVALID, "The engine refused the request.", "See the message, which is the engine's."
     ),
+    "request_suspected": Code(
+        422,
+        _INVALID,
+        "Engines died more than once while they had this request; it is not sent to another for a while.",
+        "Do not retry it as it is. `retry-after` says when it is taken again.",
+    ),
     "body_too_large": Code(
         413,
         _INVALID,
@@ -155,7 +161,16 @@ CODES: dict[str, Code] = {
         "`florin adapter show` shows the evidence; roll back, or release it.",
     ),
     "engine_failed": Code(
-        502, _SERVER, "Engines failed while answering, and the retries are used up.", "Retry."
+        502,
+        _SERVER,
+        "Engines failed while answering, and the request's attempts or the worker's retries are used up.",
+        "Retry after `retry-after`.",
+    ),
+    "adapter_suspended": Code(
+        503,
+        _SERVER,
+        "Several engines died while they had this tenant's requests to this adapter; new ones are held back.",
+        "Find the request that kills engines; the gateway's log names the engines. It ends by itself.",
     ),
     "stream_interrupted": Code(
         502,

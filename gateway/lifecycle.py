@@ -30,6 +30,7 @@ from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.metrics import Metrics
 from gateway.routing.faults import EngineFaults
+from gateway.routing.passenger import Passenger
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.router import Journey, Router
@@ -92,8 +93,12 @@ class Lifecycle:
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         self.admit(exchange, key, target)
-        exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))
-        journey = self.router.journey(target)
+        payload = call.payload(target.engine_name, self.salt(key.tenant))
+        exchange.keep(payload)
+        group = (key.tenant, target.version.adapter if target.version else "")
+        what = f"{endpoint.path} {target.label}"
+        passenger = Passenger(group, what=what, payload=payload, key=self.cache_secret)
+        journey = self.router.journey(target, passenger)
         while True:
             lease = await self.router.place(journey)
             try:
@@ -176,12 +181,19 @@ class Lifecycle:
                 engine, call.endpoint.path, exchange.payload, request_id, target
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
+            self.router.served(lease)
         except GoElsewhere as trouble:
             record.end(Outcome.FAILOVER, billable=False, exact=False, worked=trouble.counts)
+            if trouble.counts:
+                lease.lost()
             raise
         except FlorinError as error:
             if error.code in _UNTOUCHED:
                 record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
+            if error.code == "request_refused":
+                self.router.served(lease)
+            elif sent:
+                lease.lost()
             raise
         except asyncio.CancelledError:
             if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
@@ -189,6 +201,8 @@ class Lifecycle:
             # Hung up on, or cut off by our own shutdown: then nobody can say that it was delivered.
             outcome = Outcome.CLIENT_ABORT if exchange.hung_up else Outcome.ORPHANED
             record.end(outcome, billable=exchange.hung_up, exact=False, worked=sent)
+            if sent:
+                lease.lost()
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # unless it has ended

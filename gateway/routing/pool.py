@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from adapters.catalog import Catalog
 from adapters.errors import StoreUnavailableError
@@ -19,6 +18,11 @@ from adapters.model import Engine, Version
 from adapters.placement import Candidate, share_after
 from adapters.residency import Residency
 from adapters.store import Store, Touch
+from gateway.routing.engine_state import EngineState, Lease, Use
+from gateway.routing.passenger import Passenger
+from gateway.routing.suspects import Aboard
+
+__all__ = ["EngineState", "Lease", "Pool", "Use"]
 
 log = logging.getLogger(__name__)
 
@@ -31,108 +35,15 @@ STRIKES = 3
 STREAK = 3
 """So many failed attempts in a row, and an engine starts slowly again, whatever its probes say: one that
 fails fast would otherwise have the least in flight, and draw all requests to itself."""
+LOSS_SECONDS = 5.0
+"""An attempt that failed on an engine so many seconds before it is found dead was there when it died: vLLM
+answers 500 to all that runs when its core dies, and ends after that."""
+VERDICT_SECONDS = 1.0
+"""How long a retry waits to hear whether the engine lives on which the last attempt failed."""
+ASK_SECONDS = 0.2
+"""Between two probes that failed attempts ask for."""
 HOPELESS_SECONDS = 30.0
 """A stream that hangs on a dead engine is ended after this."""
-
-
-@dataclass(slots=True)
-class Use:
-    """This worker's use of one version on one engine."""
-
-    in_flight: int = 0
-    last_used: float = 0.0
-    reported: float = -1e9
-    """When the store was last told, on the same clock."""
-    dirty: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """One request in flight on one engine. Ends exactly once: `end` is idempotent."""
-
-    state: EngineState
-    version: str
-    clock: Callable[[], float]
-    begun: bool = False
-    """The answer has begun to reach the client: the request can no longer go elsewhere."""
-    abandoned: bool = False
-    """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
-    task: asyncio.Task[object] | None = None
-    ended: bool = False
-    heard: float | None = None
-    """When its stream last said something; None while that would mean nothing."""
-
-    def begin(self) -> None:
-        """The answer begins to reach the client."""
-        self.begun = True
-
-    def abandon(self) -> None:
-        """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
-        if not self.abandoned and self.task is not None:
-            self.abandoned = True
-            self.task.cancel()
-
-    def doubt(self, reason: str) -> None:
-        """The engine refused or broke a connection: nobody uses it until a probe has passed."""
-        if not self.state.suspect:
-            log.warning("engine %s is suspect: %s", self.state.engine.name, reason)
-        self.state.suspect = True
-        self.state.reason = reason
-        self.state.wake.set()
-
-    def end(self) -> None:
-        if self.ended:
-            return
-        self.ended = True
-        state = self.state
-        state.in_flight -= 1
-        state.leases.discard(self)
-        use = state.uses.get(self.version)
-        if use is not None:
-            use.in_flight -= 1
-            use.last_used = self.clock()
-            use.dirty = True
-
-
-@dataclass(slots=True, eq=False)
-class EngineState:
-    """Mutable: everything this worker knows about one engine beyond its registration."""
-
-    engine: Engine
-    healthy: bool | None = None
-    """None: not probed yet."""
-    suspect: bool = False
-    """A request failed on it; a probe will tell."""
-    in_flight: int = 0
-    elsewhere: int = 0
-    """Requests of other workers, by the engine's own metrics at the last probe."""
-    running: int = 0
-    waiting: int = 0
-    began: int = 0
-    """When its process began, as it said last; Unix microseconds; 0: it has not said."""
-    uses: dict[str, Use] = field(default_factory=dict)
-    leases: set[Lease] = field(default_factory=set)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to probe at once."""
-    reason: str = ""
-    """Why it is unhealthy."""
-    strikes: int = 0
-    """Probes in a row that got no answer."""
-    down_since: float | None = None
-    new: bool = False
-    """It came while this worker was running, and has not been seen up."""
-    slow_from: float | None = None
-    """When its slow start began; None: long ago."""
-    streak: int = 0
-    """Attempts in a row that failed on it."""
-
-    @property
-    def usable(self) -> bool:
-        """Unprobed engines are tried: a new worker should not refuse what it has not looked at."""
-        return self.healthy is not False and not self.suspect and self.engine.takes_requests
-
-    def __repr__(self) -> str:
-        return f"<{self.engine.name} healthy={self.healthy} in_flight={self.in_flight}>"
 
 
 class Pool:
@@ -154,6 +65,9 @@ class Pool:
         self._idle_timeout = idle_timeout
         self._slow_start = slow_start
         self._listed = False
+        self._settled = asyncio.Event()
+        self.on_death: Callable[[str, list[Aboard]], None] = lambda _engine, _aboard: None
+        """Told of each engine that died, and what was on it."""
         self._next_look = 0.0
         self._clock = clock
         self._states: dict[str, EngineState] = {}
@@ -168,7 +82,7 @@ class Pool:
         if engine is None:
             gone = self._states.pop(name, None)
             if gone:
-                self.mark_down(gone, "removed from the registry")
+                self.mark_down(gone, "removed from the registry", died=False)
             return None
         state = self._states.get(name)
         if state is None:
@@ -252,13 +166,20 @@ class Pool:
 
     # -- leases
 
-    def acquire(self, name: str, served: Version | None) -> Lease | None:
-        """A lease for one request; None when the engine has gone meanwhile."""
+    def acquire(
+        self, name: str, served: Version | None, passenger: Passenger | None = None, *, trial: bool = False
+    ) -> Lease | None:
+        """A lease for one request; None when the engine has gone meanwhile. `trial`: it may be what killed
+        an engine, and until it begins to answer others keep away from it."""
         state = self.state(name)
         if state is None:
             return None
         version = served.engine_name if served else ""
-        lease = Lease(state, version, self._clock, task=asyncio.current_task())
+        lease = Lease(state, version, self._clock, task=asyncio.current_task(), passenger=passenger)
+        lease.deaths, lease.ends = state.deaths, state.ends
+        if trial:
+            lease.on_trial = self._settle
+            state.trials.add(lease)
         state.in_flight += 1
         state.leases.add(lease)
         if version:
@@ -327,6 +248,8 @@ class Pool:
                 state.slow_from, state.new = self._clock(), False
         state.healthy, state.suspect, state.reason = True, False, ""
         state.strikes, state.down_since = 0, None
+        state.seen_up = self._clock()
+        state.tell()
 
     def failed(self, state: EngineState) -> None:
         """An attempt failed there; an answer sets `streak` to 0 again."""
@@ -336,19 +259,75 @@ class Pool:
 
     def missed(self, state: EngineState, reason: str) -> None:
         """A probe got no answer in time. A busy engine may miss one: only several in a row mean death."""
+        if not state.strikes:
+            state.missed_from = self._clock()
         state.strikes += 1
         if state.strikes >= STRIKES or state.suspect:
-            self.mark_down(state, reason)
+            # When no engine answers any more, it is this worker or its network that hangs.
+            others = any(o.seen_up > state.missed_from for o in self._states.values() if o is not state)
+            self.mark_down(state, reason, died=others)
 
-    def mark_down(self, state: EngineState, reason: str) -> None:
+    def mark_down(self, state: EngineState, reason: str, *, died: bool = True) -> None:
         """Its requests that have not begun to answer go elsewhere now, not when their sockets notice; the
-        others are given up when it has been silent for long."""
+        others are given up when it has been silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
             log.warning("engine %s is down: %s", state.engine.name, reason)
             state.down_since = now
+            state.ends += 1
+            if died and state.engine.takes_requests:
+                self._died(state, now)
         state.healthy, state.suspect, state.reason = False, False, reason
+        state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         for lease in list(state.leases):
             if hopeless or not lease.begun:
                 lease.abandon()
+
+    def _died(self, state: EngineState, now: float) -> None:
+        state.deaths += 1
+        there = [(lease.passenger, lease.begun) for lease in state.leases]
+        there += [(passenger, begun) for at, passenger, begun in state.losses if now - at < LOSS_SECONDS]
+        state.losses.clear()
+        self.on_death(
+            state.engine.name, [p.aboard(begun=begun) for p, begun in there if p and not p.answered]
+        )
+
+    async def verdict(self, state: EngineState) -> None:
+        """Until a probe has told whether the engine lives, at most VERDICT_SECONDS."""
+        if state.healthy is False:
+            return
+        news, wait = state.news, state.asked + ASK_SECONDS - self._clock()
+        if wait <= 0:
+            state.asked = self._clock()
+            state.wake.set()
+        else:
+            asyncio.get_running_loop().call_later(wait, state.wake.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(VERDICT_SECONDS):
+                await news.wait()
+
+    # -- keeping suspects apart
+
+    def trials(self) -> list[Lease]:
+        """Requests in flight that may be what killed an engine."""
+        return [lease for state in self._states.values() for lease in state.trials]
+
+    def in_flight(self, passenger: Passenger) -> bool:
+        """Whether the same request, sent by somebody else, is on an engine now."""
+        return any(
+            lease.passenger.fingerprint == passenger.fingerprint
+            for state in self._states.values()
+            for lease in state.leases
+            if lease.passenger and lease.passenger.group == passenger.group
+        )
+
+    async def settled(self, seconds: float) -> None:
+        """Until a trial has ended somewhere, or so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+
+    def _settle(self) -> None:
+        self._settled.set()
+        self._settled = asyncio.Event()

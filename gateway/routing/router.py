@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -12,16 +13,22 @@ from adapters.loader import Loader
 from adapters.model import Engine
 from adapters.placement import Candidate, Decision, decide
 from gateway.errors import FlorinError
+from gateway.routing.deaths import DeathWatch
+from gateway.routing.engine_state import EngineState
+from gateway.routing.passenger import Passenger
 from gateway.routing.pool import Lease, Pool
+from gateway.routing.retry_budget import RetryBudget
+from gateway.routing.suspects import REQUEST_DEATHS
 from gateway.routing.upstream import GoElsewhere
 
 MAX_ATTEMPTS = 3
-"""Attempts on which engines may have worked and failed. More, and a request that kills engines would take
-the whole fleet with it."""
+"""Attempts on which engines may have worked and failed, and live."""
 MAX_DETOURS = 20
 """Attempts that cost engines nothing: unknown model, busy, refused connections."""
 WAIT_SECONDS = 0.25
 RETRY_SECONDS = 0.05
+PATIENCE_SECONDS = 1.0
+"""How long, in all, a request waits so as not to share an engine with what may kill it."""
 
 
 @dataclass(slots=True)
@@ -29,6 +36,7 @@ class Journey:
     """One request's way through the fleet: mutable, one for each request."""
 
     target: Target
+    passenger: Passenger
     deadline: float
     attempts: int = 0
     failures: int = 0
@@ -36,6 +44,17 @@ class Journey:
     reload_on: str | None = None
     loads: int = 0
     """Adapter loads that the attempt to come has caused."""
+    losses: list[tuple[EngineState, int]] = field(default_factory=list)
+    """Engines on which it failed, and how often each had died before."""
+    unjudged: tuple[Lease, GoElsewhere] | None = None
+    """The last attempt, and what it met."""
+    patience: float | None = None
+    """When it stops waiting for an engine without suspects."""
+
+    @property
+    def deaths(self) -> int:
+        """Engines that died while it was there."""
+        return sum(1 for state, before in self.losses if state.deaths > before)
 
 
 class Router:
@@ -46,6 +65,8 @@ class Router:
         loader: Loader,
         changed: Callable[[float], Awaitable[None]],
         *,
+        deaths: DeathWatch,
+        budget: RetryBudget,
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,23 +74,34 @@ class Router:
         self._pool = pool
         self._loader = loader
         self._changed = changed
+        self._deaths = deaths
+        self._budget = budget
         self._timeout = timeout
         self._clock = clock
 
-    def journey(self, target: Target) -> Journey:
-        return Journey(target, self._clock() + self._timeout)
+    def journey(self, target: Target, passenger: Passenger) -> Journey:
+        self._budget.request()
+        return Journey(target, passenger, self._clock() + self._timeout)
 
     async def place(self, journey: Journey) -> Lease:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
         StoreUnavailableError."""
         version = journey.target.version
+        if journey.unjudged is not None:
+            await self._judge(journey, *journey.unjudged)
         while True:
             if version is not None and self._catalog.verdicts:  # wherever it is resident
                 self._loader.verdicts.check(version, quarantine_only=True)
+            if not self._sendable(journey):
+                await self._pool.settled(WAIT_SECONDS)
+                continue
             engine = self._resident(journey) or await self._make_resident(journey)
+            if engine and engine in self._apart(journey):
+                await self._pool.settled(WAIT_SECONDS)
+                continue
             if engine in journey.failed_on:  # nothing better is left: give it a moment
                 await self._changed(RETRY_SECONDS * journey.attempts)
-            lease = self._pool.acquire(engine, journey.target.version) if engine else None
+            lease = self._acquire(journey, engine) if engine else None
             if lease is not None:
                 journey.attempts += 1
                 journey.loads = self._loader.loads_since(journey.target.version, lease.state.engine.name)
@@ -77,6 +109,10 @@ class Router:
             if self._clock() > journey.deadline:
                 raise self._too_late(journey)
             await self._changed(WAIT_SECONDS)
+
+    def _acquire(self, journey: Journey, engine: str) -> Lease | None:
+        trial = self._deaths.suspects.any and self._deaths.suspects.suspected(journey.passenger.group)
+        return self._pool.acquire(engine, journey.target.version, journey.passenger, trial=trial)
 
     def learn(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
         """Remember what an attempt met, so that the next goes elsewhere; FlorinError when it was the last."""
@@ -88,21 +124,88 @@ class Router:
             journey.reload_on = engine
         else:
             journey.failed_on.add(engine)
-        journey.failures += trouble.counts
-        if journey.failures >= MAX_ATTEMPTS:
-            raise FlorinError(
-                "engine_failed",
-                f"{journey.attempts} attempts failed, the last with: {trouble.reason}.",
-                retry_after=1,
-            )
+        if trouble.counts or lease.abandoned:
+            journey.losses.append((lease.state, lease.deaths))
+            journey.unjudged = lease, trouble
+        if trouble.counts:
+            self._pool.failed(lease.state)
         if journey.attempts >= MAX_DETOURS or self._clock() > journey.deadline:
             raise self._too_late(journey)
+
+    def served(self, lease: Lease) -> None:
+        """The engine has answered, well or with a refusal: the request did not kill it."""
+        lease.state.streak = 0
+        if lease.passenger is not None:
+            lease.passenger.answered = True
+            self._deaths.answered(lease.passenger)
 
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
         return decide(self._candidates(target, ()), rank=target.version.rank if target.version else None)
 
     # -- steps
+
+    async def _judge(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
+        """Whether a failed attempt may be followed by another: not when too many have failed in all. What an
+        engine's end took with it is not held against the requests that it took."""
+        journey.unjudged = None
+        state = lease.state
+        if trouble.counts:
+            await self._pool.verdict(state)
+        if state.ends > lease.ends:
+            if state.ends_charged != state.ends:
+                state.ends_charged = state.ends
+                self._budget.charge()
+            return
+        if not trouble.counts:
+            return
+        journey.failures += 1
+        if journey.failures >= MAX_ATTEMPTS:
+            raise FlorinError(
+                "engine_failed",
+                f"{journey.attempts} attempts failed, the last with: {trouble.reason}.",
+                retry_after=1,
+            )
+        if not self._budget.allows():
+            raise FlorinError(
+                "engine_failed",
+                f"The attempt failed ({trouble.reason}), and so do too many others to try each again.",
+                retry_after=self._budget.wait(),
+            )
+
+    def _sendable(self, journey: Journey) -> bool:
+        """Raises FlorinError for what may have killed engines; False for what should wait for a moment."""
+        suspects, passenger = self._deaths.suspects, journey.passenger
+        if journey.losses and journey.deaths >= REQUEST_DEATHS:
+            raise suspected(suspects.refused(passenger.fingerprint))
+        if not suspects.any or not suspects.known(passenger.group):
+            return True
+        self._deaths.refuse_group(passenger.group)
+        left = suspects.refused(passenger.fingerprint)
+        if left and self._patient(journey) and self._pool.in_flight(passenger):
+            return False  # the answer to its like will tell
+        if left:
+            raise suspected(left)
+        return True
+
+    def _apart(self, journey: Journey) -> set[str]:
+        """Engines that hold what may kill them, for whoever may do so too: when one of them dies, each should
+        have met no other death. Nobody waits for long, and who is under no suspicion does not wait at all."""
+        suspects, group = self._deaths.suspects, journey.passenger.group
+        if not suspects.any or not suspects.suspected(group):
+            return set()
+        names = {
+            lease.state.engine.name
+            for lease in self._pool.trials()
+            if lease.passenger and lease.passenger.group != group
+        }
+        return names if names and self._patient(journey) else set()
+
+    def _patient(self, journey: Journey) -> bool:
+        now = self._clock()
+        if journey.patience is None:
+            journey.patience = now + PATIENCE_SECONDS
+        return now < min(journey.patience, journey.deadline)
 
     def _resident(self, journey: Journey) -> str | None:
         """An engine that holds the target now."""
@@ -111,10 +214,13 @@ class Router:
             return None
         if version is not None:
             holders = self._pool.holders(version, journey.failed_on)
+            apart = self._apart(journey) if len(holders) > 1 else ()
+            holders = [c for c in holders if c.engine not in apart] or holders
             if len(holders) == 1:
                 return holders[0].engine
             return decide(holders, rank=version.rank).engine if holders else None
-        return decide(self._candidates(journey.target, journey.failed_on), rank=None).engine
+        passed = journey.failed_on | self._apart(journey)
+        return decide(self._candidates(journey.target, passed), rank=None).engine
 
     async def _make_resident(self, journey: Journey) -> str | None:
         """Load it where that costs least; None when that must wait."""
@@ -124,7 +230,7 @@ class Router:
             return None
 
         def choose(failed: Collection[str], /) -> Engine | None:
-            candidates = self._candidates(journey.target, journey.failed_on)
+            candidates = self._candidates(journey.target, journey.failed_on | self._apart(journey))
             name = decide([c for c in candidates if c.engine not in failed], rank=version.rank).engine
             return self._catalog.engines.get(name) if name else None
 
@@ -167,3 +273,13 @@ class Router:
             f"No engine began to answer for {journey.target.label} within {self._timeout:g} s.",
             retry_after=1,
         )
+
+
+def suspected(left: float) -> FlorinError:
+    """Of a request that is not sent to an engine again."""
+    seconds = math.ceil(left) or 1
+    return FlorinError(
+        "request_suspected",
+        f"Engines died more than once while they had this request. It is not sent again for {seconds} s.",
+        retry_after=seconds,
+    )

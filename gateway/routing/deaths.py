@@ -1,0 +1,186 @@
+"""What this worker and the others know of deaths: reported in batches, heard from the feed.
+
+Each worker knows only its own requests. It reports each death with those that it had on the engine, and later
+which of them were answered, as documents of kind `death`:
+
+    <engine>/<worker>   {"at": Unix microseconds, "aboard": [[fingerprint, tenant, adapter, begun], …]}
+    /<worker>           {"at": …, "answered": [[fingerprint, tenant, adapter], …]}
+
+So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
+Redis away, each worker goes by what it knows itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from adapters.errors import ConflictError, StoreUnavailableError
+from adapters.store import Change, Event, Store
+from gateway.errors import FlorinError
+from gateway.routing.passenger import Passenger
+from gateway.routing.suspects import FORGET, Aboard, Group, Suspects
+
+log = logging.getLogger(__name__)
+
+KIND = "death"
+REPORT_SECONDS = 0.1
+SWEEP_SECONDS = 60.0
+MOST_ABOARD = 1000
+"""Requests in one report: about 100 KB."""
+
+
+class DeathWatch:
+    """Mutable: the suspects, and what is to be reported. All on one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        count: Callable[[str, str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`count(tenant, adapter)` is told of each death at which this worker had requests of theirs."""
+        self.suspects = Suspects(clock)
+        self._store = store
+        self._worker = worker
+        self._count = count
+        self._wall = wall
+        self._reports: dict[str, str] = {}
+        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_ABOARD)
+        self._heard: dict[str, str] = {}
+        """Documents of all workers, so that a snapshot tells none of them twice."""
+
+    def __repr__(self) -> str:
+        return f"<DeathWatch {self.suspects!r}>"
+
+    # -- what this worker sees
+
+    def died(self, engine: str, aboard: Iterable[Aboard]) -> None:
+        """An engine was found dead, with these requests on it."""
+        listed = list(aboard)[:MOST_ABOARD]
+        if not listed:
+            return
+        self._suspect(engine, self._worker, listed, 0.0)
+        for group in {each.group for each in listed}:
+            self._count(*group)
+        rows = [(each.fingerprint, *each.group, each.begun) for each in listed]
+        self._reports[f"{engine}/{self._worker}"] = self._document(aboard=rows)
+
+    def answered(self, passenger: Passenger) -> None:
+        """An engine has answered one."""
+        suspects, group = self.suspects, passenger.group
+        if suspects.any and suspects.known(group) and suspects.answered(passenger.fingerprint, group):
+            self._answered.append((passenger.fingerprint, *group))
+
+    def refuse_group(self, group: Group) -> None:
+        """Raises FlorinError while the tenant's use of the adapter is held back."""
+        left = self.suspects.group_refused(group)
+        if left:
+            raise FlorinError(
+                "adapter_suspended",
+                f"Several engines died while they had your requests to {group[1] or 'the base model'}. New "
+                f"ones are held back for {math.ceil(left)} s.",
+                retry_after=math.ceil(left),
+            )
+
+    # -- what the others see: adapters.feed.View
+
+    def load(self, documents: dict[str, dict[str, str]]) -> None:
+        """What is known already stays known."""
+        for id_, data in sorted(documents.get(KIND, {}).items(), reverse=True):  # deaths before answers
+            self._hear(id_, data)
+
+    def apply(self, event: Event) -> None:
+        if event.kind == KIND:
+            if event.data is None:
+                self._heard.pop(event.id, None)
+            else:
+                self._hear(event.id, event.data)
+
+    def _hear(self, id_: str, data: str) -> None:
+        engine, _, worker = id_.rpartition("/")
+        if self._heard.get(id_) == data:
+            return
+        self._heard[id_] = data
+        try:
+            self._take(engine, worker, orjson.loads(data))
+        except (ValueError, KeyError, TypeError) as error:  # of another release, say
+            log.warning("the report of a death, %s, cannot be read: %s", id_, error)
+
+    def _take(self, engine: str, worker: str, document: dict[str, Any]) -> None:
+        ago = max(0.0, self._wall() - document["at"] / 1e6)
+        if worker == self._worker or ago > FORGET:
+            return
+        if engine:
+            rows = document["aboard"]
+            aboard = [Aboard(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
+            self._suspect(engine, worker, aboard, ago)
+        else:
+            for fingerprint, tenant, adapter in document["answered"]:
+                self.suspects.answered(fingerprint, (tenant, adapter), ago=ago)
+
+    def _suspect(self, engine: str, reporter: str, aboard: list[Aboard], ago: float) -> None:
+        for group in self.suspects.death(engine, reporter, aboard, ago=ago):
+            left = self.suspects.group_refused(group)
+            if left:
+                log.warning(
+                    "tenant %s with %s is held back for %.0f s: its requests were on several engines that "
+                    "died, on %s last",
+                    group[0],
+                    group[1] or "the base model",
+                    left,
+                    engine,
+                )
+
+    # -- the reports
+
+    async def run(self) -> None:
+        """Report for ever; cancel to stop."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                await self.report()
+                if time.monotonic() - swept > SWEEP_SECONDS:
+                    swept = time.monotonic()
+                    await self._sweep()
+            except StoreUnavailableError:  # kept, and told on return
+                pass
+
+    async def report(self) -> None:
+        """Tell the others what has happened since the last report."""
+        reports, answered = dict(self._reports), list(self._answered)
+        changes = [Change(KIND, id_, data) for id_, data in reports.items()]
+        if answered:
+            changes.append(Change(KIND, f"/{self._worker}", self._document(answered=answered)))
+        if not changes:
+            return
+        await self._store.commit(changes)
+        for id_, data in reports.items():
+            if self._reports.get(id_) == data:
+                del self._reports[id_]
+        for _ in answered:
+            self._answered.popleft()
+
+    async def _sweep(self) -> None:
+        """Remove what is old, whichever worker wrote it."""
+        now = self._wall()
+        for id_, data in list(self._heard.items()):
+            if now - orjson.loads(data)["at"] / 1e6 > FORGET:
+                try:
+                    await self._store.commit([Change(KIND, id_, None, expect=data)])
+                except ConflictError:  # newer now, or swept by another
+                    self._heard.pop(id_, None)
+
+    def _document(self, **what: Any) -> str:
+        return orjson.dumps({"at": int(self._wall() * 1e6), **what}).decode()

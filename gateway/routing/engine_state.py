@@ -1,0 +1,156 @@
+"""What one worker knows of one engine, and of its own requests there: the pool's mutable data."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from adapters.model import Engine
+from gateway.routing.passenger import Passenger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Use:
+    """This worker's use of one version on one engine."""
+
+    in_flight: int = 0
+    last_used: float = 0.0
+    reported: float = -1e9
+    """When the store was last told, on the same clock."""
+    dirty: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One request in flight on one engine. Ends exactly once: `end` is idempotent."""
+
+    state: EngineState
+    version: str
+    clock: Callable[[], float]
+    begun: bool = False
+    """The answer has begun to reach the client: the request can no longer go elsewhere."""
+    abandoned: bool = False
+    """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
+    task: asyncio.Task[object] | None = None
+    ended: bool = False
+    passenger: Passenger | None = None
+    deaths: int = 0
+    """The engine's, when this began."""
+    ends: int = 0
+    on_trial: Callable[[], None] | None = None
+    """Called when it has begun to answer or ended, if it is kept apart from others until then."""
+    heard: float | None = None
+    """When its stream last said something; None while that would mean nothing."""
+
+    def begin(self) -> None:
+        """The answer begins to reach the client."""
+        self.begun = True
+        self._acquit()
+
+    def lost(self) -> None:
+        """The attempt failed, or nobody waits for it any more: should the engine be found dead now, it was
+        there."""
+        if self.passenger is not None:
+            self.passenger.fingerprint  # noqa: B018 - from now on it holds no payload
+            self.state.losses.append((self.clock(), self.passenger, self.begun))
+
+    def _acquit(self) -> None:
+        if self.on_trial is not None:
+            settle, self.on_trial = self.on_trial, None
+            self.state.trials.discard(self)
+            settle()
+
+    def abandon(self) -> None:
+        """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
+        if not self.abandoned and self.task is not None:
+            self.abandoned = True
+            self.task.cancel()
+
+    def doubt(self, reason: str) -> None:
+        """The engine refused or broke a connection: nobody uses it until a probe has passed."""
+        if not self.state.suspect:
+            log.warning("engine %s is suspect: %s", self.state.engine.name, reason)
+        self.state.suspect = True
+        self.state.reason = reason
+        self.state.wake.set()
+
+    def end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._acquit()
+        state = self.state
+        state.in_flight -= 1
+        state.leases.discard(self)
+        use = state.uses.get(self.version)
+        if use is not None:
+            use.in_flight -= 1
+            use.last_used = self.clock()
+            use.dirty = True
+
+
+@dataclass(slots=True, eq=False)
+class EngineState:
+    """Mutable: everything this worker knows about one engine beyond its registration."""
+
+    engine: Engine
+    healthy: bool | None = None
+    """None: not probed yet."""
+    suspect: bool = False
+    """A request failed on it; a probe will tell."""
+    in_flight: int = 0
+    elsewhere: int = 0
+    """Requests of other workers, by the engine's own metrics at the last probe."""
+    running: int = 0
+    waiting: int = 0
+    began: int = 0
+    """When its process began, as it said last; Unix microseconds; 0: it has not said."""
+    uses: dict[str, Use] = field(default_factory=dict)
+    leases: set[Lease] = field(default_factory=set)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to probe at once."""
+    reason: str = ""
+    """Why it is unhealthy."""
+    strikes: int = 0
+    """Probes in a row that got no answer."""
+    down_since: float | None = None
+    new: bool = False
+    """It came while this worker was running, and has not been seen up."""
+    slow_from: float | None = None
+    """When its slow start began; None: long ago."""
+    streak: int = 0
+    """Attempts in a row that failed on it."""
+    ends: int = 0
+    """How often it was found down, for whatever reason."""
+    ends_charged: int = 0
+    """The last of those that the retry budget knows of."""
+    deaths: int = 0
+    """How often it was found down, though nobody had ended it."""
+    losses: deque[tuple[float, Passenger, bool]] = field(default_factory=lambda: deque(maxlen=1000))
+    """When attempts failed on it, whose, and whether they had begun to answer."""
+    trials: set[Lease] = field(default_factory=set)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when a probe has told."""
+    asked: float = -math.inf
+    """When a failed attempt last asked for a probe."""
+    seen_up: float = -math.inf
+    missed_from: float = 0.0
+    """When the first of `strikes` was."""
+
+    def tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+    @property
+    def usable(self) -> bool:
+        """Unprobed engines are tried: a new worker should not refuse what it has not looked at."""
+        return self.healthy is not False and not self.suspect and self.engine.takes_requests
+
+    def __repr__(self) -> str:
+        return f"<{self.engine.name} healthy={self.healthy} in_flight={self.in_flight}>"
