@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 import socket
 import sys
@@ -15,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from adapters import private_state
 from adapters.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
-from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
+from gateway.runner import FAILED, StartError, Stop, StopRequested, log_to_stderr, run_app
 from gateway.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ _LOOK_SECONDS = 0.5
 def serve() -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code; what went wrong is said on stderr."""
     stop = Stop()
+    os.umask(private_state.UMASK)  # of all workers and of the embedded Valkey, too
+    log_to_stderr()
     try:
         with ExitStack() as stack:
             settings = load_settings()
@@ -64,9 +68,9 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
 
 
 def make_state_dir(settings: Settings) -> None:
-    """For the owner only: it holds usage records and the way into Redis. An existing one keeps its mode."""
+    """For the owner only, also when it exists: it holds usage records and the way into Redis."""
     try:
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_state.make_private(settings.state_dir)
     except OSError as error:
         raise SettingsError(
             f"FLORIN_STATE_DIR: {settings.state_dir} cannot be made: {error.strerror}."
