@@ -19,7 +19,9 @@ from pathlib import Path
 from adapters import private_state
 from adapters.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
+from gateway.exposure import of_listener
 from gateway.runner import FAILED, StartError, Stop, StopRequested, log_to_stderr, run_app
+from gateway.transport_security import TransportSecurity
 from gateway.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ def serve() -> int:
     try:
         with ExitStack() as stack:
             settings = load_settings()
+            TransportSecurity(settings).warn()  # what is wrong with it is said before anything is started
             make_state_dir(settings)
             listener = stack.enter_context(bind(settings.host, settings.port))
             settings = _with_redis(settings, stack)
@@ -54,7 +57,12 @@ def serve() -> int:
 def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
     if not settings.operator_key.get_secret_value():
         _say("FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows.", 0)
-    line = f"Florin listens on {url_of(listener)}\n"
+    exposed = of_listener(settings, str(listener.getsockname()[0]))
+    if exposed.status != "ok":
+        log.warning("%s %s", exposed.message, exposed.mend)
+    elif settings.behind_proxy:
+        log.info("%s", exposed.message)
+    line = f"Florin listens on {url_of(listener, tls=settings.tls_cert is not None)}\n"
 
     def announce() -> None:
         sys.stdout.write(line)
@@ -64,7 +72,8 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
         return supervise(settings, listener, stop, announce)
     from gateway.app import create_app  # noqa: PLC0415  # a parent of workers never loads the app
 
-    return run_app(create_app(settings), settings, listener, stop, announce)
+    app = create_app(settings)
+    return run_app(app, settings, listener, stop, announce, tls=app.security.server)
 
 
 def make_state_dir(settings: Settings) -> None:
@@ -105,9 +114,9 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on port {port} of {host}: {error.strerror}."
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def raise_file_limit() -> None:

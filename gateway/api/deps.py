@@ -28,6 +28,7 @@ from gateway.routing.pool import Pool
 from gateway.routing.router import Router
 from gateway.routing.warmer import Warmer
 from gateway.tenants.directory import Directory, Key, Role
+from gateway.transport_security import TransportSecurity
 
 READ_YOUR_WRITES_SECONDS = 2.0
 
@@ -55,6 +56,7 @@ class State:
     lifecycle: Lifecycle
     uploads: asyncio.Semaphore
     """Places for uploads to this worker."""
+    security: TransportSecurity
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

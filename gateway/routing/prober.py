@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import aiohttp
 
+from adapters.tls import explain
 from gateway.metering.engine_sample import Sample, read_sample
 from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
@@ -90,7 +91,9 @@ class Prober:
         engine = state.engine
         up, sample = False, None
         try:
-            async with self._session.get(engine.url + "/health", timeout=self._timeout) as response:
+            async with self._session.get(
+                engine.url + "/health", timeout=self._timeout, allow_redirects=False
+            ) as response:
                 status = response.status
             if status == 200:
                 if measure:
@@ -102,7 +105,7 @@ class Prober:
         except TimeoutError:
             self._pool.missed(state, "/health does not answer in time")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self._pool.mark_down(state, f"/health: {error}")
+            self._pool.mark_down(state, f"/health: {explain(error, engine.url) or error}")
         if up:
             self._engine_time.alive(engine, self._clock(), sample)
         else:
@@ -112,7 +115,9 @@ class Prober:
     async def _measure(self, state: EngineState) -> Sample | None:
         """Raises what the session raises, ValueError."""
         own = state.in_flight
-        async with self._session.get(state.engine.url + "/metrics", timeout=self._timeout) as response:
+        async with self._session.get(
+            state.engine.url + "/metrics", timeout=self._timeout, allow_redirects=False
+        ) as response:
             text = await response.read()
         if response.status != 200:
             return None
