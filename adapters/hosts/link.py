@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -12,6 +13,7 @@ import aiohttp
 import orjson
 
 from adapters.hosts.staging import BrokenError, StageError
+from adapters.tls import explain
 
 Json = dict[str, Any]
 
@@ -36,9 +38,10 @@ class LinkRefusedError(Exception):
 class Link:
     """`url`: of the gateway; `key`: of role operator. Use as an async context manager."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, tls: ssl.SSLContext | None = None) -> None:
         self.url = url.rstrip("/")
         self._key = key
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -49,6 +52,7 @@ class Link:
         local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
         self._session = aiohttp.ClientSession(
             headers={"authorization": f"Bearer {self._key}"},
+            connector=aiohttp.TCPConnector(ssl=self._tls or True),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=not local,
@@ -86,7 +90,7 @@ class Link:
             ) as response:
                 status, raw = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise LinkDownError(f"No gateway answers at {self.url} ({_words(error)}).") from error
+            raise LinkDownError(f"No gateway answers at {self.url} ({_words(error, self.url)}).") from error
         answer = _parsed(raw)
         if status < 300 and answer is not None:
             return answer
@@ -113,7 +117,7 @@ class Link:
                 response = await stack.enter_async_context(asked)
                 refusal = None if response.status in {200, 206} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise BrokenError(f"no gateway answers at {self.url} ({_words(error)})") from error
+                raise BrokenError(f"no gateway answers at {self.url} ({_words(error, self.url)})") from error
             if refusal is not None:
                 words = f"the gateway said {response.status}: {_message(_parsed(refusal))}"
                 raise (BrokenError if response.status >= 500 else StageError)(words)
@@ -145,6 +149,8 @@ def _said(body: Json | None) -> str:
     return f": {_message(body)}" if _message(body) else ""
 
 
-def _words(error: BaseException) -> str:
+def _words(error: BaseException, url: str = "") -> str:
+    if tls := explain(error, url):
+        return f"{tls}; see FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY"
     strerror = error.strerror if isinstance(error, OSError) else None
     return strerror or str(error) or type(error).__name__

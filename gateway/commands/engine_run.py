@@ -17,6 +17,7 @@ from adapters.hosts import addresses, flags, gpus
 from adapters.hosts.command_line import CommandRefusedError
 from adapters.hosts.life import Host, Life
 from adapters.model import check_name
+from gateway.commands import host_security
 from gateway.commands.client import Api, Json, UsageError
 from gateway.commands.engines import app
 from gateway.commands.output import clean, note, say
@@ -105,6 +106,8 @@ def run(
         return
     for addition in launch.additions:
         note(f"adds {shlex.join(addition.words)}: {addition.why}")
+    security = host_security.of(launch, advertise, api_url=session.gateway)
+    scheme = "https" if launch.tls else "http"
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
     own = "127.0.0.1" if launch.host in addresses.ANYWHERE else launch.host
     hosted = Host(
@@ -121,8 +124,8 @@ def run(
         gpu_count=found.count,
         region=region,
         purchase=purchase.value,
-        url=(advertise or f"http://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
-        own_url=f"http://{addresses.bracketed(own)}:{launch.port}",
+        url=(advertise or f"{scheme}://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
+        own_url=f"{scheme}://{addresses.bracketed(own)}:{launch.port}",
         agent_host=agent_host or route,
         agent_port=agent_port,
         agent_address=host or (route if (agent_host or "") in addresses.ANYWHERE else agent_host or route),
@@ -131,10 +134,10 @@ def run(
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,
     )
-    raise typer.Exit(_live(hosted, session.api))
+    raise typer.Exit(_live(hosted, session.api, security))
 
 
-def _live(host: Host, api: Api) -> int:
+def _live(host: Host, api: Api, security: host_security.Security) -> int:
     import aiohttp  # noqa: PLC0415 - the other commands need none of these
 
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
@@ -148,10 +151,20 @@ def _live(host: Host, api: Api) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, life.ask_to_stop)
-        async with Link(api.url, api.key) as link, aiohttp.ClientSession(trust_env=False) as to_engine:
-            return await Agent(host, life, link, EngineWatch(to_engine, host.own_url)).run()
+        own = security.host
+        connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
+        async with (
+            Link(api.url, api.key, security.gateway) as link,
+            aiohttp.ClientSession(
+                trust_env=False, connector=connector, headers=security.engine_headers
+            ) as to_engine,
+        ):
+            own.engine.authorize(to_engine)
+            watch = EngineWatch(to_engine, host.own_url, host.url)
+            return await Agent(host, life, link, watch, own).run()
 
     log_to_stderr()
+    security.warn(host.agent_host)
     return int(asyncio.run(live()))
 
 
