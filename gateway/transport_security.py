@@ -27,6 +27,10 @@ class TransportSecurity:
                 self._add(listener)
                 name = "FLORIN_TLS_CLIENT_CA"
                 self.server = listener.server_context(settings.tls_client_ca)
+            elif settings.tls_client_ca:
+                raise SettingsError(
+                    "FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT and FLORIN_TLS_KEY."
+                )
             name = "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY"
             certificate = both(settings.engine_cert, settings.engine_key, name)
             name = "FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY or FLORIN_ENGINE_TOKEN_FILE"

@@ -66,6 +66,8 @@ def of(
         server = desk.server_context(client_ca) if desk else None
     except TlsError as error:
         raise UsageError(str(error)) from error
+    if client_ca and not desk:
+        raise UsageError("FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT and FLORIN_TLS_KEY.")
     if launch.mutual and not access.identity:
         raise UsageError(
             "The engine asks every caller for a certificate (--ssl-cert-reqs 2), this agent too: set "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI, InternalServerError, OpenAIError
 
 from adapters.hosts.link import Link, LinkDownError
 from adapters.tls import client_context, read_pair, server_context
@@ -21,8 +21,7 @@ from gateway.commands.client import Api, UnreachableError, UsageError
 from loadtests.mock_engine import MockEngine
 from tests.certificates import Authority, Files, put
 from tests.harness import fake_adapter, running_gateway
-from tests.hosts import add_version, ask, end, free_port, start_agent
-from tests.hosts import until as until_async
+from tests.hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving, until
 
 
@@ -234,6 +233,24 @@ async def test_engines_that_do_not_know_us_are_not_used_and_the_reason_is_told( 
         assert len(engine.state.calls) == 0
 
 
+async def test_a_key_that_an_engine_does_not_know_is_no_fault_of_the_clients(tmp_path, valkey_url, prefix):
+    async with (
+        MockEngine() as good,
+        MockEngine(api_key="another") as bad,
+        running_gateway(tmp_path / "state", valkey_url, prefix, placement_timeout=1.0) as gateway,
+    ):
+        await gateway.add_engine("bad", bad.url)
+        await gateway.add_tenant("acme", base_access=True)
+        async with gateway.client("acme") as client:
+            question = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
+            with pytest.raises(InternalServerError) as raised:
+                await client.chat.completions.create(**question)
+            assert raised.value.status_code == 503
+            await gateway.add_engine("good", good.url)
+            for _ in range(4):
+                assert (await client.chat.completions.create(**question)).choices
+
+
 async def test_nobody_is_redirected_to_plain_http(ca, engine_side, tmp_path, valkey_url, prefix):
     """An engine, or who sits in front of it, that points elsewhere is no engine."""
     asked: list[bytes] = []
@@ -301,10 +318,8 @@ async def test_a_host_runs_its_engine_behind_mutual_tls_and_stages_over_tls(
             VLLM_API_KEY="engine-secret", **env,
         )  # fmt: skip
         try:
-            await until_async(
-                lambda: (seen := gateway.state.pool.state("h1")) and seen.healthy, what=lambda: agent.log
-            )
-            found = gateway.state.catalog.engines["h1"]
+            agent.tls = True
+            found = await registered(gateway, agent)
             assert found.url == f"https://127.0.0.1:{port}"
             assert found.agent.startswith("https://127.0.0.1:")
             version = await add_version(gateway, "acme/support")
