@@ -6,7 +6,7 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 ARGS ?=
 
-.PHONY: help demo test check bench loadtest clean
+.PHONY: help demo test check bench loadtest lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make check                lint, types, layers and the fast tests'
 	@echo 'make bench                what Florin costs per request, against a bare relay'
 	@echo 'make loadtest             a steady mixed load on the demo'
+	@echo 'make lock                 write the lock files anew; ARGS=--upgrade takes newer versions'
 	@echo 'make clean                remove what these made in this directory'
 
 demo: $(READY)
@@ -39,6 +40,12 @@ bench: $(READY)
 loadtest: $(READY)
 	@$(BIN)/python -m loadtests.run_locust $(ARGS)
 
+# Needs no .venv: after a merge, the lock file may be the very thing that cannot be installed.
+lock:
+	@for python in python3.11 python3 python; do \
+	  "$$python" -c '' 2>/dev/null && exec "$$python" deploy/lock.py $(ARGS); \
+	done; echo 'No Python is found.' >&2; exit 1
+
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
 	@echo "The engines' environment and the demo's models stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/florin."
@@ -58,6 +65,6 @@ $(READY): requirements.lock pyproject.toml
 	"$$python" -m venv .venv || { \
 	  echo "$$python cannot make virtual environments: install its venv module (python3.11-venv)." >&2; exit 1; }; \
 	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-	.venv/bin/python -m pip install --quiet --no-deps -r requirements.lock; \
-	.venv/bin/python -m pip install --quiet --no-deps -e .; \
+	.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock; \
+	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .; \
 	touch $@

@@ -50,11 +50,12 @@ class ArtifactStore:
     def open(self, installation: str = "") -> None:
         """Makes the root and removes what crashed processes left in staging. Call once at start.
         `installation`: an id, of a registry whose versions lie here."""
-        self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_enterable(self.root)
+        self._staging.mkdir(exist_ok=True, mode=0o700)
         self._installation = installation
         if installation:
             with suppress(OSError):  # `florin doctor` tells of a root that cannot be written
-                (self.root / _INSTALLATIONS).mkdir(exist_ok=True)
+                _make_enterable(self.root / _INSTALLATIONS)
                 (self.root / _INSTALLATIONS / installation).touch()
         for left in self._staging.iterdir():
             with suppress(FileNotFoundError):
@@ -177,6 +178,16 @@ def _sizes(directory: Path) -> dict[str, int] | None:
         return {name: (directory / name).stat().st_size for name in FILES}
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _make_enterable(directory: Path) -> None:
+    """Engines, and other installations, may run as other users: what is made here is open to them, whatever
+    the umask. What exists keeps its mode."""
+    if not directory.is_dir():
+        _make_enterable(directory.parent)
+        with suppress(FileExistsError):
+            directory.mkdir()
+            directory.chmod(0o755)
 
 
 def _remove_if_ownerless(box: Path) -> None:

@@ -23,6 +23,7 @@ from adapters import fingerprint
 from adapters.errors import EngineError, EngineUnreachableError
 from adapters.fingerprint import Answer
 from adapters.model import Engine, Version
+from adapters.tls import explain
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class EngineControl:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineUnreachableError(
                 f"the agent of {engine.name} at {engine.agent} does not answer: "
-                f"{str(error) or type(error).__name__}"
+                f"{_of_tls(error, engine.agent) or str(error) or type(error).__name__}"
             ) from error
         words = _words(answer)
         if response.status == 401:  # it has not registered here yet, or not again: no fault of the version's
@@ -167,7 +168,7 @@ class EngineControl:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             # aiohttp's own words for a refused connection speak of TLS even where there is none.
             words = error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
-            reason = words or type(error).__name__
+            reason = _of_tls(error, engine.url) or words or type(error).__name__
             raise EngineUnreachableError(
                 f"{engine.name} at {engine.url} does not answer: {reason}"
             ) from error
@@ -194,6 +195,12 @@ def _name(value: Any) -> str:
     if type(value) is not str or not 0 < len(value) <= MAX_NAME:
         raise ValueError(f"a model's name is {str(value)[:80]!r}")
     return value
+
+
+def _of_tls(error: BaseException, url: str) -> str:
+    """In words, with the settings that matter; empty: it is about something else."""
+    words = explain(error, url)
+    return f"{words} (FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY)" if words else ""
 
 
 def _words(answer: bytes) -> str:

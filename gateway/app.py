@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from adapters.artifacts import ArtifactStore
 from adapters.catalog import Catalog
+from adapters.engine_access import EngineAccess
 from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
@@ -61,6 +62,7 @@ from gateway.routing.router import Router
 from gateway.routing.upstream import Upstream
 from gateway.routing.warmer import Warmer
 from gateway.tenants.directory import Directory
+from gateway.transport_security import TransportSecurity
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +78,15 @@ class Florin:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
             lifespan=self._lifespan,
+            openapi_url="/openapi.json"
+            if settings.api_docs
+            else None,  # without it, there is no /docs either
         )
         exceptions.install(self.api)
         for router in (health.router, admin.router, prices.router, finance.router):
@@ -95,7 +101,7 @@ class Florin:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with build(self.settings) as state:
+        async with build(self.settings, self.security) as state:
             api.state.florin = state
             self.data_plane = DataPlane(state.lifecycle)
             yield
@@ -103,14 +109,14 @@ class Florin:
 
 
 @contextlib.asynccontextmanager
-async def build(settings: Settings) -> AsyncIterator[State]:
+async def build(settings: Settings, security: TransportSecurity) -> AsyncIterator[State]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
     worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
         store = RedisStore(settings.redis_url, prefix=settings.redis_prefix)
         stack.push_async_callback(store.close)
-        session = await stack.enter_async_context(_engine_session())
-        control_session = await stack.enter_async_context(_engine_session())
+        session = await stack.enter_async_context(_engine_session(security.engines))
+        control_session = await stack.enter_async_context(_engine_session(security.engines))
 
         metrics = Metrics()
         directory = Directory(settings.bootstrap_key)
@@ -236,6 +242,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
                 seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
             ),
             partial(_watch_feed, follower, metrics),
+            partial(security.watch, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(
@@ -266,6 +273,7 @@ async def build(settings: Settings) -> AsyncIterator[State]:
             lifecycle=lifecycle,
             uploads=asyncio.Semaphore(UPLOADS),
             spool=spool,
+            security=security,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -312,15 +320,16 @@ def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: T
     )
 
 
-def _engine_session() -> aiohttp.ClientSession:
+def _engine_session(access: EngineAccess) -> aiohttp.ClientSession:
     """Connections without a limit: how much runs at once is the engines' business."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS),
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS, ssl=access.ssl),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("accept", "accept-encoding", "user-agent"),
         trust_env=False,
     )
+    return access.authorize(session)
 
 
 def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:

@@ -100,6 +100,33 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8080, description="Port to listen on; 0 takes a free one and prints it.")
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM) with which Florin speaks HTTPS. Renewed files are noticed."
+    )
+    tls_key: Path | None = Field(
+        None, description="Its private key (PEM), in a file that only Florin's user can read."
+    )
+    tls_client_ca: Path | None = Field(
+        None, description="CA certificates (PEM): clients must show a certificate that one of them signed."
+    )
+    behind_proxy: bool = Field(
+        False, description="TLS ends at a proxy in front: plain HTTP on a public address is no surprise."
+    )
+    api_docs: bool = Field(
+        False, description="Whether `/docs`, `/redoc` and `/openapi.json` are served; none needs a key."
+    )
+    engine_ca: Path | None = Field(
+        None,
+        description="CA certificates (PEM) that engines and agents are verified with, and no others. "
+        "Empty: those of the system.",
+    )
+    engine_cert: Path | None = Field(
+        None, description="Certificate chain (PEM) that Florin shows to engines and agents."
+    )
+    engine_key: Path | None = Field(None, description="Its private key (PEM).")
+    engine_token_file: Path | None = Field(
+        None, description="File with the bearer token that is sent to every engine (vLLM's `--api-key`)."
+    )
     workers: PositiveInt = Field(1, le=64, description="Worker processes that share the port.")
     operator_key: SecretStr = Field(
         SecretStr(""), description="Bootstrap key of role operator, valid beside those in the registry."
@@ -204,7 +231,10 @@ class Settings(BaseSettings):
         "unmetered, loudly.",
     )
 
-    @field_validator("state_dir", "artifact_dir", "export_dir")
+    @field_validator(
+        *("state_dir", "artifact_dir", "export_dir", "tls_cert", "tls_key", "tls_client_ca"),
+        *("engine_ca", "engine_cert", "engine_key", "engine_token_file"),
+    )
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()

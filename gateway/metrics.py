@@ -62,6 +62,10 @@ METRICS: Final[dict[str, str]] = {
     "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
+    "florin_tls_certificate_expiry_timestamp_seconds": "When a certificate in use expires, Unix time: "
+    "`server` or `engine client` (earliest of workers).",
+    "florin_tls_certificate_renewal_failing": "1 while the files of a certificate hold something that cannot "
+    "be used, so that the old one stays.",
     "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
     "florin_engine_faults_total": "Answers of engines in which something cannot be, by kind: `malformed` "
     "(given up, and taken elsewhere where possible), `usage` (delivered; the token counts are not exact).",
@@ -173,6 +177,12 @@ class Metrics:
             self._usage_records.labels(result)
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
+        self._certificate_expiry = self._gauge(
+            "florin_tls_certificate_expiry_timestamp_seconds", "livemin", "certificate"
+        )
+        self._renewal_failing = self._gauge(
+            "florin_tls_certificate_renewal_failing", "livemax", "certificate"
+        )
         self._failovers = self._counter("florin_failovers_total", "reason")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
@@ -259,6 +269,10 @@ class Metrics:
 
     def feed_connected(self, *, connected: bool) -> None:
         self._feed_connected.set(int(connected))
+
+    def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
+        self._certificate_expiry.labels(name).set(expiry)
+        self._renewal_failing.labels(name).set(int(failing))
 
     def failover(self, reason: str) -> None:
         self._failovers.labels(reason).inc()

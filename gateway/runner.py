@@ -11,6 +11,7 @@ import gc
 import math
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -66,6 +67,8 @@ def run_app(
     listener: socket.socket,
     stop: Stop,
     ready: Callable[[], None],
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve `app` on `listener` until a signal. `ready` is called once, when requests are accepted.
     Returns the exit code; a failure to start has been logged as a sentence."""
@@ -83,6 +86,7 @@ def run_app(
         backlog=2048,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     config.load()
     config.lifespan_class = _Lifespan

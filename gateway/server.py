@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 import socket
 import sys
@@ -15,9 +16,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from adapters import private_state
 from adapters.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
+from gateway.exposure import of_listener
+from gateway.logs import log_to_stderr
 from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
+from gateway.transport_security import TransportSecurity
 from gateway.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -31,9 +36,12 @@ _LOOK_SECONDS = 0.5
 def serve() -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code; what went wrong is said on stderr."""
     stop = Stop()
+    os.umask(private_state.UMASK)  # of all workers and of the embedded Valkey, too
+    log_to_stderr()
     try:
         with ExitStack() as stack:
             settings = load_settings()
+            TransportSecurity(settings).warn()  # what is wrong with it is said before anything is started
             make_state_dir(settings)
             listener = stack.enter_context(bind(settings.host, settings.port))
             settings = _with_redis(settings, stack)
@@ -50,7 +58,12 @@ def serve() -> int:
 def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
     if not settings.bootstrap_key:
         _say("FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows.", 0)
-    line = f"Florin listens on {url_of(listener)}\n"
+    exposed = of_listener(settings, str(listener.getsockname()[0]))
+    if exposed.status != "ok":
+        log.warning("%s %s", exposed.message, exposed.mend)
+    elif settings.behind_proxy:
+        log.info("%s", exposed.message)
+    line = f"Florin listens on {url_of(listener, tls=settings.tls_cert is not None)}\n"
 
     def announce() -> None:
         sys.stdout.write(line)
@@ -60,13 +73,14 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
         return supervise(settings, listener, stop, announce)
     from gateway.app import create_app  # noqa: PLC0415  # a parent of workers never loads the app
 
-    return run_app(create_app(settings), settings, listener, stop, announce)
+    app = create_app(settings)
+    return run_app(app, settings, listener, stop, announce, tls=app.security.server)
 
 
 def make_state_dir(settings: Settings) -> None:
-    """For the owner only: it holds usage records and the way into Redis. An existing one keeps its mode."""
+    """For the owner only, also when it exists: it holds usage records and the way into Redis."""
     try:
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_state.make_private(settings.state_dir)
     except OSError as error:
         raise SettingsError(
             f"FLORIN_STATE_DIR: {settings.state_dir} cannot be made: {error.strerror}."
@@ -101,9 +115,9 @@ def _why_not(error: OSError, host: str, port: int) -> str:
     return f"Cannot listen on port {port} of {host}: {error.strerror}."
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def raise_file_limit() -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from gateway.config import Settings, load_settings
+from gateway.config import Settings, SettingsError, load_settings
 from gateway.logs import log_to_stderr
 from gateway.runner import FAILED, Stop, run_app
 
@@ -198,7 +198,14 @@ def main() -> int:
         os.write(ready_fd, b"!")
         os.close(ready_fd)
 
-    return run_app(create_app(settings), settings, socket.socket(fileno=listener_fd), stop, ready)
+    log_to_stderr()
+    try:
+        app = create_app(settings)
+    except SettingsError as error:  # a certificate that was good when the parent looked
+        log.error("%s", error)
+        return FAILED
+    listener = socket.socket(fileno=listener_fd)
+    return run_app(app, settings, listener, stop, ready, tls=app.security.server)
 
 
 def _leave_with_parent(lifeline: int, patience: float) -> None:

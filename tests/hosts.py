@@ -36,10 +36,12 @@ class Agent:
     port: int
     lines: list[str] = field(default_factory=list)
     reading: asyncio.Task[None] | None = None
+    tls: bool = False
+    """Its engine speaks TLS."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:

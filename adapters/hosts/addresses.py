@@ -14,7 +14,7 @@ def route_to(gateway: str) -> str:
     ValueError."""
     parts = urlsplit(gateway)
     try:
-        where = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+        where = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)[0]
         with socket.socket(where[0], socket.SOCK_DGRAM) as probe:
             probe.connect(where[4])  # sends nothing
             return str(probe.getsockname()[0])
@@ -23,9 +23,14 @@ def route_to(gateway: str) -> str:
 
 
 def split(url: str) -> tuple[str, int | None]:
-    """Host and port of `http://host[:port]`. Raises ValueError for any other URL."""
+    """Host and port of `http[s]://host[:port]`. Raises ValueError for any other URL."""
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.port == 0 or parts.path not in {"", "/"}:
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or parts.port == 0
+        or parts.path not in {"", "/"}
+    ):
         raise ValueError(url)
     return parts.hostname, parts.port
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -23,8 +23,10 @@ from adapters.hosts.drain import HURRY_SECONDS, drain
 from adapters.hosts.engine_watch import EngineWatch
 from adapters.hosts.life import Host, Life
 from adapters.hosts.link import Link, LinkDownError, LinkRefusedError
+from adapters.hosts.security import HostSecurity
 from adapters.hosts.staging import Cache, StageError
 from adapters.hosts.supervisor import Backoff, EngineProcess, StartError, end_marked
+from adapters.tls import watch as watch_files
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +51,12 @@ class Agent:
     life: Life
     link: Link
     watch: EngineWatch
+    security: HostSecurity = field(default_factory=HostSecurity)
 
     async def run(self) -> Exit:
         """Until it is asked to stop, or cannot begin."""
         cache = Cache(self.host.cache_dir.absolute(), self.host.cache_bytes, self.link, self.watch.listed)
-        desk = Desk(cache, self._state)
+        desk = Desk(cache, self._state, tls=self.security.server)
         try:
             await asyncio.to_thread(cache.open)
             if left := await asyncio.to_thread(end_marked, str(cache.root)):
@@ -78,6 +81,7 @@ class Agent:
         """Raises StartError when the engine's command cannot be executed."""
         keeping = asyncio.create_task(self._keep(cache), name="engine")
         telling = asyncio.create_task(bulletin.run(), name="heartbeat")
+        renewing = asyncio.create_task(watch_files(self.security.renewables), name="certificates")
         asked = asyncio.create_task(self.life.asked.wait(), name="stop")
         try:
             await asyncio.wait({keeping, telling, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -87,9 +91,9 @@ class Agent:
             keeping.cancel()
             await drain(self.life, self.link, self.watch, self.host)
         finally:
-            for task in (keeping, telling, asked):
+            for task in (keeping, telling, renewing, asked):
                 task.cancel()
-            await asyncio.gather(keeping, telling, asked, return_exceptions=True)
+            await asyncio.gather(keeping, telling, renewing, asked, return_exceptions=True)
             if self.life.engine and self.life.engine.alive:
                 await self.life.engine.stop(HURRY_SECONDS)
             await bulletin.leave()

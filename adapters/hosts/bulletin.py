@@ -89,7 +89,7 @@ class Bulletin:
             "host": {
                 "epoch": epoch,
                 "instance": self.life.instance,
-                "agent": f"http://{bracketed(host.agent_address)}:{self.desk.port}",
+                "agent": f"{self.desk.scheme}://{bracketed(host.agent_address)}:{self.desk.port}",
                 "stopping": self.life.stopping,
                 "config": base.config,
                 "chat_template": base.chat_template,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class Desk:
     token: str = ""
     """Of the gateway that this host is registered at; empty: of none yet."""
     port: int = 0
+    tls: ssl.SSLContext | None = None
     _runner: web.AppRunner | None = field(default=None)
 
     async def open(self, host: str, port: int) -> None:
@@ -41,8 +43,12 @@ class Desk:
             app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        await web.TCPSite(self._runner, host, port, ssl_context=self.tls).start()
         self.port = self._runner.addresses[0][1]
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls else "http"
 
     async def close(self) -> None:
         if self._runner:

@@ -14,11 +14,14 @@ _RUNNING = re.compile(rb"^vllm:num_requests_(?:running|waiting)(?:\{[^}\n]*\})? 
 
 
 class EngineWatch:
-    """`url`: the engine's root. None is the answer of an engine that does not answer."""
+    """`url`: the engine's root, as this host reaches it; `advertised`: as the gateway does, and so what the
+    engine's certificate is for. None is the answer of an engine that does not answer."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, advertised: str = "") -> None:
         self._session = session
         self.url = url
+        tls = url.startswith("https://")
+        self._name = urlsplit(advertised).hostname if tls else None
 
     async def taken(self) -> bool:
         """Whether anything listens there: before the engine is started, that is another's."""
@@ -53,7 +56,10 @@ class EngineWatch:
     async def _get(self, path: str) -> bytes | None:
         try:
             async with self._session.get(
-                self.url + path, timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS), allow_redirects=False
+                self.url + path,
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS),
+                allow_redirects=False,
+                server_hostname=self._name,
             ) as response:
                 body = await response.read()
                 return body if response.status == 200 else None

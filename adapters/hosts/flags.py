@@ -6,7 +6,7 @@ Written against vLLM 0.32 and 0.33. The tables are the README's; each reason say
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from adapters.fingerprint import TOP
@@ -19,21 +19,12 @@ LEAST_KEEP_ALIVE_SECONDS = 5
 _ONE_SERVER = "adapters are loaded into one process, and each of several API servers has a list of its own"
 _LOCAL_DISK = "versions are staged on this host's disk, which workers on other hosts cannot read"
 _BEHIND = "they are loaded behind Florin's back, under names that are not its own"
-_PLAIN = "the gateway and this agent call the engine by plain HTTP: keep engines on a private network"
 
 REFUSED = {
     "lora-modules": f"{_BEHIND}: register them with `florin adapter add`",
     "default-mm-loras": f"{_BEHIND}, and answer for other versions",
     "no-enable-lora": "then there are no adapters at all",
     "no-enable-prompt-tokens-details": "cached tokens would not be counted, and their cost not be told",
-    "api-key": "Florin's calls carry none, and it covers only some of vLLM's routes: keep engines on a "
-    "private network",
-    "ssl-keyfile": _PLAIN,
-    "ssl-certfile": _PLAIN,
-    "ssl-ca-certs": _PLAIN,
-    "ssl-cert-reqs": _PLAIN,
-    "ssl-ciphers": _PLAIN,
-    "enable-ssl-refresh": _PLAIN,
     "uds": "the gateway reaches engines by TCP only",
     "root-path": "the gateway calls /v1 at the root of the engine's URL",
     "headless": "an engine without its API cannot be called",
@@ -69,7 +60,6 @@ ONLY = {
 """Flags that may have these values only, and why."""
 
 REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
-    "VLLM_API_KEY": (bool, REFUSED["api-key"]),
     "VLLM_SERVER_DEV_MODE": (
         lambda v: v.strip() not in {"", "0"},
         "whoever reaches the engine could reset its caches, put it to sleep or read its settings",
@@ -96,12 +86,16 @@ REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
 }  # fmt: skip
 """Variables whose value may not be one for which the function is true, and why."""
 
+SECRET = {"api-key"}
+"""Not repeated in messages."""
+
 DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pipeline-parallel-size": 1,
             "prefill-context-parallel-size": 1, "port": 8000}  # fmt: skip
 """vLLM's own."""
 
 _READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
-         "served-model-name", "chat-template", "max-logprobs"}  # fmt: skip
+         "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile", "ssl-keyfile",
+         "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh"}  # fmt: skip
 KNOWN = _READ | REFUSED.keys() | ONLY.keys()
 
 
@@ -133,6 +127,11 @@ class Launch:
     """How many it runs on."""
     chat_template: str | None
     """`--chat-template`: a file, or the template itself."""
+    tls: bool = False
+    mutual: bool = False
+    """It asks whoever calls for a certificate."""
+    api_key: str = field(default="", repr=False)
+    """The first of those that it takes; empty: it asks for none."""
 
 
 def plan(
@@ -176,6 +175,9 @@ def plan(
         port=numbers["port"] or port,
         gpus=_gpus(numbers),
         chat_template=line.value("chat-template"),
+        tls="ssl-certfile" in line,
+        mutual=line.value("ssl-cert-reqs") == "2",
+        api_key=line.value("api-key") or {**environ, **line.environment}.get("VLLM_API_KEY", ""),
     )
 
 
@@ -189,10 +191,40 @@ def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
         if name in environ and bad(environ[name]):
             reasons.append(f"{name} in the environment is refused: {why}.")
     reasons += _too_few_logprobs(line)
+    reasons += _half_of_tls(line)
     for name in sorted(line.flags.keys() & KNOWN - REFUSED.keys()):  # of what is refused, it may be a secret
         if len(set(line.flags[name])) > 1:
             said = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
-            reasons.append(f"--{name} is given more than once, as {said}: which is meant?")
+            said = "" if name in SECRET else f", as {said}"
+            reasons.append(f"--{name} is given more than once{said}: which is meant?")
+    return reasons
+
+
+def _half_of_tls(line: CommandLine) -> list[str]:
+    """Combinations that look protected and are not, or do not start."""
+    reasons = []
+    if ("ssl-certfile" in line) != ("ssl-keyfile" in line):
+        reasons.append("--ssl-certfile and --ssl-keyfile belong together: give both or neither.")
+    reasons += [
+        f"--{name} means nothing without --ssl-certfile and --ssl-keyfile."
+        for name in ("ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh")
+        if name in line and "ssl-certfile" not in line
+    ]
+    asked = line.value("ssl-cert-reqs")
+    if "ssl-ca-certs" in line and asked != "2":
+        reasons.append(
+            "--ssl-ca-certs without --ssl-cert-reqs 2 lets in whoever shows no certificate: add "
+            "--ssl-cert-reqs 2."
+        )
+    elif "ssl-cert-reqs" in line and asked == "2" and "ssl-ca-certs" not in line:
+        reasons.append("--ssl-cert-reqs 2 needs --ssl-ca-certs, the CA that signs the callers' certificates.")
+    elif "ssl-cert-reqs" in line and asked not in {"0", "2"}:
+        reasons.append(
+            f"--ssl-cert-reqs {asked or '(nothing)'} is refused: 2 asks every caller for a certificate, "
+            "0 none, and 1 lets in whoever shows none."
+        )
+    if "api-key" in line and not line.value("api-key"):
+        reasons.append("--api-key needs a key: better in VLLM_API_KEY, where other users do not see it.")
     return reasons
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -12,6 +13,7 @@ import aiohttp
 import orjson
 
 from adapters.hosts.staging import BrokenError, StageError
+from adapters.tls import explain
 
 Json = dict[str, Any]
 
@@ -38,10 +40,17 @@ class Link:
     when the gateway refuses the one in use: it may have been exchanged meanwhile. Use as an async context
     manager."""
 
-    def __init__(self, url: str, key: str, reread: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        reread: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self._key = key
         self._reread = reread
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -51,6 +60,7 @@ class Link:
         # A proxy named in the environment is for other hosts than this one.
         local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls or True),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=not local,
@@ -113,7 +123,7 @@ class Link:
             ) as response:
                 status, raw = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise LinkDownError(f"No gateway answers at {self.url} ({_words(error)}).") from error
+            raise LinkDownError(f"No gateway answers at {self.url} ({_words(error, self.url)}).") from error
         answer = _parsed(raw)
         if status < 300 and answer is not None:
             return answer
@@ -140,7 +150,7 @@ class Link:
                 response = await stack.enter_async_context(asked)
                 refusal = None if response.status in {200, 206} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise BrokenError(f"no gateway answers at {self.url} ({_words(error)})") from error
+                raise BrokenError(f"no gateway answers at {self.url} ({_words(error, self.url)})") from error
             if refusal is not None:
                 words = f"the gateway said {response.status}: {_message(_parsed(refusal))}"
                 raise (BrokenError if response.status >= 500 else StageError)(words)
@@ -172,6 +182,8 @@ def _said(body: Json | None) -> str:
     return f": {_message(body)}" if _message(body) else ""
 
 
-def _words(error: BaseException) -> str:
+def _words(error: BaseException, url: str = "") -> str:
+    if tls := explain(error, url):
+        return f"{tls}; see FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY"
     strerror = error.strerror if isinstance(error, OSError) else None
     return strerror or str(error) or type(error).__name__

@@ -97,7 +97,10 @@ class Cache:
 
     def open(self) -> None:
         """Takes the lock and learns what is there. Blocking. Raises StageError, OSError."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.root.stat().st_mode & 0o077:  # customers' weights; the engine runs as this user
+            with contextlib.suppress(PermissionError):  # a mount of another owner's
+                self.root.chmod(0o700)
         self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,6 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from deploy.demo.cache import built, cache_home, digest
 
 REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
+TORCH = Path(__file__).parents[1] / "torch-requirements.txt"
+"""Apart, since its files' hashes differ from one source to the next."""
 SITE = Path(__file__).with_name("child_site")
 NEEDED_GB = 8
 ADVICE = (
@@ -96,7 +98,7 @@ def _python_of(script: Path) -> Path:
 def _cpu_env(console: Console) -> Path:
     requirements = REQUIREMENTS.read_bytes()
     version = ".".join(map(str, sys.version_info[:3]))
-    name = f"engine-{digest(requirements, version, sys.base_prefix, *BASE_ROWS)}"
+    name = f"engine-{digest(requirements, TORCH.read_bytes(), version, sys.base_prefix, *BASE_ROWS)}"
     return built(
         name,
         lambda directory: _install(directory, console),
@@ -117,7 +119,8 @@ def _install(directory: Path, console: Console) -> None:
     # `sys.executable` may itself be a venv's: its base has the ensurepip that makes a venv whole.
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
-    _pip_install(directory, console)
+    _pip_install(directory, TORCH, console)
+    _pip_install(directory, REQUIREMENTS, console, "--require-hashes")
     _mend(directory)
     _compile(directory, console)
 
@@ -154,11 +157,11 @@ def _compile(directory: Path, console: Console) -> None:
         raise EngineEnvError(f"vLLM does not start here:\n{done.stderr[-2000:]}")
 
 
-def _pip_install(directory: Path, console: Console) -> None:
+def _pip_install(directory: Path, requirements: Path, console: Console, *options: str) -> None:
     """Run pip with a progress bar that counts the packages fetched."""
-    wanted = sum(1 for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#"))
+    wanted = sum("==" in line for line in requirements.read_text().splitlines() if not line.startswith("#"))
     command = [directory / "bin" / "python", "-m", "pip", "install", "--no-deps", "--progress-bar", "off"]
-    command += ["--no-compile", "--disable-pip-version-check", "-r", REQUIREMENTS]
+    command += ["--no-compile", "--disable-pip-version-check", *options, "-r", requirements]
     environment = engine_environ() | {"PYTHONUNBUFFERED": "1"}
     tail: deque[str] = deque(maxlen=15)
     columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -107,7 +107,8 @@ def build() -> Path:
 
 def _install(directory: Path) -> None:
     _run([find_python(), "-m", "venv", str(directory)])
-    _run([str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "-r", str(REQUIREMENTS)])
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
+    _run([*pip, "-r", str(REQUIREMENTS)])
 
 
 def find_python() -> str:

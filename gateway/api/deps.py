@@ -29,6 +29,7 @@ from gateway.routing.pool import Pool
 from gateway.routing.router import Router
 from gateway.routing.warmer import Warmer
 from gateway.tenants.directory import Directory, Key, Role
+from gateway.transport_security import TransportSecurity
 
 READ_YOUR_WRITES_SECONDS = 2.0
 
@@ -57,6 +58,7 @@ class State:
     uploads: asyncio.Semaphore
     """Places for uploads to this worker."""
     spool: Spool
+    security: TransportSecurity
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
+
+from adapters.tls import TlsError
+from gateway.commands import gateway_tls
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -127,6 +131,12 @@ class Api:
             answer = client.request(method, self.url + path, params=_given(params), json=body)
         return _read(answer, self.url)
 
+    def _trust(self) -> ssl.SSLContext | None:
+        try:
+            return gateway_tls.trust(self.url, gateway_tls.identity())
+        except TlsError as error:
+            raise UsageError(str(error)) from error
+
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
         """Raises UnreachableError when nobody answers to what is asked within."""
@@ -134,6 +144,7 @@ class Api:
             with httpx.Client(
                 headers={"authorization": f"Bearer {self.key}"},
                 timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+                verify=self._trust() or True,
                 # A proxy named in the environment is for other hosts than this one.
                 trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
             ) as client:
@@ -141,6 +152,8 @@ class Api:
         except httpx.TimeoutException as error:
             raise UnreachableError(f"The gateway at {self.url} did not answer in time.") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
+            if words := gateway_tls.advice(error, self.url):
+                raise UnreachableError(words) from error
             raise UnreachableError(
                 f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
                 "or set FLORIN_URL to where it listens."

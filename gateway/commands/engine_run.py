@@ -18,6 +18,7 @@ from adapters.hosts import addresses, concealment, environment, flags, gpus
 from adapters.hosts.command_line import CommandRefusedError
 from adapters.hosts.life import Host, Life
 from adapters.model import check_name
+from gateway.commands import host_security
 from gateway.commands.client import Json, UsageError
 from gateway.commands.engines import app
 from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey, TokenFile, host_key
@@ -131,6 +132,8 @@ def run(
         note(f"withholds from the engine: {names} (--pass-env NAME gives it what it needs)")
     for addition in launch.additions:
         note(f"adds {shlex.join(addition.words)}: {addition.why}")
+    security = host_security.of(launch, advertise, api_url=session.gateway)
+    scheme = "https" if launch.tls else "http"
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
     own = "127.0.0.1" if launch.host in addresses.ANYWHERE else launch.host
     hosted = Host(
@@ -147,8 +150,8 @@ def run(
         gpu_count=found.count,
         region=region,
         purchase=purchase.value,
-        url=(advertise or f"http://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
-        own_url=f"http://{addresses.bracketed(own)}:{launch.port}",
+        url=(advertise or f"{scheme}://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
+        own_url=f"{scheme}://{addresses.bracketed(own)}:{launch.port}",
         agent_host=agent_host or route,
         agent_port=agent_port,
         agent_address=host or (route if (agent_host or "") in addresses.ANYWHERE else agent_host or route),
@@ -157,7 +160,7 @@ def run(
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,
     )
-    raise typer.Exit(_live(hosted, session.gateway, key))
+    raise typer.Exit(_live(hosted, session.gateway, key, security))
 
 
 def _concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
@@ -172,7 +175,7 @@ def _concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, st
     return handed
 
 
-def _live(host: Host, gateway: str, key: HostKey) -> int:
+def _live(host: Host, gateway: str, key: HostKey, security: host_security.Security) -> int:
     import aiohttp  # noqa: PLC0415 - the other commands need none of these
 
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
@@ -186,13 +189,20 @@ def _live(host: Host, gateway: str, key: HostKey) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, life.ask_to_stop)
+        own = security.host
+        connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
         async with (
-            Link(gateway, key.key, key.reread) as link,
-            aiohttp.ClientSession(trust_env=False) as to_engine,
+            Link(gateway, key.key, key.reread, security.gateway) as link,
+            aiohttp.ClientSession(
+                trust_env=False, connector=connector, headers=security.engine_headers
+            ) as to_engine,
         ):
-            return await Agent(host, life, link, EngineWatch(to_engine, host.own_url)).run()
+            own.engine.authorize(to_engine)
+            watch = EngineWatch(to_engine, host.own_url, host.url)
+            return await Agent(host, life, link, watch, own).run()
 
     log_to_stderr()
+    security.warn(host.agent_host)
     return int(asyncio.run(live()))
 
 

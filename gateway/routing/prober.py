@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import aiohttp
 
+from adapters.tls import explain
 from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, read_metrics
 from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
@@ -91,7 +92,9 @@ class Prober:
         engine = state.engine
         up, sample = False, None
         try:
-            async with self._session.get(engine.url + "/health", timeout=self._timeout) as response:
+            async with self._session.get(
+                engine.url + "/health", timeout=self._timeout, allow_redirects=False
+            ) as response:
                 status = response.status
             if status == 200:
                 if measure:
@@ -103,7 +106,7 @@ class Prober:
         except TimeoutError:
             self._pool.missed(state, "/health does not answer in time")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self._pool.mark_down(state, f"/health: {error}")
+            self._pool.mark_down(state, f"/health: {explain(error, engine.url) or error}")
         if up:
             self._engine_time.alive(engine, self._clock(), sample)
         else:
@@ -114,7 +117,9 @@ class Prober:
         """What it says of itself; None: nothing, or what cannot be. That costs the engine its sample and
         nobody else anything. Raises what the session raises, ValueError."""
         own, name = state.in_flight, state.engine.name
-        async with self._session.get(state.engine.url + "/metrics", timeout=self._timeout) as response:
+        async with self._session.get(
+            state.engine.url + "/metrics", timeout=self._timeout, allow_redirects=False
+        ) as response:
             if response.status != 200:
                 return None
             text = await _read(response)

@@ -17,6 +17,8 @@ from gateway.routing.answers import message_of, read_error
 
 _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
+_DENIED = frozenset({401, 403})
+"""Between Florin and its engine (FLORIN_ENGINE_TOKEN_FILE), never the client's doing."""
 BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
@@ -34,8 +36,8 @@ class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
     ) -> None:
         super().__init__(words)
         self.reason = reason
-        """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `unknown_model`, `aborted`, `down`,
-        `malformed`."""
+        """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `denied`, `unknown_model`, `aborted`,
+        `down`, `malformed`."""
         self.suspect = suspect
         """The engine itself is in doubt."""
         self.unknown_model = unknown_model
@@ -107,6 +109,8 @@ async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exceptio
         return GoElsewhere("unknown_model", message, unknown_model=True, counts=False)
     if status in _BUSY:
         return GoElsewhere("busy", message, counts=False)
+    if status in _DENIED:
+        return GoElsewhere("denied", f"{status}: {message}", suspect=True, counts=False)
     return refused(status, error, target) or GoElsewhere("status_5xx", f"{status}: {message}")
 
 
@@ -117,7 +121,6 @@ def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError |
         return None
     message = message_of(error, "The engine refused the request.").replace(target.engine_name, target.label)
     param = error.get("param")
-    # 401 and 403 would be between Florin and its engine, never the client's doing.
     return FlorinError(
         "request_refused",
         message,

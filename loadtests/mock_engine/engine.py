@@ -12,6 +12,7 @@ POST /_mock/faults, DELETE /_mock/faults, GET and DELETE /_mock/log, POST /_mock
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 import uuid
 from collections.abc import Callable
@@ -32,13 +33,24 @@ _GENERATE = {"/v1/chat/completions": True, "/v1/completions": False}
 
 
 class MockEngine:
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **spec: Any) -> None:
-        """`spec`: the fields of Spec. Port 0 takes a free one."""
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        api_key: str = "",
+        **spec: Any,
+    ) -> None:
+        """`spec`: the fields of Spec. Port 0 takes a free one. `api_key` is asked for as vLLM does it: under
+        /v1 only."""
         self.state = State(Spec(**spec))
         self.faults = Faults()
         self.connections: set[Connection] = set()
         self.host = host
         self.port = port
+        self.tls = tls
+        self.api_key = api_key
         self.on_death: Callable[[], None] | None = None
         """What `die` does at its end; a process of its own exits there."""
         self._server: asyncio.Server | None = None
@@ -65,13 +77,15 @@ class MockEngine:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     # life
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), self.host, self.port, backlog=2048)
+        self._server = await loop.create_server(
+            lambda: Connection(self), self.host, self.port, backlog=2048, ssl=self.tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -120,6 +134,10 @@ class MockEngine:
     def handle(
         self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> None:
+        guarded = self.api_key and path.startswith("/v1")
+        if guarded and headers.get("authorization") != f"Bearer {self.api_key}":
+            connection.answer(401, b'{"error":"Unauthorized"}')
+            return
         chat = _GENERATE.get(path)
         if chat is not None and method == "POST":
             self._generate(connection, path, headers, body, chat=chat)

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import signal
+import ssl
 import subprocess
 import sys
 
@@ -31,6 +32,10 @@ def main() -> None:
     parser.add_argument("--max-cpu-loras", type=int)
     parser.add_argument("--max-lora-rank", type=int, default=16)
     parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--api-key", default=os.environ.get("VLLM_API_KEY", ""))
+    for name in ("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs"):
+        parser.add_argument(name)
+    parser.add_argument("--ssl-cert-reqs", type=int, default=0)
     parser.add_argument("--mock-start-seconds", type=float, default=0.0)
     parser.add_argument("--mock-core", action="store_true")
     parser.add_argument("--mock-fail", default="")
@@ -44,6 +49,18 @@ def main() -> None:
     uvloop.run(_serve(options))
 
 
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    """As uvicorn makes it for vLLM."""
+    if not options.ssl_certfile:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile)
+    context.verify_mode = ssl.VerifyMode(options.ssl_cert_reqs)
+    if options.ssl_ca_certs:
+        context.load_verify_locations(options.ssl_ca_certs)
+    return context
+
+
 async def _serve(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.mock_start_seconds)
     stop = asyncio.Event()
@@ -52,6 +69,8 @@ async def _serve(options: argparse.Namespace) -> None:
     engine = MockEngine(
         host=options.host,
         port=options.port,
+        tls=_tls(options),
+        api_key=options.api_key,
         base=(options.served_model_name or [options.model])[0],
         root=options.model,
         max_loras=options.max_loras,

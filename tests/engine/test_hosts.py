@@ -11,15 +11,18 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
 from adapters.hosts import command_line, flags
+from adapters.tls import client_context
 from deploy.demo.engine_env import EngineEnv
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
+from tests.certificates import Authority, put
 from tests.engine.conftest import loaded
 from tests.harness import Gateway, running_gateway
 from tests.hosts import Agent, end, free_port, registered, roots, start_agent, until
@@ -66,13 +69,44 @@ def engine_flags(model: DemoModel, port: int) -> list[str]:
 
 
 @pytest.fixture
-async def site(
+def secure() -> dict[str, Any]:
+    """Settings of the gateway's way to engines that ask who calls; none: they do not."""
+    return {}
+
+
+@pytest.fixture
+def mutual_tls(secure: dict[str, Any], tmp_path: Path) -> None:
+    """The engine takes requests with our CA's certificates only, and with a key besides."""
+    ca = Authority.at(tmp_path / "pki")
+    caller = ca.issue("caller", "florin")
+    put(tmp_path / "pki" / "token", b"secret-of-the-engines")
+    secure |= {"engine_ca": ca.file, "engine_cert": caller.cert, "engine_key": caller.key}
+    secure["engine_token_file"] = tmp_path / "pki" / "token"
+    ca.issue("engine")
+
+
+def on_the_host(pki: Path, secure: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """The engine's flags, and the agent's environment."""
+    cert, key = str(pki / "engine.pem"), str(pki / "engine.key")
+    words = ["--ssl-certfile", cert, "--ssl-keyfile", key, "--ssl-ca-certs", str(secure["engine_ca"])]
+    environ = {f"FLORIN_{name.upper()}": str(value) for name, value in secure.items()}
+    environ |= {
+        "FLORIN_TLS_CERT": cert,
+        "FLORIN_TLS_KEY": key,
+        "FLORIN_TLS_CLIENT_CA": str(secure["engine_ca"]),
+    }
+    return [*words, "--ssl-cert-reqs", "2"], environ | {"VLLM_API_KEY": "secret-of-the-engines"}
+
+
+@pytest.fixture
+async def site(  # noqa: PLR0917  # fixtures
     clean_fleet: Fleet,
     engine_env: EngineEnv,
     demo_model: DemoModel,
     tmp_path: Path,
     valkey_url: str,
     prefix: str,
+    secure: dict[str, Any],
 ) -> AsyncIterator[Site]:
     """A gateway, and one engine that an agent has started. Needs the fleet for its lock, and for a second."""
     if engine_env.gpus:
@@ -82,13 +116,16 @@ async def site(
         "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_OMP_THREADS_BIND": "1", "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
+    words, more = on_the_host(tmp_path / "pki", secure) if secure else ([], {})
     async with running_gateway(
-        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
-    ) as gateway:
-        command = (*engine_env.command, str(demo_model.base), *engine_flags(demo_model, port))
+        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0,
+        **secure,
+    ) as gateway:  # fmt: skip
+        command = (*engine_env.command, str(demo_model.base), *engine_flags(demo_model, port), *words)
         agent = await start_agent(
-            gateway, "hosted", tmp_path / "cache", port, ("--gpu-type", "cpu"), command, **environ
+            gateway, "hosted", tmp_path / "cache", port, ("--gpu-type", "cpu"), command, **environ, **more
         )
+        agent.tls = bool(secure)
         try:
             await registered(gateway, agent, "hosted", START_SECONDS)
             async with gateway.http() as http:
@@ -151,7 +188,15 @@ async def health(agent: Agent, seconds: float) -> float:
 
 
 @pytest.mark.timeout(1800)  # an engine of its own, beside the fleet
-async def test_sigterm_under_streams_is_noticed_by_no_client(site: Site, clean_fleet: Fleet):
+async def test_sigterm_under_streams_is_noticed_by_no_client(
+    mutual_tls: None, site: Site, clean_fleet: Fleet
+):
+    """Of an engine behind mutual TLS and a key: started, verified, loaded, called and drained that way."""
+    url = site.gateway.state.catalog.engines["hosted"].url
+    assert url.startswith("https://")
+    trusting = client_context(site.agent.home.parent / "pki" / "ca.pem")
+    with pytest.raises(httpx.TransportError):  # not even its metrics
+        await asyncio.to_thread(httpx.get, f"{url}/metrics", verify=trusting, trust_env=False)
     async with site.gateway.http() as http:
         body = {
             "name": "second", "url": clean_fleet.engines[0].url, "base": site.model.served_name,

@@ -84,7 +84,7 @@ def serving(state_dir: Path, **env: str) -> Iterator[Served]:
         family: list[psutil.Process] = []
         try:
             line = first_line(process)
-            found = re.fullmatch(r"Florin listens on (http://127\.0\.0\.1:\d+)\n", line)
+            found = re.fullmatch(r"Florin listens on (https?://127\.0\.0\.1:\d+)\n", line)
             assert found, (line, errors.read_text())
             family = started.children(recursive=True)
             yield Served(process, found[1], errors)

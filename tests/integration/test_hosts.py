@@ -286,10 +286,10 @@ async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(g
 
 
 async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run):
-    agent = await run("--api-key", "secret", "--data-parallel-size=2")
+    agent = await run("--uds", "/x", "--data-parallel-size=2")
     assert await asyncio.wait_for(agent.process.wait(), 20) == 2
     await until(lambda: "--data-parallel-size 2 is refused" in agent.log, what=lambda: agent.log)
-    assert "--api-key is refused" in agent.log
+    assert "--uds is refused" in agent.log
 
 
 async def test_an_engine_that_somebody_else_runs_at_its_port_is_not_taken_for_its_own(gateway, run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from adapters.hosts import flags
@@ -159,7 +161,6 @@ def test_without_a_model_it_is_asked_for(command):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("VLLM_API_KEY", "secret"),
         ("VLLM_SERVER_DEV_MODE", "1"),
         ("VLLM_LORA_RESOLVER_CACHE_DIR", "/adapters"),
         ("VLLM_LORA_RESOLVER_HF_REPO_LIST", "org/x"),
@@ -188,11 +189,64 @@ def test_variables_that_do_not(name, value):
 
 
 def test_a_key_that_is_refused_is_not_repeated():
-    assert "secret" not in refusal(*SERVE, "--api-key", "secret1", "--api-key", "secret2")
+    said = refusal(*SERVE, "--api-key", "secret1", "--api-key", "secret2")
+    assert "--api-key is given more than once" in said
+    assert "secret" not in said
+
+
+TLS = ("--ssl-certfile", "c.pem", "--ssl-keyfile", "k.pem")
+MUTUAL = (*TLS, "--ssl-ca-certs", "ca.pem", "--ssl-cert-reqs", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "tls", "mutual", "key"),
+    [
+        ((), {}, False, False, ""),
+        (TLS, {}, True, False, ""),
+        (
+            (*TLS, "--ssl-cert-reqs", "0", "--enable-ssl-refresh", "--ssl-ciphers", "HIGH"),
+            {},
+            True,
+            False,
+            "",
+        ),
+        (MUTUAL, {}, True, True, ""),
+        (("--api-key", "k1", "k2"), {}, False, False, "k1"),
+        (TLS, {"VLLM_API_KEY": "k3"}, True, False, "k3"),
+        (("--api-key", "k1"), {"VLLM_API_KEY": "k3"}, False, False, "k1"),  # as vLLM does
+    ],
+)
+def test_tls_and_keys_go_through(words, environ, tls, mutual, key):
+    launch = plan(*SERVE, *words, environ=environ)
+    assert (launch.tls, launch.mutual, launch.api_key) == (tls, mutual, key)
+    assert launch.command[: len(SERVE) + len(words)] == (*SERVE, *words)
+    assert not key or key not in repr(replace(launch, command=()))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (TLS[:2], "belong together"),
+        (TLS[2:], "belong together"),
+        (("--ssl-ca-certs", "ca.pem"), "--ssl-ca-certs means nothing without"),
+        (("--ssl-cert-reqs", "2"), "--ssl-cert-reqs means nothing without"),
+        (("--enable-ssl-refresh",), "--enable-ssl-refresh means nothing without"),
+        ((*TLS, "--ssl-ca-certs", "ca.pem"), "lets in whoever shows no certificate"),
+        ((*TLS, "--ssl-ca-certs", "ca.pem", "--ssl-cert-reqs", "1"), "lets in whoever shows no certificate"),
+        ((*TLS, "--ssl-cert-reqs", "2"), "needs --ssl-ca-certs"),
+        ((*TLS, "--ssl-cert-reqs", "1"), "--ssl-cert-reqs 1 is refused"),
+        ((*TLS, "--ssl-cert-reqs", "yes"), "--ssl-cert-reqs yes is refused"),
+        (("--api-key",), "--api-key needs a key"),
+    ],
+)
+def test_half_of_tls_is_refused(words, said):
+    assert said in refusal(*SERVE, *words)
 
 
 def test_all_reasons_come_at_once():
-    said = refusal(*SERVE, "--api-key", "x", "--uds", "/s", "--max-loras", "0", environ={"VLLM_API_KEY": "x"})
+    said = refusal(
+        *SERVE, "--headless", "--uds", "/s", "--max-loras", "0", environ={"VLLM_SERVER_DEV_MODE": "1"}
+    )
     assert len(said.splitlines()) == 4
 
 
@@ -217,7 +271,7 @@ def test_a_config_file_is_read_and_the_command_line_wins():
     ("config", "said"),
     [
         ("enable-lora: false", "--no-enable-lora is refused"),
-        ("api_key: [x]", "--api-key is refused"),
+        ("ssl-certfile: c.pem", "belong together"),
         ("lora-modules: ['a=/b']", "--lora-modules is refused"),
         ("data-parallel-size: 2", "--data-parallel-size 2 is refused"),
         ("a list", "is not a mapping"),

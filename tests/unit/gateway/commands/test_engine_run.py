@@ -41,10 +41,10 @@ def test_the_engine_listens_where_it_is_advertised(fake):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((*RUN, "--", "vllm", "serve", "/m", "--api-key", "x"), "--api-key is refused"),
+        ((*RUN, "--", "vllm", "serve", "/m", "--uds", "/x"), "--uds is refused"),
         ((*RUN, "--", "sh", "-c", "vllm serve /m"), "vllm serve MODEL"),
         ((*RUN[:2], "--name", "A 1", *RUN[4:], *SERVE), "'A 1' is not valid"),
-        ((*RUN, "--advertise", "https://x", *SERVE), "--advertise"),
+        ((*RUN, "--advertise", "ftp://x", *SERVE), "--advertise"),
         ((*RUN, "--advertise", "10.0.0.7:80", *SERVE), "--advertise"),
         ((*RUN, "--cache-size", "much", *SERVE), "--cache-size"),
     ],

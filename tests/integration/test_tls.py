@@ -1,0 +1,380 @@
+"""TLS on every connection of Florin's: real processes, real certificates, real handshakes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, InternalServerError, OpenAIError
+
+from adapters.hosts.link import Link, LinkDownError
+from adapters.tls import client_context, read_pair, server_context
+from gateway.commands import gateway_tls
+from gateway.commands.client import Api, UnreachableError, UsageError
+from loadtests.mock_engine import MockEngine
+from tests.certificates import Authority, Files, put
+from tests.harness import fake_adapter, running_gateway
+from tests.hosts import add_version, ask, end, free_port, registered, start_agent
+from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving, until
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    return Authority.at(tmp_path / "pki")
+
+
+def shown(url: str, ca: Authority) -> str:
+    """Serial number of the certificate that a new connection is shown."""
+    host, port = httpx.URL(url).host, httpx.URL(url).port
+    with (
+        socket.create_connection((host, port), timeout=10) as plain,
+        client_context(ca.file).wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        return secure.getpeercert()["serialNumber"]
+
+
+def metric(gateway: Served, ca: Authority, name: str) -> float:
+    with httpx.Client(verify=client_context(ca.file), trust_env=False) as http:
+        text = http.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
+    [line] = [line for line in text.splitlines() if line.startswith(f'{name}{{certificate="server"}}')]
+    return float(line.split()[-1])
+
+
+@pytest.fixture
+def pair(ca: Authority) -> Files:
+    return ca.issue("gateway")
+
+
+def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_path, ca, pair, monkeypatch):
+    env = {"FLORIN_TLS_CERT": str(pair.cert), "FLORIN_TLS_KEY": str(pair.key)}
+    with serving(tmp_path / "state", **env, FLORIN_WORKERS="2") as gateway:
+        assert gateway.url.startswith("https://")
+
+        # Who trusts the CA gets in, by any of the ways to say so; who does not is told why.
+        done = florin("tenant", "add", "acme", FLORIN_URL=gateway.url, FLORIN_CA_FILE=str(ca.file))
+        assert done.returncode == 0, done.stderr
+        done = florin("tenant", "list", FLORIN_URL=gateway.url)
+        assert done.returncode == 3
+        assert "its certificate is not accepted" in done.stderr
+        assert "Set FLORIN_CA_FILE" in done.stderr
+        monkeypatch.setenv("SSL_CERT_FILE", str(ca.file))
+        assert Api.to(gateway.url, KEY).get("/admin/v1/tenants")["data"]
+        with pytest.raises(UnreachableError, match="must begin with https://"):
+            Api.to(gateway.url.replace("https", "http"), KEY).get("/admin/v1/tenants")
+        monkeypatch.setenv("FLORIN_CA_FILE", str(tmp_path / "none.pem"))
+        with pytest.raises(UsageError, match=r"FLORIN_CA_FILE: .*none\.pem cannot be read"):
+            Api.to(gateway.url, KEY).get("/admin/v1/tenants")
+
+        # A new certificate reaches new connections to every worker, and no open one is dropped.
+        first = shown(gateway.url, ca)
+        with httpx.Client(base_url=gateway.url, verify=client_context(ca.file), trust_env=False) as kept:
+            assert kept.get("/healthz").status_code == 200
+            [connection] = kept._transport._pool.connections
+            pair.put(ca.leaf(days=60))
+            until(lambda: all(shown(gateway.url, ca) != first for _ in range(8)))
+            assert kept.get("/healthz").status_code == 200
+            assert kept._transport._pool.connections == [connection]
+        expiry = "florin_tls_certificate_expiry_timestamp_seconds"
+        until(lambda: metric(gateway, ca, expiry) > time.time() + 59 * 86_400)
+
+        # A broken one is not taken, and seen.
+        second = shown(gateway.url, ca)
+        assert metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 0
+        put(pair.key, b"rubbish")
+        until(lambda: metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 1)
+        assert {shown(gateway.url, ca) for _ in range(4)} == {second}
+        assert "The new server certificate is not used" in gateway.errors.read_text()
+
+
+def test_rubbish_on_the_tls_port_ends_at_once_and_disturbs_nobody(tmp_path, ca, pair):
+    env = {"FLORIN_TLS_CERT": str(pair.cert), "FLORIN_TLS_KEY": str(pair.key)}
+    with serving(tmp_path / "state", **env) as gateway:
+        address = (httpx.URL(gateway.url).host, httpx.URL(gateway.url).port)
+        for rubbish in (
+            b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"\x16\x03\x01\xff\xff" + b"x" * 70_000,
+            b"\0" * 100,
+        ):
+            with socket.create_connection(address, timeout=10) as plain:
+                plain.sendall(rubbish)
+                try:
+                    while plain.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+        with httpx.Client(verify=client_context(ca.file), trust_env=False) as http:
+            assert http.get(f"{gateway.url}/healthz").status_code == 200
+        assert gateway.stop() == 0
+        assert "Traceback" not in gateway.errors.read_text()
+
+
+def test_what_cannot_be_used_is_said_before_anything_starts(tmp_path, pair):
+    pair.key.chmod(0o644)
+    done = florin("serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), **both(pair))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "FLORIN_TLS_CERT, FLORIN_TLS_KEY:" in done.stderr
+    assert "mode 0644, so others can read it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def both(files: Files, cert: Path | None = None) -> dict[str, str]:
+    return {"FLORIN_TLS_CERT": str(cert or files.cert), "FLORIN_TLS_KEY": str(files.key)}
+
+
+def test_plain_http_on_a_public_address_is_told_at_every_start(tmp_path):
+    process = subprocess.Popen(
+        [FLORIN, "serve"],
+        env=environment(FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_HOST="0.0.0.0"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+        assert "http://0.0.0.0:" in process.stdout.readline()
+        timer.cancel()
+        process.terminate()
+        said = [line for line in process.stderr if "speaks plain HTTP on 0.0.0.0" in line]
+    assert len(said) == 1
+    assert "WARNING" in said[0]
+    assert "FLORIN_TLS_CERT" in said[0]
+    assert "FLORIN_BEHIND_PROXY" in said[0]
+
+
+# -- engines
+
+
+@pytest.fixture
+def engine_side(ca: Authority, tmp_path: Path) -> dict[str, Path]:
+    """What a gateway needs for engines that want to know who calls."""
+    files = ca.issue("caller", "florin")
+    put(tmp_path / "token", b"engine-secret\n")
+    return {
+        "engine_ca": ca.file,
+        "engine_cert": files.cert,
+        "engine_key": files.key,
+        "engine_token_file": tmp_path / "token",
+    }
+
+
+async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
+    ca, engine_side, tmp_path, valkey_url, prefix
+):
+    files = ca.issue("engine")
+    strict = server_context(read_pair(files.cert, files.key), ca.file)
+    async with (
+        MockEngine(tls=strict, api_key="engine-secret") as engine,
+        running_gateway(tmp_path / "state", valkey_url, prefix, **engine_side) as gateway,
+    ):
+        await gateway.add_engine("a", engine.url)
+        await gateway.add_tenant("acme")
+        await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
+        async with gateway.client("acme") as client:
+            answer = await client.chat.completions.create(
+                model="support", messages=[{"role": "user", "content": "x"}]
+            )
+            assert answer.choices[0].message.content
+            stream = await client.chat.completions.create(
+                model="support", messages=[{"role": "user", "content": "x"}], stream=True
+            )
+            assert len([event async for event in stream]) > 1
+        assert [call.status for call in engine.state.admin if call.action == "load"] == [200]
+        assert {call.headers["authorization"] for call in engine.state.calls} == {"Bearer engine-secret"}
+        assert gateway.state.pool.states()[0].healthy
+
+        # A token that is renewed on disk is sent without a restart.
+        put(tmp_path / "token", b"another-secret")
+        engine.api_key = "another-secret"
+        async with asyncio.timeout(30):
+            async with gateway.client("acme") as client:
+                while True:
+                    try:
+                        await client.chat.completions.create(
+                            model="support", messages=[{"role": "user", "content": "x"}]
+                        )
+                        break
+                    except OpenAIError:
+                        await asyncio.sleep(0.1)
+        assert engine.state.calls[-1].headers["authorization"] == "Bearer another-secret"
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ({"engine_ca"}, "its certificate is not accepted"),
+        ({"engine_cert", "engine_key"}, "as those do that ask for a client certificate"),
+        ({"engine_token_file"}, "401"),
+    ],
+    ids=["no CA", "no certificate", "no token"],
+)
+async def test_engines_that_do_not_know_us_are_not_used_and_the_reason_is_told(  # noqa: PLR0917  # fixtures
+    ca, engine_side, tmp_path, valkey_url, prefix, without, said
+):
+    files = ca.issue("engine")
+    strict = server_context(read_pair(files.cert, files.key), ca.file)
+    known = {name: value for name, value in engine_side.items() if name not in without}
+    async with (
+        MockEngine(tls=strict, api_key="engine-secret") as engine,
+        running_gateway(tmp_path / "state", valkey_url, prefix, **known) as gateway,
+        gateway.http() as http,
+    ):
+        body = {"name": "a", "url": engine.url, "base": "base", "gpu_type": "h100", "slots": 2, "max_rank": 8}
+        refused = await http.post("/admin/v1/engines", json=body)
+        assert refused.status_code >= 400
+        assert said in refused.text
+        assert len(engine.state.calls) == 0
+
+
+async def test_a_key_that_an_engine_does_not_know_is_no_fault_of_the_clients(tmp_path, valkey_url, prefix):
+    async with (
+        MockEngine() as good,
+        MockEngine(api_key="another") as bad,
+        running_gateway(tmp_path / "state", valkey_url, prefix, placement_timeout=1.0) as gateway,
+    ):
+        await gateway.add_engine("bad", bad.url)
+        await gateway.add_tenant("acme", base_access=True)
+        async with gateway.client("acme") as client:
+            question = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
+            with pytest.raises(InternalServerError) as raised:
+                await client.chat.completions.create(**question)
+            assert raised.value.status_code == 503
+            await gateway.add_engine("good", good.url)
+            for _ in range(4):
+                assert (await client.chat.completions.create(**question)).choices
+
+
+async def test_nobody_is_redirected_to_plain_http(ca, engine_side, tmp_path, valkey_url, prefix):
+    """An engine, or who sits in front of it, that points elsewhere is no engine."""
+    asked: list[bytes] = []
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.close()
+
+    listener = await asyncio.start_server(plain, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.readline()).strip():
+            pass
+        writer.write(
+            f"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:{port}/\r\ncontent-length: 0\r\n\r\n".encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    files = ca.issue("engine")
+    secure = await asyncio.start_server(
+        redirect, "127.0.0.1", 0, ssl=server_context(read_pair(files.cert, files.key), None)
+    )
+    async with listener, secure:
+        async with running_gateway(tmp_path / "state", valkey_url, prefix, **engine_side) as gateway:
+            url = f"https://127.0.0.1:{secure.sockets[0].getsockname()[1]}"
+            await gateway.add_engine("a", url)
+            await gateway.add_tenant("acme", base_access=True)
+            async with asyncio.timeout(20):
+                while (
+                    gateway.state.pool.states() == [] or gateway.state.pool.states()[0].healthy is not False
+                ):
+                    await asyncio.sleep(0.02)
+        secure.close()
+        listener.close()
+    assert asked == []
+
+
+# -- hosts
+
+
+async def test_a_host_runs_its_engine_behind_mutual_tls_and_stages_over_tls(
+    ca, engine_side, tmp_path, valkey_url, prefix
+):
+    """The whole way of `florin engine run`: agent, its engine and the gateway know each other by certificates."""
+    files = ca.issue("host")
+    port = free_port()
+    engine = (
+        *(sys.executable, "-m", "loadtests.mock_engine.vllm", "serve", "/models/base"),
+        *("--served-model-name", "base", "--port", str(port), "--max-loras", "2", "--max-cpu-loras", "8"),
+        *("--max-lora-rank", "8", "--ssl-certfile", str(files.cert), "--ssl-keyfile", str(files.key)),
+        *("--ssl-ca-certs", str(ca.file), "--ssl-cert-reqs", "2"),
+    )
+    env = {f"FLORIN_{name.upper()}": str(path) for name, path in engine_side.items()}
+    env |= {
+        "FLORIN_TLS_CERT": str(files.cert),
+        "FLORIN_TLS_KEY": str(files.key),
+        "FLORIN_TLS_CLIENT_CA": str(ca.file),
+    }
+    async with running_gateway(tmp_path / "state", valkey_url, prefix, **engine_side) as gateway:
+        await gateway.add_tenant("acme")
+        agent = await start_agent(
+            gateway, "h1", tmp_path / "cache", port, ("--gpu-type", "H100"), engine,
+            VLLM_API_KEY="engine-secret", **env,
+        )  # fmt: skip
+        try:
+            agent.tls = True
+            found = await registered(gateway, agent)
+            assert found.url == f"https://127.0.0.1:{port}"
+            assert found.agent.startswith("https://127.0.0.1:")
+            version = await add_version(gateway, "acme/support")
+            answer = await ask(gateway)
+            assert answer.choices[0].message.content
+            assert (agent.home / version.digest.removeprefix("sha256:")).is_dir()
+            assert agent.home.stat().st_mode & 0o077 == 0
+            with pytest.raises(httpx.HTTPError):  # who shows no certificate is not even told its health
+                await asyncio.to_thread(
+                    httpx.get, f"{found.agent}/health", verify=client_context(ca.file), trust_env=False
+                )
+        finally:
+            code = await agent.stop()
+            await end(agent)
+    assert code == 0
+
+
+async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have_one(
+    ca, pair, tmp_path, monkeypatch
+):
+    """The command line, the OpenAI client, an agent's link; and who has none is told what is missing."""
+    caller = ca.issue("caller", "operator")
+    env = {**both(pair), "FLORIN_TLS_CLIENT_CA": str(ca.file)}
+    monkeypatch.setenv("FLORIN_CA_FILE", str(ca.file))
+    async with MockEngine() as engine:
+        with serving(tmp_path / "state", **env) as gateway:
+            api = Api.to(gateway.url, KEY)
+            with pytest.raises(UnreachableError, match="FLORIN_CLIENT_CERT"):
+                await asyncio.to_thread(api.get, "/admin/v1/tenants")
+            async with Link(gateway.url, KEY, gateway_tls.trust(gateway.url)) as link:
+                with pytest.raises(LinkDownError, match="FLORIN_CLIENT_CERT"):
+                    await link.engines()
+            monkeypatch.setenv("FLORIN_CLIENT_CERT", str(caller.cert))
+            with pytest.raises(
+                UsageError, match="FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY: set both or neither"
+            ):
+                await asyncio.to_thread(api.get, "/admin/v1/tenants")
+            monkeypatch.setenv("FLORIN_CLIENT_KEY", str(caller.key))
+            trusted = gateway_tls.trust(gateway.url, gateway_tls.identity())
+            async with Link(gateway.url, KEY, trusted) as link:
+                assert await link.engines() == []
+
+            def say(path: str, **body: object) -> dict:
+                return api.post(f"/admin/v1/{path}", body)
+
+            await asyncio.to_thread(say, "tenants", name="acme", base_access=True)
+            key = (await asyncio.to_thread(say, "keys", tenant="acme"))["key"]
+            fields = {"base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8}
+            await asyncio.to_thread(lambda: say("engines", name="a1", url=engine.url, **fields))
+            context = client_context(ca.file, read_pair(caller.cert, caller.key))
+            async with (
+                httpx.AsyncClient(verify=context, trust_env=False) as http,
+                AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=key, http_client=http) as client,
+            ):
+                answer = await client.chat.completions.create(
+                    model="base", messages=[{"role": "user", "content": "x"}]
+                )
+                assert answer.choices[0].message.content
