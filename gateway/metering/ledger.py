@@ -270,7 +270,7 @@ def to_quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason
 
 
 def _content(row: dict[str, Any]) -> dict[str, Any]:
-    content = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
+    content = orjson.dumps(row, default=str, option=orjson.OPT_SORT_KEYS)
     return {
         "id": row["id"],
         "digest": hashlib.sha256(content).hexdigest(),

@@ -132,6 +132,8 @@ _LONGEST = 366 * 24 * 3_600_000_000
 _HOUR = 3_600_000_000
 _LAST = 4_102_444_800_000_000
 """The year 2100, Unix microseconds. A host's clock may be wrong, but not by so much."""
+MOST_ATTEMPTS = 10_000
+"""Of one request: the router gives up long before."""
 _MOST_TEXT = 1024
 """Characters of a request id, a key's id, or a GPU type."""
 _ODD = re.compile(rb"u0000|:-?\d{19}")
@@ -174,7 +176,7 @@ def _impossible(r: UsageRecord) -> str:
         return "a time that cannot be"
     if r.id != record_id(r.request_id, r.attempt):
         return "its id is another attempt's"
-    if not (0 <= r.attempt < 2**31 and 0 <= r.seq <= FINAL and 0 <= r.adapter_loads < 2**31):
+    if not (0 <= r.attempt <= MOST_ATTEMPTS and 0 <= r.seq <= FINAL and 0 <= r.adapter_loads < 2**31):
         return "a number out of range"
     if not _well_named(r.tenant, r.adapter, r.version, r.engine, r.key_id, r.gpu_type) or not (
         0 < len(r.request_id) <= _MOST_TEXT

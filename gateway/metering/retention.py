@@ -17,6 +17,8 @@ from gateway.metering.ledger import Ledger, next_batch, pruned_before
 from gateway.metering.schema import dirty_hours, engine_probes, ledger_state, periods, usage_records
 
 _DAY = 86_400_000_000
+_LAST = 4_102_444_800_000_000
+"""The year 2100."""
 _ROWS = 5_000
 """Records per transaction: a fraction of a second, in which nobody else can write on SQLite."""
 
@@ -80,7 +82,8 @@ def _cutoff(connection: Connection, before: int) -> int | None:
 
 def _end_of_closed(connection: Connection, before: int, limit: int) -> int:
     """End of the closed months, one after the other from the oldest record's, that end before `limit`."""
-    query = select(func.min(usage_records.c.ended)).where(usage_records.c.ended >= before)
+    ended = usage_records.c.ended
+    query = select(func.min(ended)).where(ended >= before, ended < _LAST)  # beyond it there is no month
     oldest = connection.execute(query).scalar()
     if oldest is None:
         return before

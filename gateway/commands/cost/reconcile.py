@@ -167,7 +167,7 @@ def _books(books: Json) -> None:
                 ("requests billed twice", books["delivered_twice"]),
                 ("records in quarantine", quarantined or 0),
                 ("engine-hours still to be rolled up", books["hours_pending"]),
-                ("engine-hours set aside", len(books["set_aside"])),
+                ("engine-hours set aside", len(books.get("set_aside", ()))),
                 ("engine-hours whose parts do not sum to the whole", len(books["imbalances"])),
             ]
         )

@@ -11,7 +11,7 @@ from gateway.costs.periods import Period, month
 from gateway.costs.set_aside import read_set_aside
 from gateway.costs.soundness import storable
 from gateway.costs.verifying.balance import imbalances
-from gateway.metering.records import record_id
+from gateway.metering.records import MOST_ATTEMPTS, record_id
 from gateway.metering.schema import dirty_hours, quarantine, usage_records
 
 _CHUNK = 500
@@ -91,7 +91,7 @@ def delivered_twice(connection: Connection, within: Period) -> int:
     so only those of second and later attempts need looking for."""
     c = usage_records.c
     query = select(c.request_id, c.attempt).where(
-        c.ended >= within.start, c.ended < within.end, c.attempt >= 2, c.billable
+        c.ended >= within.start, c.ended < within.end, c.attempt.between(2, MOST_ATTEMPTS), c.billable
     )
     twice: set[str] = set()
     for chunk in _chunks(connection.execute(query).all()):

@@ -44,6 +44,7 @@ RECONCILED = {
     },
     "books": {
         "imbalances": [], "hours_pending": 0, "quarantined": {"differs": 2}, "delivered_twice": 0,
+        "implausible": 0, "set_aside": [],
         "records": [
             {"usage_source": "engine_final", "outcome": "ok", "records": 40, "prompt_tokens": 1, "completion_tokens": 1},
             {"usage_source": "engine_final", "outcome": "failover", "records": 2, "prompt_tokens": 1, "completion_tokens": 1},

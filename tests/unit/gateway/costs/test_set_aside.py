@@ -15,7 +15,7 @@ from gateway.costs.set_aside import NotSetAsideError, exclude, list_set_aside
 from gateway.costs.verifying.verify import verify
 from gateway.metering.audit import Wanted
 from gateway.metering.audit import read as read_audit
-from gateway.metering.ledger import mark_dirty
+from gateway.metering.ledger import Ledger, mark_dirty
 from gateway.metering.quarantine import quarantined
 from gateway.metering.schema import (
     dirty_hours,
@@ -96,9 +96,8 @@ def test_one_absurd_count_stops_no_other_hour_engine_or_tenant(poisoned):
     assert [one["since"] for one in list_set_aside(poisoned)] == [aside["since"]]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_whatever_it_is_that_cannot_be(ledger):
+    wrongs = [
         {"prompt_tokens": ABSURD},
         {"prompt_tokens": ABSURD, "completion_tokens": ABSURD, "cached_tokens": ABSURD},
         {"prompt_tokens": -ABSURD},
@@ -108,22 +107,20 @@ def test_one_absurd_count_stops_no_other_hour_engine_or_tenant(poisoned):
         {"adapter_loads": ABSURD},
         {"dispatched": -ABSURD},
         {"prompt_tokens": 10_240_000_001},
-    ],
-    ids=str,
-)
-def test_whatever_it_is_that_cannot_be(ledger, wrong):
+    ]
     ledger.insert([used("good")])
-    poison(ledger, **wrong)
+    for number, wrong in enumerate(wrongs):
+        poison(ledger, f"bad-{number}", engine=f"bad-{number}", **wrong)
     keep(ledger, LATE, 0)
     found = report(ledger)
     assert tokens(found) == {("acme", "gpu-a"): 5}
-    assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
+    assert [one["engine"] for one in found["set_aside"]] == [f"bad-{n}" for n in range(len(wrongs))]
     assert reconcile(ledger, "2026-10", now=LATE)["ok"] is False
 
 
-@pytest.mark.parametrize("marks", ["[[1e999,1,null,1]]", "[" * 100_000, '[["x",{},[],1]]', "\\u0000"])
-def test_hour_marks_that_are_none_are_passed_over(ledger, marks):
-    poison(ledger, hour_marks=marks, ended=OCTOBER + HOUR + 1)
+def test_hour_marks_that_are_none_are_passed_over(ledger):
+    for number, marks in enumerate(["[[1e999,1,null,1]]", "[" * 100_000, '[["x",{},[],1]]', "\\u0000"]):
+        poison(ledger, f"bad-{number}", hour_marks=marks, ended=OCTOBER + HOUR + 1)
     assert roll(ledger, LATE).pending == 0
     assert list_set_aside(ledger) == []
 
@@ -168,6 +165,34 @@ def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
     assert roll(ledger, LATE) == Rolled(2, 0)
     assert "ZeroDivisionError" in list_set_aside(ledger)[0]["reason"]
     assert tokens(report(ledger)) == {("acme", "gpu-a"): 5}
+
+
+def test_what_no_sum_is_made_of_stops_nothing_either(ledger):
+    ledger.insert([used("good")])
+    for name in ("attempt", "n", "first_token", "batch", "ended"):
+        poison(ledger, name, **{name: ABSURD})
+    keep(ledger, LATE, 30)
+    assert tokens(report(ledger))["acme", "gpu-a"] == 5
+    reconcile(ledger, "2026-10", now=LATE)
+
+
+@pytest.mark.parametrize("value", ["ten", 1e30, b"\xff", 1.5])
+def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.insert([used("good"), used("bad", engine="gpu-bad")])
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE usage_records SET completion_tokens = ?, gpu_count = 1 WHERE engine = 'gpu-bad'", (value,)
+        )
+    keep(ledger, LATE, 30)
+    found = report(ledger)
+    assert tokens(found) == {("acme", "gpu-a"): 5}
+    assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
+    reconcile(ledger, "2026-10", now=LATE)
+    assert exclude(
+        ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE
+    ).quarantined
+    ledger.close()
 
 
 def test_places_that_cannot_be_are_set_aside(ledger):

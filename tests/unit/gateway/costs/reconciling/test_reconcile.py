@@ -103,6 +103,7 @@ def test_a_month_in_which_all_agrees(november, bill):
     assert (account["engine"], account["billed_rate"], account["own_rate"]) == ("gpu-a", "2.50", "2.50")
     assert found["books"] == {
         "imbalances": [], "hours_pending": 1, "quarantined": {}, "delivered_twice": 0,
+        "implausible": 0, "set_aside": [],
         "records": [
             {
                 "usage_source": "engine_final", "outcome": "ok", "records": 1, "prompt_tokens": 10,
