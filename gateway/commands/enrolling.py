@@ -27,6 +27,7 @@ from gateway.commands.session import HostKeyFile, Session, command
 
 TOKEN = "FLORIN_ENGINE_TOKEN"  # noqa: S105 - a variable's name
 OPERATOR_KEY = "FLORIN_OPERATOR_KEY"
+_BY_TOKEN = "# by token sha256:"  # noqa: S105 - the beginning of a comment
 
 TokenFile = Annotated[
     Path | None,
@@ -75,7 +76,7 @@ def host_key(session: Session, name: str, token_file: Path | None, handed: dict[
     if token := _token(token_file, handed):
         exchange(session.gateway, name, token, path)
     elif session.key_file is None and not path.exists():
-        if key := handed.get(OPERATOR_KEY) or session.operator_key:
+        if key := handed.get(OPERATOR_KEY) or session.operator_key or _operators_file():
             note(
                 "An operator's key on a GPU host: whoever takes the host can do all that operators can. "
                 f"Enrol it instead: florin engine token create --name {name}"
@@ -90,6 +91,11 @@ def host_key(session: Session, name: str, token_file: Path | None, handed: dict[
     return HostKey(Api.to(session.gateway, _kept(path)).key, lambda: _kept_or_nothing(path))
 
 
+def _operators_file() -> str:
+    file = os.environ.get(f"{OPERATOR_KEY}_FILE")
+    return _kept(Path(file).expanduser()) if file else ""
+
+
 def kept_at(session: Session, name: str) -> Path:
     if session.key_file is not None:
         return session.key_file.expanduser().absolute()
@@ -98,13 +104,17 @@ def kept_at(session: Session, name: str) -> Path:
 
 
 def exchange(url: str, name: str, token: str, path: Path) -> None:
-    """Afterwards `path` holds the key that the token was exchanged for, now or earlier. Raises UsageError,
-    ApiError, UnreachableError."""
-    mark = f"# by token sha256:{_sha256(token)}"
+    """Afterwards `path` holds the key that the token was exchanged for, now or earlier. What no token brought
+    is not written over: it may be another's key. Raises UsageError, ApiError, UnreachableError."""
+    mark = f"{_BY_TOKEN}{_sha256(token)}"
     pending = path.with_name(f"{path.name}.pending")
     try:
         if _marked(path, mark):
             return
+        if path.exists() and not _marked(path, _BY_TOKEN):
+            raise UsageError(
+                f"{path} holds a key that no token brought: remove it first, or name another --key-file."
+            )
         begun = _marked(pending, mark)
         if not begun:
             write_private(pending, f"{mark}\nfl_{name}_{secrets.token_urlsafe(24)}\n")
@@ -133,11 +143,12 @@ def _accepted(url: str, name: str, key: str) -> bool:
 
 
 def _marked(path: Path, mark: str) -> bool:
-    """Whether there is a key that came by this token. Raises UsageError for a file that others can read."""
+    """Whether there is a key under a line that begins so. Raises UsageError for a file that others can
+    read."""
     if not path.exists():
         return False
     try:
-        return mark in read_private(path).splitlines() and bool(read_key(path))
+        return bool(read_key(path)) and any(x.startswith(mark) for x in read_private(path).splitlines())
     except KeyFileError as error:
         raise UsageError(str(error)) from error
 

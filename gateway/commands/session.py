@@ -54,13 +54,13 @@ HostKeyFile = Annotated[
     Path | None,
     typer.Option(
         "--key-file",
-        envvar=["FLORIN_ENGINE_KEY_FILE", "FLORIN_OPERATOR_KEY_FILE"],
+        envvar="FLORIN_ENGINE_KEY_FILE",
         help="Where this host's own key is kept (mode 0600); ~/.local/state/florin/engines/NAME/key.",
         show_default=False,
         rich_help_panel="Gateway",
     ),
 ]
-"""Of the commands that run on a GPU host."""
+"""Of the commands that run on a GPU host. An operator's file is none of theirs: a token's exchange writes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object instead of a table.")]
 
 

@@ -130,7 +130,7 @@ def test_an_answer_that_was_lost_costs_no_token(fake, enrol, tmp_path):
 
 
 def test_a_token_that_somebody_else_has_used_is_refused_and_the_key_before_stays(fake, enrol, tmp_path):
-    write_private(tmp_path / "own" / "key", "fl_before\n")
+    write_private(tmp_path / "own" / "key", "# by token sha256:00\nfl_before\n")
     fake.answer(*ENROL, USED, 401)
     for _ in range(2):  # the second time, a key is pending that the gateway does not know
         fake.answer(
@@ -139,6 +139,27 @@ def test_a_token_that_somebody_else_has_used_is_refused_and_the_key_before_stays
         result = enrol()
         assert (result.exit_code, result.stderr.strip()) == (1, "florin: This token was used.")
     assert read_key(tmp_path / "own" / "key") == "fl_before"
+
+
+def test_a_key_that_no_token_brought_is_never_written_over(fake, enrol, tmp_path):
+    write_private(tmp_path / "own" / "key", "fl_operators\n")
+    result = enrol()
+    assert (result.exit_code, fake.asked) == (2, [])
+    assert "remove it first" in result.stderr
+    assert read_key(tmp_path / "own" / "key") == "fl_operators"
+
+
+def test_an_operators_key_file_is_not_the_hosts(fake, tmp_path, token, monkeypatch):
+    """As on a machine where an operator has just made the token."""
+    operators = tmp_path / "operator.key"
+    write_private(operators, "fl_operators\n")
+    monkeypatch.setenv("FLORIN_OPERATOR_KEY_FILE", str(operators))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    fake.answer(*ENROL, DONE, 201)
+    result = fake.florin("engine", "enrol", "--name", "gpu1", "--token-file", str(token))
+    assert result.exit_code == 0, result.stderr
+    assert read_key(operators) == "fl_operators"
+    assert read_key(tmp_path / "state" / "florin" / "engines" / "gpu1" / "key").startswith("fl_gpu1_")
 
 
 def test_a_token_file_that_others_can_read_is_refused(fake, enrol, token):
