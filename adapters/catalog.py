@@ -77,6 +77,8 @@ class Catalog:
         self._numbers: dict[str, set[int]] = {}  # full name → the numbers of its versions
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
         self._resolved: dict[tuple[str, str, bool], Target] = {}
+        self.generation = 0
+        """Another number whenever what names mean, or which there are, may have changed."""
 
     def __repr__(self) -> str:
         return (
@@ -118,17 +120,17 @@ class Catalog:
                 if new:
                     self.by_engine_name[new.engine_name] = new
                     self._numbers.setdefault(new.adapter, set()).add(new.number)
-                self._resolved.clear()
+                self._forget()
             case "engine":
                 _replace(self.engines, key, None if data is None else load(Engine, data))
             case "base":
                 _replace(self.bases, key, None if data is None else load(BaseModel, data))
-                self._resolved.clear()
+                self._forget()
             case "pin":
                 self.pins.discard(key) if data is None else self.pins.add(key)
             case "verdict":
                 _replace(self.verdicts, key, None if data is None else load(Verdict, data))
-                self._resolved.clear()
+                self._forget()
             case "fingerprint":
                 _replace(self.fingerprints, key, None if data is None else load(Fingerprint, data))
             case "grave":
@@ -136,8 +138,12 @@ class Catalog:
             case "tombstone":
                 _replace(self.tombstones, key, None if data is None else load(Tombstone, data))
 
-    def _reshare(self) -> None:
+    def _forget(self) -> None:
         self._resolved.clear()
+        self.generation += 1
+
+    def _reshare(self) -> None:
+        self._forget()
         self._shared = {}
         for adapter in self.adapters.values():
             bare = adapter.name.partition("/")[2]
@@ -202,7 +208,8 @@ class Catalog:
     def visible(self, tenant: str) -> list[Adapter]:
         """The adapters that `tenant` may call, own ones first."""
         own = [a for a in self.adapters.values() if a.name.startswith(tenant + "/")]
-        shared = [a for a in self.adapters.values() if tenant in a.shared_with]
+        names = (name for found in self._shared.get(tenant, {}).values() for name in found)
+        shared = [self.adapters[name] for name in names]
         return sorted(own, key=_by_name) + sorted(shared, key=_by_name)
 
     def versions_of(self, adapter: str) -> list[Version]:

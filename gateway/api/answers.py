@@ -25,7 +25,8 @@ class ClientStalledError(Exception):
 
 
 class Answer:
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: Exchange, send: Send, *, idle: float = IDLE_SECONDS) -> None:
+        self._idle = idle
         self._exchange = exchange
         self._send = send
         self.on_start: Callable[[], None] = _nothing
@@ -60,13 +61,13 @@ class Answer:
     async def _piece(self, message: Message) -> None:
         began = time.monotonic()
         try:
-            async with asyncio.timeout(IDLE_SECONDS):
+            async with asyncio.timeout(self._idle):
                 await self._send(message)
         except TimeoutError:
             raise ClientStalledError from None
         self._sent += len(message.get("body", b""))
         self._waited += time.monotonic() - began
-        if self._waited > IDLE_SECONDS and self._sent < SLOWEST * (self._waited - IDLE_SECONDS):
+        if self._waited > self._idle and self._sent < SLOWEST * (self._waited - self._idle):
             raise ClientStalledError
 
 

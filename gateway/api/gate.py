@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from gateway.admission.complexity import check
 from gateway.admission.turns import NoTurnError, QueueFullError, Turns
-from gateway.api.answers import Answer, ClientStalledError
+from gateway.api.answers import IDLE_SECONDS, Answer, ClientStalledError
 from gateway.api.areas import Area, area_of, areas
 from gateway.api.deps import State, check_role
 from gateway.config import Settings
@@ -43,6 +43,7 @@ class Gate:
     def __init__(self, api: FastAPI, settings: Settings) -> None:
         self._api = api
         self._areas = areas(settings)
+        self.idle = IDLE_SECONDS
         self._most_of_one = settings.tenant_reports + WAITING + UNREAD
         self.turns = Turns(
             running=max(RUNNING, settings.tenant_reports),
@@ -63,7 +64,7 @@ class Gate:
         try:
             key = self._key(exchange, area)
             receive = await _body(exchange, area, receive)
-            answer = Answer(exchange, send)
+            answer = Answer(exchange, send, idle=self.idle)
             if area.turns:
                 exchange.watch()
             async with self._visit(key, area, answer):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import orjson
 
+from adapters.catalog import Catalog
 from adapters.model import Adapter
 from gateway.call import ENDPOINTS
 from gateway.errors import FlorinError
@@ -13,6 +16,7 @@ from gateway.tenants.directory import Key
 
 PREFIX = "/v1/"
 _MODELS = "/v1/models"
+_MOST_BYTES = 16 * 1024 * 1024
 
 
 class DataPlane:
@@ -20,6 +24,7 @@ class DataPlane:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
+        self._listings = Listings(lifecycle.catalog)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -45,18 +50,21 @@ class DataPlane:
             raise FlorinError("method_not_allowed", f"{path[:200]} takes {allowed}.")
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
         wanted = path[len(_MODELS) + 1 :]
-        return orjson.dumps(self._one(key, wanted) if wanted else self._all(key))
+        return orjson.dumps(self._one(key, wanted)) if wanted else self._all(key)
 
-    def _all(self, key: Key) -> dict[str, object]:
+    def _all(self, key: Key) -> bytes:
         """What this key may call, by full names."""
-        catalog = self._lifecycle.catalog
         tenant = self._lifecycle.directory.tenants.get(key.tenant)
         if tenant is None:
-            return {"object": "list", "data": []}
-        cards = [self._card(a.name, a) for a in catalog.visible(tenant.name) if a.live is not None]
-        if tenant.base_access:
+            return _listing([])
+        return self._listings.get(tenant.name, self._list, base_access=tenant.base_access)
+
+    def _list(self, tenant: str, *, base_access: bool) -> bytes:
+        catalog = self._lifecycle.catalog
+        cards = [self._card(a.name, a) for a in catalog.visible(tenant) if a.live is not None]
+        if base_access:
             cards += [_base_card(name) for name in sorted(catalog.bases)]
-        return {"object": "list", "data": cards}
+        return _listing(cards)
 
     def _one(self, key: Key, model: str) -> dict[str, object]:
         target = self._lifecycle.resolve(key, model)
@@ -73,6 +81,35 @@ class DataPlane:
             created = live.created if live else 0
         owner = adapter.name.partition("/")[0]
         return {"id": model, "object": "model", "created": created // 1_000_000, "owned_by": owner}
+
+
+class Listings:
+    """What tenants were last told that they may call: of ten thousand adapters, a listing takes the event
+    loop 100 ms, and clients ask as often as they like."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        # Mutable: of one generation of the catalog only, and of so many bytes.
+        self._generation = -1
+        self._bytes = 0
+        self._kept: dict[tuple[str, bool], bytes] = {}
+
+    def get(self, tenant: str, make: _Make, *, base_access: bool) -> bytes:
+        if self._generation != self._catalog.generation or self._bytes > _MOST_BYTES:
+            self._kept, self._bytes, self._generation = {}, 0, self._catalog.generation
+        found = self._kept.get((tenant, base_access))
+        if found is None:
+            found = self._kept[tenant, base_access] = make(tenant, base_access=base_access)
+            self._bytes += len(found)
+        return found
+
+
+class _Make(Protocol):
+    def __call__(self, tenant: str, *, base_access: bool) -> bytes: ...
+
+
+def _listing(cards: list[dict[str, object]]) -> bytes:
+    return orjson.dumps({"object": "list", "data": cards})
 
 
 def _base_card(model: str) -> dict[str, object]:

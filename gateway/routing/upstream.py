@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,8 @@ _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
 _DENIED = frozenset({401, 403})
 """Between Florin and its engine (FLORIN_ENGINE_TOKEN_FILE), never the client's doing."""
+_AT_ONCE = 256 * 1024
+"""Bytes of a body that are written in one piece; a longer one is a file to aiohttp, and goes in pieces."""
 BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
@@ -69,15 +72,16 @@ class Upstream:
             url = self._urls[engine.url, path] = URL(engine.url + path)
         # None of the client's headers go along: several steer the engine.
         headers = {"content-type": "application/json", "x-request-id": request_id}
+        data = payload if len(payload) <= _AT_ONCE else io.BytesIO(payload)
         try:
             response = await self._session.post(
-                url, data=payload, headers=headers, timeout=self._timeout, allow_redirects=False
+                url, data=data, headers=headers, timeout=self._timeout, allow_redirects=False
             )
         except aiohttp.ClientConnectorError as error:
             raise GoElsewhere("unreachable", str(error), suspect=True, counts=False) from error
         except BROKEN as error:
             raise died(error) from error
-        del payload  # it is megabytes, and streams last minutes
+        del payload, data  # it may be megabytes, and streams last minutes
         whole = False
         try:
             if response.status != 200:

@@ -1,0 +1,114 @@
+"""Tenants' questions run a few at a time and in turn; operators' and analysts' do not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.api.gate import UNREAD, WAITING
+from gateway.metering.ledger import Ledger
+from tests.harness import Gateway
+
+EMPTY = "<Turns 0 running, 0 waiting, 0 owners>"
+
+
+def hold(ledger: Ledger, begun: str, until: str) -> None:
+    """Keeps the process that answers tenants busy, as a long report would."""
+    Path(begun).touch()
+    while not Path(until).exists():
+        time.sleep(0.01)
+
+
+async def becomes(true, timeout: float = 20.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def busy(gateway: Gateway, tmp_path: Path):
+    """A gateway whose process for tenants' questions is busy until the event is set."""
+    for tenant in ("acme", "bolt"):
+        await gateway.add_tenant(tenant)
+    begun, until = tmp_path / "begun", tmp_path / "until"
+    holding = asyncio.create_task(gateway.state.books.for_tenants().run(hold, str(begun), str(until)))
+    await becomes(begun.exists)
+    release = asyncio.Event()
+
+    async def watch() -> None:
+        await release.wait()
+        until.touch()
+        await holding
+
+    watching = asyncio.create_task(watch())
+    yield gateway, release
+    release.set()
+    await watching
+
+
+def asking(gateway: Gateway, tenant: str, count: int, http: httpx.AsyncClient) -> list[asyncio.Task]:
+    headers = {"authorization": f"Bearer {gateway.keys[tenant]}"}
+    paths = ["costs", "usage", "periods", "costs?format=csv", f"statements/{tenant}?month=2026-01"]
+    return [
+        asyncio.create_task(http.get(f"/finance/v1/{paths[n % len(paths)]}", headers=headers))
+        for n in range(count)
+    ]
+
+
+async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
+    gateway, release = busy
+    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        loops = asking(gateway, "acme", 48, http)
+        await becomes(lambda: sum(t.done() for t in loops) == 48 - most - WAITING)
+        refused = [t.result() for t in loops if t.done()]
+        assert {(r.status_code, r.json()["error"]["code"]) for r in refused} == {(429, "too_many_reports")}
+        assert {r.headers["retry-after"] for r in refused} == {"2"}
+        assert (gate.turns.running, gate.turns.waiting) == (most, WAITING)
+
+        others = asking(gateway, "bolt", 1, http)  # runs at once beside them
+        await becomes(lambda: gate.turns.running == most + 1)
+        async with gateway.http() as operator:  # and is not behind them
+            for path in ("costs", "usage", "periods", "export?month=2026-01"):
+                assert (await operator.get(f"/finance/v1/{path}")).status_code == 200
+        assert (gate.turns.running, gate.turns.waiting) == (most + 1, WAITING)
+
+        release.set()
+        answers = await asyncio.gather(*loops, *others)
+        assert sum(a.status_code == 200 for a in answers) >= most + 1
+        assert {a.status_code for a in answers} <= {200, 404, 429}
+    assert repr(gate.turns) == EMPTY
+    assert gate.present.total() == 0
+
+
+async def test_who_hangs_up_waits_no_more(busy):
+    gateway, _ = busy
+    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        loops = asking(gateway, "acme", most + WAITING, http)
+        await becomes(lambda: gate.turns.waiting == WAITING)
+        for task in loops:
+            task.cancel()
+        await asyncio.wait(loops)
+    await becomes(lambda: repr(gate.turns) == EMPTY)
+    assert gate.present.total() == 0
+
+
+async def test_answers_that_are_not_read_are_bounded_too(busy):
+    """What is being sent counts against its tenant, so that unread reports do not fill the memory."""
+    gateway, release = busy
+    release.set()
+    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    gate.present["acme"] = most + WAITING + UNREAD - 1
+    try:
+        async with gateway.http(gateway.keys["acme"]) as http:
+            assert (await http.get("/finance/v1/periods")).status_code == 200
+            gate.present["acme"] += 1
+            refused = await http.get("/finance/v1/periods")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_reports")
+    finally:
+        gate.present.clear()

@@ -1,0 +1,53 @@
+"""What a tenant may call is listed once for each state of the catalog, however often it asks."""
+
+from __future__ import annotations
+
+from adapters.catalog import Catalog
+from adapters.model import Adapter, dump
+from adapters.store import Event
+from gateway.api import openai
+from gateway.api.openai import Listings
+
+
+def put(catalog: Catalog, seq: int, adapter: Adapter) -> None:
+    catalog.apply(Event(seq, "adapter", adapter.name, dump(adapter)))
+
+
+async def test_it_is_made_once_until_the_catalog_changes():
+    catalog, made = Catalog(), []
+
+    def make(tenant: str, *, base_access: bool) -> bytes:
+        made.append((tenant, base_access))
+        return b",".join(a.name.encode() for a in catalog.visible(tenant))
+
+    listings = Listings(catalog)
+
+    def get(tenant: str, base_access: bool = False) -> bytes:
+        return listings.get(tenant, make, base_access=base_access)
+
+    put(catalog, 1, Adapter("acme/support", live=1, latest=1, shared_with=("bolt",)))
+    assert [get("acme"), get("acme"), get("bolt"), get("corgi")] == [
+        b"acme/support", b"acme/support", b"acme/support", b"",
+    ]  # fmt: skip
+    assert made == [("acme", False), ("bolt", False), ("corgi", False)]
+    get("acme", base_access=True)
+    assert made[-1] == ("acme", True)
+    put(catalog, 2, Adapter("acme/support", live=1, latest=1))
+    assert (get("acme"), get("bolt")) == (b"acme/support", b"")
+    put(catalog, 3, Adapter("bolt/sql", live=1, latest=1))
+    assert get("bolt") == b"bolt/sql"
+    catalog.load({})
+    assert get("bolt") == b""
+
+
+async def test_what_is_kept_is_bounded():
+    listings, made = Listings(Catalog()), []
+
+    def make(tenant: str, *, base_access: bool) -> bytes:
+        made.append(tenant)
+        return b"x" * (openai._MOST_BYTES // 4)
+
+    for tenant in "abcdefabcdef":
+        listings.get(tenant, make, base_access=False)
+        assert listings._bytes <= openai._MOST_BYTES * 5 // 4
+    assert len(made) > 6
