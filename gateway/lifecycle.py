@@ -95,9 +95,7 @@ class Lifecycle:
         self.admit(exchange, key, target)
         payload = call.payload(target.engine_name, self.salt(key.tenant))
         exchange.keep(payload)
-        group = (key.tenant, target.version.adapter if target.version else "")
-        what = f"{endpoint.path} {target.label}"
-        passenger = Passenger(group, what=what, payload=payload, key=self.cache_secret)
+        passenger = self.passenger(endpoint, key, target, payload)
         journey = self.router.journey(target, passenger)
         while True:
             lease = await self.router.place(journey)
@@ -137,6 +135,12 @@ class Lifecycle:
                 base_model=target.base_model,
             )
             raise unmetered()
+
+    def passenger(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> Passenger:
+        """The request, as it will be recognised should an engine die of it."""
+        group = (key.tenant, target.version.adapter if target.version else "")
+        what = f"{endpoint.path} {target.engine_name}"
+        return Passenger(group, what=what, payload=payload, key=self.cache_secret)
 
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)

@@ -51,12 +51,14 @@ class Lease:
     def begin(self) -> None:
         """The answer begins to reach the client."""
         self.begun = True
+        if self.passenger is not None:
+            self.passenger.begin()
         self._acquit()
 
     def lost(self) -> None:
         """The attempt failed, or nobody waits for it any more: should the engine be found dead now, it was
         there."""
-        if self.passenger is not None:
+        if self.passenger is not None and self.state.ends == self.ends:  # else it has been counted
             self.passenger.fingerprint  # noqa: B018 - from now on it holds no payload
             self.state.losses.append((self.clock(), self.passenger, self.begun))
 

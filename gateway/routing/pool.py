@@ -275,7 +275,8 @@ class Pool:
             log.warning("engine %s is down: %s", state.engine.name, reason)
             state.down_since = now
             state.ends += 1
-            if died and state.engine.takes_requests:
+            known = self._catalog.engines.get(state.engine.name)
+            if died and known is not None and known.takes_requests:
                 self._died(state, now)
         state.healthy, state.suspect, state.reason = False, False, reason
         state.tell()

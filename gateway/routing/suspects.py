@@ -6,8 +6,8 @@ suspicion counts up with deaths and ends with an answer:
 
 - **A request**, known by its fingerprint, that was there at two deaths is refused for 1 minute, the next
   time for 2, 4, … up to 15. An engine's answer to it proves its innocence and clears it. But a request that
-  was there at four deaths within half an hour is refused although it was answered now and then: some kill
-  only in company.
+  was there at four deaths within half an hour, with fewer than ten answers between two of them, is refused
+  all the same: some kill only in company.
 - **A group**, a tenant's use of one adapter, for those who never send the same request twice. A death counts
   for it as long as one of the requests that it had there, unanswered, has been answered nowhere since. At
   three such deaths within ten minutes the group is refused for half a minute, the next time for 1, 2, … up to
@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 REQUEST_DEATHS = 2
 REQUEST_DEATHS_IN_ALL = 4
 """Answered between or not."""
+ENOUGH_ANSWERS = 10
+"""After so many answers since its last death, what a request has met before is forgotten."""
 GROUP_DEATHS = 3
 WINDOW = 600.0
 """Seconds in which a group's deaths count."""
@@ -80,6 +82,8 @@ class _Request(_Record):
     deaths: int = 0
     """Since it was last answered."""
     in_all: int = 0
+    answers: int = 0
+    """Since its last death."""
 
 
 @dataclass(slots=True)
@@ -154,12 +158,7 @@ class Suspects:
     def answered(self, fingerprint: str, group: Group, *, ago: float = 0.0) -> bool:
         """An engine has answered the request, so it did not die of it. Whether that changed anything."""
         at = self._clock() - ago
-        request = self._requests.get(fingerprint)
-        changed = request is not None and request.deaths > 0 and request.last <= at
-        if changed and request is not None:
-            request.deaths = 0
-            if request.in_all < REQUEST_DEATHS_IN_ALL:
-                request.until = -math.inf
+        changed = self._clear(fingerprint, at)
         record = self._groups.get(group)
         if record is None:
             return changed
@@ -219,13 +218,26 @@ class Suspects:
         request.last = max(request.last, at)
         request.deaths += 1
         request.in_all += 1
+        request.answers = 0
         if request.deaths >= REQUEST_DEATHS or request.in_all >= REQUEST_DEATHS_IN_ALL:
             request.refuse(at, FIRST_REFUSAL)
         if len(self._requests) > MOST:
-            self._drop_oldest_request()
+            self._drop_request(next(iter(self._requests)))
 
-    def _drop_oldest_request(self) -> None:
-        _, request = self._requests.popitem(last=False)
+    def _clear(self, fingerprint: str, at: float) -> bool:
+        request = self._requests.get(fingerprint)
+        if request is None or request.last > at:
+            return False
+        changed, request.deaths = request.deaths > 0, 0
+        request.answers += 1
+        if request.answers >= ENOUGH_ANSWERS:
+            self._drop_request(fingerprint)
+        elif request.in_all < REQUEST_DEATHS_IN_ALL:
+            request.until = -math.inf
+        return changed
+
+    def _drop_request(self, fingerprint: str) -> None:
+        request = self._requests.pop(fingerprint)
         self._known[request.group] -= 1
         if not self._known[request.group]:
             del self._known[request.group]
@@ -248,7 +260,7 @@ class Suspects:
     def _forget(self, now: float) -> None:
         """Those that were suspected longest ago come first."""
         while self._requests and _over(next(iter(self._requests.values())), now):
-            self._drop_oldest_request()
+            self._drop_request(next(iter(self._requests)))
         while self._groups and _over(next(iter(self._groups.values())), now):
             self._groups.popitem(last=False)
         for engine in [e for e, found in self._found.items() if now - found.at > FORGET]:

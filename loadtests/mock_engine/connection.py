@@ -49,6 +49,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.engine.connections.add(self)
+        if not self.engine.alive:  # it died while it was accepting this
+            self.drop("reset")
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc

@@ -12,6 +12,7 @@ POST /_mock/faults, DELETE /_mock/faults, GET and DELETE /_mock/log, POST /_mock
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import time
 import uuid
@@ -79,6 +80,10 @@ class MockEngine:
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
+    @property
+    def alive(self) -> bool:
+        return self._server is not None
+
     # life
 
     async def start(self) -> None:
@@ -92,6 +97,8 @@ class MockEngine:
         server, self._server = self._server, None
         self._cut()
         if server is not None:
+            _stop_accepting(server)
+            await asyncio.sleep(0)
             server.close()
             await server.wait_closed()
         await asyncio.sleep(0)  # the transports' own farewells run in the next turn of the loop
@@ -105,10 +112,11 @@ class MockEngine:
 
     def die(self) -> None:
         """As `kill -9`: every socket is torn off, nothing listens any more. `revive` brings it back."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
         self._cut()
+        if server is not None:
+            _stop_accepting(server)
+            asyncio.get_running_loop().call_soon(server.close)
         if self.on_death:
             self.on_death()
 
@@ -300,6 +308,15 @@ class MockEngine:
     def _forget(self, connection: Connection, _: bytes) -> None:
         self.state.forget()
         connection.answer(200, b"{}")
+
+
+def _stop_accepting(server: asyncio.Server) -> None:
+    """First half of closing a server. Closed at once, it would leave open what it is just accepting: in
+    Python 3.11 a transport cannot be made for a server that is closed, and its socket is forgotten."""
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # other loops know no such problem
+        for sock in server.sockets:
+            loop.remove_reader(sock.fileno())
 
 
 def _json(value: Any) -> bytes:
