@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from adapters.catalog import Catalog, Target
 from adapters.errors import AdaptersError
 from adapters.feed import Follower
-from gateway.call import Call, Endpoint, parse
+from gateway.call import Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, translate
 from gateway.exchange import ClientGoneError, Exchange
+from gateway.fields.rule import Policy
+from gateway.fields.unknown import UnknownFields
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.estimate import prompt_tokens
 from gateway.metering.meter import Meter
@@ -51,6 +53,11 @@ class Lifecycle:
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
     _salts: dict[str, str] = field(default_factory=dict)
+    _unknown: UnknownFields = field(default_factory=UnknownFields)
+    _policy: Policy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._policy = policy(self.settings)
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
@@ -78,8 +85,11 @@ class Lifecycle:
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
         key = authenticate_caller(exchange, self.directory, self.follower)
-        call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), max_n=self.settings.max_n)
+        call = parse(endpoint, await exchange.body(self.settings.max_body_bytes), self._policy)
         exchange.watch()
+        if call.unknown:
+            self._unknown.note(call.unknown_names)
+            self.metrics.unknown_fields(call.unknown)
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)

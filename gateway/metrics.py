@@ -61,6 +61,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
     "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
+    "florin_unknown_fields_total": "Fields of requests that were left out because Florin does not know them.",
     "florin_errors_total": "Error answers to clients, by error code.",
     "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
     "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
@@ -164,6 +165,7 @@ class Metrics:
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
         self._failovers = self._counter("florin_failovers_total", "reason")
+        self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
         # the values are capped or come from small sets.
@@ -247,6 +249,9 @@ class Metrics:
 
     def failover(self, reason: str) -> None:
         self._failovers.labels(reason).inc()
+
+    def unknown_fields(self, count: int) -> None:
+        self._unknown_fields.inc(count)
 
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()

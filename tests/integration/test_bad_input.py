@@ -24,7 +24,7 @@ BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
         (BODY.decode().encode("utf-16"), "invalid_json"),
         (b'{"model": "support", "messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', "invalid_json"),
         (b"[" * 200_000, "invalid_json"),
-        (BODY[:-1] + b', "x": ' + b"[" * 400 + b"]" * 400 + b"}", "invalid_json"),
+        (BODY[:-3] + b', "tool_calls": [{"x": ' + b"[" * 400 + b"]" * 400 + b"}]}]}", "invalid_json"),
         (BODY[:-1] + b', "n": 1000000000}', "invalid_value"),
         (BODY[:-1] + b', "max_tokens": -1}', "invalid_value"),
         (b'{"model": "support", "messages": []}', "invalid_value"),
