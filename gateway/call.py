@@ -1,56 +1,55 @@
-"""What a request asks for: the body, read once, checked where Florin or the engine would stumble over it.
+"""What a request asks for: the body, read once, and held against the tables in `gateway.fields`.
 
-What was checked is what is sent: the engine gets a serialization of this reading, never the client's bytes,
-so that no second reading (duplicate keys, UTF-16) can differ from the one that was authorised. Everything
-that Florin does not know passes through; the engine has the last word on it.
+What was checked is what is sent: the engine gets a serialization of a new object, built field by field from
+this reading, never the client's bytes. So no second reading (duplicate keys, UTF-16) can differ from the one
+that was authorised, and nothing without a row in the tables reaches an engine.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from gateway.config import Settings
 from gateway.errors import FlorinError
+from gateway.fields.chat import CHAT as CHAT_FIELDS
+from gateway.fields.completions import COMPLETIONS as COMPLETION_FIELDS
+from gateway.fields.completions import MUST as PROMPT_MUST
+from gateway.fields.grammars import check_tools
+from gateway.fields.media import media_hosts
+from gateway.fields.messages import MUST as MESSAGES_MUST
+from gateway.fields.rule import Policy, Reading, Table, WrongError, read
 
 Body = dict[str, Any]
 
-CONTROLLED = (
-    "request_id", "priority", "cache_salt", "kv_transfer_params", "ec_transfer_params", "vllm_xargs",
-    "data_parallel_rank",
-)  # fmt: skip
-"""Fields that the engine obeys and a client must not set: scheduling, other tenants' caches, transfers."""
-
 MAX_CHOICES = 1024
 """Answers to one request: a list of prompts costs few bytes, and the engine has no limit of its own."""
-_LARGEST_INT = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    accepts: Callable[[Any], bool]
-    must: str
-    """Completes the sentence '`n` must …'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     path: str
     required: str
-    fields: Mapping[str, Field]
+    required_must: str
+    fields: Table
 
 
 @dataclass(slots=True)
 class Call:
-    """One parsed request. `body` belongs to this call, and is empty once `payload` has been made of it:
-    parsed, a body takes many times its bytes."""
+    """One checked request.
+
+    Before dispatch: `body`, `user` and `unknown`. After dispatch: the rest. `body` belongs to this call and
+    is empty once `payload` has been made of it: parsed, it takes many times its bytes.
+    """
 
     endpoint: Endpoint
     body: Body
+    """What the engine is sent, but for what `payload` sets."""
     model: str
+    """As the client named it."""
     stream: bool
     n: int
     prompts: int
@@ -59,34 +58,38 @@ class Call:
     """The client asked for the usage chunk at the stream's end."""
     continuous_usage: bool
     """The client asked for running counts on every chunk."""
+    user: str
+    """Whom the calling application serves with it, in its own words; empty: it does not say."""
+    unknown: int
+    """How many fields without a row were left out, on all levels."""
+    unknown_names: tuple[str, ...]
+    """The first of these, cut short."""
     estimate: int = 0
     """Of the prompt's tokens, should the engine never say."""
-
-    @property
-    def user(self) -> str:
-        """Whom the calling application serves with it, in its own words; empty: it does not say."""
-        return self.body.get("user") or self.body.get("safety_identifier") or ""
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """What the engine is sent. Can be made once."""
         body, self.body = self.body, {}
-        for name in CONTROLLED:
-            body.pop(name, None)
         body["model"] = engine_name
         body["cache_salt"] = cache_salt
         if self.stream:
-            body["stream_options"] = {
-                **(body.get("stream_options") or {}),
-                "include_usage": True,
-                "continuous_usage_stats": True,
-            }
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         try:
             return orjson.dumps(body)
         except TypeError:
             raise FlorinError("invalid_json", "The body is nested too deeply.") from None
 
 
-def parse(endpoint: Endpoint, raw: bytes, *, max_n: int) -> Call:
+def policy(settings: Settings) -> Policy:
+    """What the settings say about requests."""
+    return Policy(
+        max_n=settings.max_n,
+        media_hosts=media_hosts(settings.allowed_media_hosts),
+        passed=frozenset(settings.passed_fields),
+    )
+
+
+def parse(endpoint: Endpoint, raw: bytes, rules: Policy) -> Call:
     """The call in `raw`, or FlorinError with the field that is wrong as `param`."""
     try:
         body = orjson.loads(raw)
@@ -94,37 +97,49 @@ def parse(endpoint: Endpoint, raw: bytes, *, max_n: int) -> Call:
         raise FlorinError("invalid_json", f"The body is not valid JSON in UTF-8: {error}.") from None
     if type(body) is not dict:
         raise FlorinError("invalid_json", "The body must be a JSON object.")
-    fields = endpoint.fields
-    for name, value in body.items():
-        field = fields.get(name)
-        if field is not None and value is not None and not field.accepts(value):
-            raise _wrong(name, field.must)
-    if not body.get("model"):
+    reading = Reading(rules)
+    try:
+        sent = read(endpoint.fields, body, reading, top=True)
+        check_tools(sent, reading)
+    except WrongError as error:
+        raise _told(error) from None
+    return _call(endpoint, body, sent, reading)
+
+
+def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Reading) -> Call:
+    """The checks that take more than one field."""
+    if not given.get("model"):
         raise _wrong("model", "be the name of an adapter")
-    if body.get(endpoint.required) is None:
-        raise _wrong(endpoint.required, endpoint.fields[endpoint.required].must)
-    if body.get("echo") and body.get("logprobs") is not None:
-        raise _wrong("logprobs", "be left out where `echo` is true")  # see _SCORED
-    n = body.get("n") or 1
-    if max(n, body.get("best_of") or 1) > max_n:
-        raise _wrong("n" if n > max_n else "best_of", f"be at most {max_n}")
-    prompts = _prompts(body["prompt"]) if endpoint.required == "prompt" else 1
+    if sent.get(endpoint.required) is None:
+        raise _wrong(endpoint.required, endpoint.required_must)
+    if sent.get("echo") and sent.get("logprobs") is not None:
+        raise _wrong("logprobs", "be left out where `echo` is true")  # the prompt would be scored
+    if not sent.get("echo", True):
+        del sent["echo"]
+    n = sent.get("n", 1)
+    prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
     if n * prompts > MAX_CHOICES:
         raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in all, `n` for each prompt")
-    stream = body.get("stream") or False
-    options = body.get("stream_options")
+    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
+    if most is not None and sent.get("min_tokens", 0) > most:
+        raise _wrong("min_tokens", "be at most `max_tokens`")
+    stream = sent.get("stream", False)
+    options = sent.pop("stream_options", None)
     if options is not None and not stream:
         raise _wrong("stream_options", "only be given when `stream` is true")
-    options = options or {}
+    usage = bool(options and options.get("include_usage"))
     return Call(
         endpoint=endpoint,
-        body=body,
-        model=body["model"],
+        body=sent,
+        model=given["model"],
         stream=stream,
         n=n,
         prompts=prompts,
-        include_usage=bool(options.get("include_usage")),
-        continuous_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
+        include_usage=usage,
+        continuous_usage=usage and bool(options.get("continuous_usage_stats")),
+        user=given.get("user") or given.get("safety_identifier") or "",
+        unknown=reading.unknown,
+        unknown_names=tuple(reading.names),
     )
 
 
@@ -136,105 +151,12 @@ def _wrong(name: str, must: str) -> FlorinError:
     return FlorinError("invalid_value", f"`{name}` must {must}.", param=name)
 
 
-# -- what fields accept (bool is an int to Python, but not to JSON: hence `type(v) is`)
+def _told(error: WrongError) -> FlorinError:
+    if error.code == "unsupported_parameter":
+        return FlorinError(error.code, f"`{error.path}` is not supported: {error.must}.", param=error.path)
+    return FlorinError(error.code, f"`{error.path}` must {error.must}.", param=error.path)
 
 
-def _integer(low: int, high: int = _LARGEST_INT) -> Field:
-    return Field(
-        lambda v: type(v) is int and low <= v <= high,
-        f"be an integer from {low} to {high}" if high != _LARGEST_INT else f"be an integer of at least {low}",
-    )
-
-
-def _number(low: float, high: float = math.inf) -> Field:
-    def accepts(v: Any) -> bool:
-        return (type(v) is float or type(v) is int) and low <= v <= high and v != math.inf
-
-    return Field(
-        accepts, f"be a number from {low} to {high}" if high < math.inf else f"be a number of at least {low}"
-    )
-
-
-def _is_message(v: Any) -> bool:
-    return type(v) is dict and type(v.get("role")) is str
-
-
-def _is_prompt(v: Any) -> bool:
-    if type(v) is str:
-        return True
-    if type(v) is not list or not v:
-        return False
-    kinds = {type(item) for item in v}
-    if kinds == {list}:
-        return all(item and all(type(token) is int for token in item) for item in v)
-    return kinds in ({str}, {int})
-
-
-_TEXT = Field(lambda v: type(v) is str, "be a string")
-_SWITCH = Field(lambda v: type(v) is bool, "be true or false")
-_OBJECT = Field(lambda v: type(v) is dict, "be an object")
-_LIST = Field(lambda v: type(v) is list, "be a list")
-_STOP = Field(
-    lambda v: type(v) is str or (type(v) is list and all(type(s) is str for s in v)),
-    "be a string or a list of strings",
-)
-
-_SCORED = Field(lambda v: v is False, "be left out: the prompt's own logprobs are not served")
-"""What makes vLLM score the prompt's tokens. With LoRA on, 0.32 (CPU) mistakes the number of rows then, and
-the engine dies with all that runs on it as soon as another request shares the batch: one tenant could take
-the others down."""
-
-_COMMON: dict[str, Field] = {
-    "prompt_logprobs": _SCORED,
-    "model": _TEXT,
-    "stream": _SWITCH,
-    "stream_options": _OBJECT,
-    "n": _integer(1),
-    "best_of": _integer(1),
-    "temperature": _number(0),
-    "top_p": _number(0, 1),
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "seed": _integer(-(2**63), 2**63 - 1),
-    "stop": _STOP,
-    "user": _TEXT,
-    "safety_identifier": _TEXT,
-    "logit_bias": _OBJECT,
-    "ignore_eos": _SWITCH,
-    "min_tokens": _integer(0),
-}
-
-CHAT = Endpoint(
-    "/v1/chat/completions",
-    "messages",
-    {
-        **_COMMON,
-        "messages": Field(
-            lambda v: type(v) is list and bool(v) and all(map(_is_message, v)),
-            "be a non-empty list of messages, each an object with a `role`",
-        ),
-        "max_tokens": _integer(1),
-        "max_completion_tokens": _integer(1),
-        "logprobs": _SWITCH,
-        "echo": _SCORED,
-        "top_logprobs": _integer(0),
-        "tools": _LIST,
-        "response_format": _OBJECT,
-        "parallel_tool_calls": _SWITCH,
-    },
-)
-
-COMPLETIONS = Endpoint(
-    "/v1/completions",
-    "prompt",
-    {
-        **_COMMON,
-        "prompt": Field(_is_prompt, "be a string, a list of strings, or a list (of lists) of token ids"),
-        "max_tokens": _integer(0),
-        "logprobs": _integer(0),
-        "echo": _SWITCH,
-        "suffix": _TEXT,
-    },
-)
-
+CHAT = Endpoint("/v1/chat/completions", "messages", MESSAGES_MUST, CHAT_FIELDS)
+COMPLETIONS = Endpoint("/v1/completions", "prompt", PROMPT_MUST, COMPLETION_FIELDS)
 ENDPOINTS: dict[str, Endpoint] = {e.path: e for e in (CHAT, COMPLETIONS)}

@@ -32,6 +32,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from adapters.key_files import KeyFileError, read_key
 from adapters.sources.addresses import Allowed
+from gateway.fields.chat import CHAT
+from gateway.fields.completions import COMPLETIONS
+from gateway.fields.grammars import OPTIONAL
+from gateway.fields.media import media_hosts
 
 _SECRET = {"redis_url", "ledger_url", "operator_key"}
 
@@ -165,6 +169,17 @@ class Settings(BaseSettings):
         512 * 1024 * 1024, description="Bytes of request bodies that a worker holds in all."
     )
     max_n: PositiveInt = Field(16, description="Largest `n` and `best_of` that a client may ask for.")
+    media_hosts: str = Field(
+        "",
+        description="Hosts from which engines may fetch pictures, sounds and films for clients, separated by "
+        "commas: `cdn.example.com,media.internal:8443`. Empty: only `data:` URLs are taken.",
+    )
+    pass_fields: str = Field(
+        "",
+        description="Fields of requests that are passed on to engines although Florin does not know them, "
+        "separated by commas; also `structured_outputs.grammar`, `structured_outputs.structural_tag` and "
+        "`response_format.structural_tag`.",
+    )
     max_adapter_bytes: PositiveInt = Field(
         2 * 1024**3, description="Largest total size of one adapter version's files."
     )
@@ -267,6 +282,25 @@ class Settings(BaseSettings):
         Allowed.parse(_listed(entries))
         return entries
 
+    @field_validator("media_hosts")
+    @classmethod
+    def _media_hosts(cls, entries: str) -> str:
+        media_hosts(_listed(entries))
+        return entries
+
+    @field_validator("pass_fields")
+    @classmethod
+    def _pass_fields(cls, entries: str) -> str:
+        known = CHAT.keys() | COMPLETIONS.keys()
+        for name in _listed(entries):
+            if name in known or ("." in name and name not in OPTIONAL):
+                msg = (
+                    f"cannot change what happens to {name!r}: it names fields that Florin does not know, and "
+                )
+                msg += ", ".join(OPTIONAL)
+                raise ValueError(msg)
+        return entries
+
     @field_validator("ledger_url")
     @classmethod
     def _ledger_driver(cls, url: str) -> str:
@@ -293,6 +327,14 @@ class Settings(BaseSettings):
     @property
     def allowed_sources(self) -> tuple[str, ...]:
         return _listed(self.source_private)
+
+    @property
+    def allowed_media_hosts(self) -> tuple[str, ...]:
+        return _listed(self.media_hosts)
+
+    @property
+    def passed_fields(self) -> tuple[str, ...]:
+        return _listed(self.pass_fields)
 
     @property
     def artifacts(self) -> Path:

@@ -30,6 +30,18 @@ CODES: dict[str, Code] = {
     "invalid_value": Code(
         400, _INVALID, "A field is missing, of a wrong type or out of range.", "See `param`."
     ),
+    "unsupported_parameter": Code(
+        400,
+        _INVALID,
+        "A field asks for what is not served here, and leaving it out would give another answer.",
+        "Leave it out; the message has the reason, [parameters](docs/parameters.md) the whole list.",
+    ),
+    "media_not_allowed": Code(
+        400,
+        _INVALID,
+        "A URL of a picture, sound or film leads to a host that FLORIN_MEDIA_HOSTS does not name.",
+        "Send a `data:` URL, or ask the operator to allow the host.",
+    ),
     "invalid_name": Code(
         400, _INVALID, "A name has characters or a length that names cannot have.", "See the message."
     ),

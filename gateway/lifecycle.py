@@ -20,10 +20,12 @@ from adapters.errors import AdaptersError
 from adapters.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
-from gateway.call import Call, Endpoint, parse
+from gateway.call import Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, translate
 from gateway.exchange import ClientGoneError, Exchange
+from gateway.fields.rule import Policy
+from gateway.fields.unknown import UnknownFields
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.estimate import prompt_tokens
 from gateway.metering.meter import Meter
@@ -59,6 +61,11 @@ class Lifecycle:
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
     _salts: dict[str, str] = field(default_factory=dict)
+    _unknown: UnknownFields = field(default_factory=UnknownFields)
+    _policy: Policy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._policy = policy(self.settings)
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
@@ -112,8 +119,11 @@ class Lifecycle:
     def read(self, raw: bytes, endpoint: Endpoint) -> Call:
         """The call, of which the body alone is kept, and that only until it is sent."""
         check(raw, self.complexity)
-        call = parse(endpoint, raw, max_n=self.settings.max_n)
+        call = parse(endpoint, raw, self._policy)
         call.estimate = prompt_tokens(call.body)
+        if call.unknown:
+            self._unknown.note(call.unknown_names)
+            self.metrics.unknown_fields(call.unknown)
         return call
 
     def resolve(self, key: Key, model: str) -> Target:

@@ -71,6 +71,7 @@ METRICS: Final[dict[str, str]] = {
     "(given up, and taken elsewhere where possible), `usage` (delivered; the token counts are not exact).",
     "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
     "each of them.",
+    "florin_unknown_fields_total": "Fields of requests that were left out because Florin does not know them.",
     "florin_errors_total": "Error answers to clients, by error code.",
     "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
     "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
@@ -186,6 +187,7 @@ class Metrics:
         self._failovers = self._counter("florin_failovers_total", "reason")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
+        self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
         # the values are capped or come from small sets.
@@ -282,6 +284,9 @@ class Metrics:
 
     def engine_death(self, tenant: str, adapter: str) -> None:
         self._engine_deaths.labels(self._tenants(tenant), self.adapter_label(adapter)).inc()
+
+    def unknown_fields(self, count: int) -> None:
+        self._unknown_fields.inc(count)
 
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()

@@ -16,7 +16,7 @@ ALLOWED = (
     "TEMP", "PWD", "HOSTNAME", "XDG_*", "LD_*", "DYLD_*", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CFLAGS",
     "CXXFLAGS", "LDFLAGS", "MALLOC_*", "TCMALLOC_*", "JEMALLOC_*",
     # Python
-    "PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "UV_*", "PIP_*",
+    "PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV",
     # the way out: model files may be fetched
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy",
     "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",

@@ -79,6 +79,10 @@ REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
         lambda v: v.strip().lower() not in {"1", "true"},
         "adapters could not be loaded; leave it to Florin",
     ),
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": (
+        lambda v: v.strip() != "0",
+        "a host from which media may be fetched could send the engine on, into your own network",
+    ),
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": (
         lambda v: not v.strip().isdigit() or int(v) < LEAST_KEEP_ALIVE_SECONDS,
         "the gateway uses connections again that were idle for 4 seconds",
@@ -88,6 +92,8 @@ REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
 
 SECRET = {"api-key"}
 """Not repeated in messages."""
+NO_DOMAIN = "media.invalid"
+"""A name that never resolves (RFC 2606). An empty list of allowed domains would mean all to vLLM."""
 
 DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pipeline-parallel-size": 1,
             "prefill-context-parallel-size": 1, "port": 8000}  # fmt: skip
@@ -95,7 +101,8 @@ DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pip
 
 _READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
          "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile", "ssl-keyfile",
-         "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh"}  # fmt: skip
+         "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh",
+         "allowed-media-domains"}  # fmt: skip
 KNOWN = _READ | REFUSED.keys() | ONLY.keys()
 
 
@@ -266,6 +273,10 @@ def _additions(
         "max-cpu-loras": ((str(cpu_slots),), "vLLM's own default: as many as --max-loras"),
         "max-lora-rank": ((str(rank),), "vLLM's own default"),
         "enable-prompt-tokens-details": ((), "cached tokens are counted, and told to who asked"),
+        "allowed-media-domains": (
+            (NO_DOMAIN,),
+            "no media URL of a client is fetched; give the domains of FLORIN_MEDIA_HOSTS to allow them",
+        ),
         "host": ((host,), "the address by which this host reaches the gateway, and no other"),
         "port": ((str(port),), "vLLM's own default, or the port of --advertise"),
     }
@@ -275,7 +286,7 @@ def _additions(
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    added = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    added = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
     if "VLLM_HTTP_TIMEOUT_KEEP_ALIVE" not in environ:
         added["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = str(KEEP_ALIVE_SECONDS)
     return added

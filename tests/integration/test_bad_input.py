@@ -25,7 +25,7 @@ BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
         (b'{"model": "support", "messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', "invalid_json"),
         (b"[" * 15_000, "invalid_json"),
         (b"[" * 200_000, "body_too_complex"),
-        (BODY[:-1] + b', "x": ' + b"[" * 400 + b"]" * 400 + b"}", "invalid_json"),
+        (BODY[:-3] + b', "tool_calls": [{"x": ' + b"[" * 400 + b"]" * 400 + b"}]}]}", "invalid_json"),
         (BODY[:-1] + b', "n": 1000000000}', "invalid_value"),
         (BODY[:-1] + b', "max_tokens": -1}', "invalid_value"),
         (b'{"model": "support", "messages": []}', "invalid_value"),

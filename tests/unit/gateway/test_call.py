@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.call import CHAT, COMPLETIONS, CONTROLLED, parse
+from gateway.call import CHAT, COMPLETIONS, parse
 from gateway.errors import FlorinError
+from gateway.fields.rule import Policy
 
 CHAT_BODY = {"model": "support", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT_BODY = {"model": "support", "prompt": "Hi"}
 
 
 def parsed(endpoint, body):
-    return parse(endpoint, body if isinstance(body, bytes) else orjson.dumps(body), max_n=16)
+    return parse(endpoint, body if isinstance(body, bytes) else orjson.dumps(body), Policy())
 
 
 @pytest.mark.parametrize(
@@ -43,14 +44,14 @@ def test_a_wrong_field_is_named(field, value):
 @pytest.mark.parametrize(
     ("endpoint", "asked", "param"),
     [
-        (CHAT, {"prompt_logprobs": 0}, "prompt_logprobs"),
+        *((e, {"prompt_logprobs": v}, "prompt_logprobs") for e in (CHAT, COMPLETIONS) for v in (False, True, 0, -1, "", [])),
         (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
-        (CHAT, {"echo": True}, "echo"),  # `top_logprobs` is 0 by default there, and 0 counts
-        (COMPLETIONS, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        *((CHAT, {"echo": v}, "echo") for v in (True, 1, 0, "false")),  # `top_logprobs` is 0 there, and 0 counts
+        *((COMPLETIONS, {"echo": v}, "echo") for v in (1, 0, "", [])),
         (COMPLETIONS, {"echo": True, "logprobs": 0}, "logprobs"),
         (COMPLETIONS, {"echo": True, "logprobs": 5}, "logprobs"),
     ],
-)
+)  # fmt: skip
 def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, param):
     with pytest.raises(FlorinError) as caught:
         parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
@@ -63,10 +64,13 @@ def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, para
         (CHAT, {"prompt_logprobs": None, "echo": False, "logprobs": True, "top_logprobs": 2}),
         (COMPLETIONS, {"echo": True}),
         (COMPLETIONS, {"echo": False, "logprobs": 5}),
+        (COMPLETIONS, {"echo": None, "prompt_logprobs": None, "logprobs": 5}),
     ],
 )
 def test_what_only_looks_like_it_is_not(endpoint, asked):
-    parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
+    sent = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked).body
+    assert "prompt_logprobs" not in sent
+    assert sent.get("echo") is not False
 
 
 @pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
@@ -102,7 +106,8 @@ def test_what_is_not_a_json_object_in_utf8(raw):
 
 
 def test_nesting_that_can_be_read_but_not_written():
-    deep = b'{"model": "m", "messages": [{"role": "user", "content": %s}]}' % (b"[" * 500 + b"]" * 500)
+    deep = b'{"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"x": %s}]}]}'
+    deep %= b"[" * 500 + b"]" * 500
     with pytest.raises(FlorinError) as caught:
         parsed(CHAT, deep).payload("fl-1", "salt")
     assert caught.value.code == "invalid_json"
@@ -124,15 +129,41 @@ def test_the_engine_is_always_asked_for_counts():
     call = parsed(CHAT, CHAT_BODY | {"stream": True, "stream_options": {"include_usage": False, "x": 1}})
     assert (call.include_usage, call.continuous_usage) == (False, False)
     sent = orjson.loads(call.payload("fl-1", "salt"))
-    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True, "x": 1}
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert call.unknown_names == ("x",)
 
 
 @given(
     st.dictionaries(
-        st.text().filter(lambda k: k not in CHAT.fields and k not in CONTROLLED),
+        st.text().filter(lambda k: k not in CHAT.fields),
         st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=5),
     )
 )  # fmt: skip
-def test_what_florin_does_not_know_passes_through(extra):
-    sent = orjson.loads(parsed(CHAT, CHAT_BODY | extra).payload("fl-1", "salt"))
-    assert {k: sent[k] for k in extra} == extra
+def test_what_florin_does_not_know_is_left_out_and_counted(extra):
+    call = parsed(CHAT, CHAT_BODY | extra)
+    assert orjson.loads(call.payload("fl-1", "salt")).keys() == {"model", "messages", "cache_salt"}
+    assert call.unknown == len(extra)
+    assert len(call.unknown_names) == min(len(extra), 8)
+    assert all(len(name) <= 64 for name in call.unknown_names)
+
+
+def test_a_field_that_the_operator_has_named_is_passed_on():
+    policy = Policy(passed=frozenset({"new_field"}))
+    call = parse(CHAT, orjson.dumps(CHAT_BODY | {"new_field": {"a": [1]}, "other": 1}), policy)
+    assert call.body["new_field"] == {"a": [1]}
+    assert call.unknown_names == ("other",)
+
+
+def test_an_end_user_is_known_to_florin_alone():
+    call = parsed(CHAT, CHAT_BODY | {"user": "u1", "safety_identifier": "s1"})
+    assert call.user == "u1"
+    assert parsed(CHAT, CHAT_BODY | {"safety_identifier": "s1"}).user == "s1"
+    assert call.body.keys() == {"messages"}
+
+
+def test_fewest_tokens_are_not_more_than_most():
+    for most in ("max_tokens", "max_completion_tokens"):
+        assert parsed(CHAT, CHAT_BODY | {most: 5, "min_tokens": 5}).body["min_tokens"] == 5
+        with pytest.raises(FlorinError) as caught:
+            parsed(CHAT, CHAT_BODY | {most: 5, "min_tokens": 6})
+        assert caught.value.param == "min_tokens"

@@ -29,11 +29,12 @@ def test_what_florin_needs_is_added_behind_what_is_given(command):
     assert launch.command[: len(command)] == command
     assert " ".join(launch.command[len(command) :]) == (
         "--enable-lora --api-server-count 1 --max-loras 1 --max-cpu-loras 1 --max-lora-rank 16 "
-        "--enable-prompt-tokens-details --host 10.0.0.7 --port 8000"
+        "--enable-prompt-tokens-details --allowed-media-domains media.invalid --host 10.0.0.7 --port 8000"
     )
     assert all(addition.why for addition in launch.additions)
     assert launch.environment == {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     }  # fmt: skip
     assert (launch.model, launch.names) == ("/models/base", ("/models/base",))
     assert (launch.slots, launch.cpu_slots, launch.max_rank, launch.gpus) == (1, 1, 16, 1)
@@ -56,13 +57,18 @@ GIVEN = [
     "-tp",
     "2",
     "-pp=3",
+    "--allowed-media-domains",
+    "cdn.example.com",
+    "media.internal",
 ]
 
 
 def test_what_is_given_is_left_as_it_is_and_understood():
     launch = plan(*SERVE, *GIVEN, environ={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "30"})
     assert launch.command == (*SERVE, *GIVEN)
-    assert launch.environment == {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    assert launch.environment == {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    }  # fmt: skip
     assert launch.names == ("base", "other")
     assert (launch.slots, launch.cpu_slots, launch.max_rank) == (4, 9, 64)
     assert (launch.host, launch.port, launch.gpus) == ("0.0.0.0", 8100, 6)
@@ -170,6 +176,8 @@ def test_without_a_model_it_is_asked_for(command):
         ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0"),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "2"),
         ("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "soon"),
+        ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "1"),
+        ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", ""),
     ],
 )
 def test_variables_that_would_break_it(name, value):
@@ -182,7 +190,8 @@ def test_variables_that_would_break_it(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [("VLLM_SERVER_DEV_MODE", "0"), ("VLLM_PLUGINS", "mine"), ("VLLM_SKIP_MODEL_NAME_VALIDATION", "0"),
-     ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"), ("VLLM_API_KEY", "")],
+     ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"), ("VLLM_API_KEY", ""),
+     ("VLLM_MEDIA_URL_ALLOW_REDIRECTS", "0")],
 )  # fmt: skip
 def test_variables_that_do_not(name, value):
     assert plan(*SERVE, environ={name: value})

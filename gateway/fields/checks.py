@@ -1,0 +1,140 @@
+"""Checks of plain values. (bool is an int to Python, but not to JSON: hence `type(v) is`.)"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.fields.rule import Check, Reading, Table, WrongError, read
+
+LARGEST_INT = 2**31 - 1
+"""Token ids and counts; engines keep them in 32 bits."""
+_TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class That:
+    """A check that sends the value as it is, if it is accepted. `must` is for the error, and for the docs."""
+
+    accepts: Callable[[Any], bool]
+    must: str
+
+    def __call__(self, value: Any, _: Reading) -> Any:
+        if not self.accepts(value):
+            raise WrongError(self.must)
+        return value
+
+
+def that(accepts: Callable[[Any], bool], must: str) -> Check:
+    return That(accepts, must)
+
+
+def integer(low: int, high: int = LARGEST_INT) -> Check:
+    return that(
+        lambda v: type(v) is int and low <= v <= high,
+        f"be an integer from {low} to {high}" if high != LARGEST_INT else f"be an integer of at least {low}",
+    )
+
+
+def number(low: float, high: float = math.inf) -> Check:
+    def accepts(v: Any) -> bool:
+        return (type(v) is float or type(v) is int) and low <= v <= high and v != math.inf
+
+    return that(
+        accepts, f"be a number from {low} to {high}" if high < math.inf else f"be a number of at least {low}"
+    )
+
+
+def one_of(*words: str) -> Check:
+    listed = ", ".join(f"`{word}`" for word in words)
+    return that(lambda v: type(v) is str and v in words, f"be one of {listed}")
+
+
+def text(most: int | None = None) -> Check:
+    """`most`: characters."""
+    if most is None:
+        return that(lambda v: type(v) is str, "be a string")
+    return that(lambda v: type(v) is str and len(v) <= most, f"be a string of at most {most:,} characters")
+
+
+switch = that(lambda v: type(v) is bool, "be true or false")
+
+
+def texts(most: int, length: int, *, single: bool = False) -> Check:
+    """A list of at most `most` strings that are not empty, or one string where `single`."""
+
+    def fits(v: Any) -> bool:
+        return type(v) is str and 0 < len(v) <= length
+
+    def accepts(v: Any) -> bool:
+        return (single and fits(v)) or (type(v) is list and len(v) <= most and all(map(fits, v)))
+
+    must = f"list at most {most:,} strings of 1 to {length:,} characters"
+    return that(accepts, f"be a string of 1 to {length:,} characters, or {must}" if single else must)
+
+
+def token_ids(most: int) -> Check:
+    def accepts(v: Any) -> bool:
+        return type(v) is list and len(v) <= most and all(type(i) is int and 0 <= i <= LARGEST_INT for i in v)
+
+    return that(accepts, f"list at most {most:,} token ids")
+
+
+def token_biases(most: int) -> Check:
+    def is_bias(token: str, bias: Any) -> bool:
+        return (
+            _TOKEN_ID.fullmatch(token) is not None
+            and (type(bias) is int or type(bias) is float)
+            and -100 <= bias <= 100
+        )
+
+    def accepts(v: Any) -> bool:
+        return type(v) is dict and len(v) <= most and all(is_bias(*item) for item in v.items())
+
+    return that(accepts, f"map at most {most:,} token ids to numbers from -100 to 100")
+
+
+def documents(most: int) -> Check:
+    def is_document(v: Any) -> bool:
+        return type(v) is dict and all(type(value) is str for value in v.values())
+
+    return that(
+        lambda v: type(v) is list and len(v) <= most and all(map(is_document, v)),
+        f"list at most {most:,} objects that hold strings only",
+    )
+
+
+def at_most_n(value: Any, reading: Reading) -> Any:
+    most = reading.policy.max_n
+    if type(value) is not int or not 1 <= value <= most:
+        raise WrongError(f"be an integer from 1 to {most}")
+    return value
+
+
+def an_object(table: Table) -> Check:
+    """An object, of which only what has a row is sent."""
+
+    def check(value: Any, reading: Reading) -> Any:
+        if type(value) is not dict:
+            raise WrongError("be an object")
+        return read(table, value, reading)
+
+    return check
+
+
+def a_list(item: Check, most: int, of: str) -> Check:
+    def check(value: Any, reading: Reading) -> Any:
+        if type(value) is not list or len(value) > most:
+            raise WrongError(f"list at most {most:,} {of}")
+        sent = []
+        for i, one in enumerate(value):
+            try:
+                sent.append(item(one, reading))
+            except WrongError as error:
+                raise error.under(f"[{i}]") from None
+        return sent
+
+    return check

@@ -1,0 +1,155 @@
+"""What an engine compiles into a grammar: JSON schemas, tools, choices, expressions.
+
+Measured as in `schemas`: 1,000 choices of 60 characters take 0.5 s, of 10 characters 0.1 s. A grammar in a
+grammar's own language cannot be judged by its looks: one line of twelve optional classes stops the engine for
+2.5 s at a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.fields.checks import a_list, an_object, one_of, switch, text
+from gateway.fields.patterns import objection
+from gateway.fields.rule import Check, Reading, Table, WrongError, bounded, passed, refused
+from gateway.fields.schemas import compiled_tools, schema
+
+MAX_TOOLS = 128
+"""OpenAI's."""
+MAX_CHOICES = 1000
+MAX_CHOICE_CHARACTERS = 64 * 1024
+MAX_GRAMMAR = 16 * 1024
+
+# -- tools
+
+FUNCTION: Table = {
+    "name": bounded(text(256), "printed, and compiled"),
+    "description": passed(text(), "printed by the template"),
+    "parameters": bounded(schema(printed=True), "a JSON schema"),
+    "strict": passed(switch, "whether the call must follow the schema"),
+    "defer_loading": passed(switch, "whether the template prints it at once"),
+}
+TOOL: Table = {
+    "type": bounded(one_of("function"), "vLLM has no other tools"),
+    "function": bounded(an_object(FUNCTION), "what can be called"),
+    "defer_loading": passed(switch, "whether the template prints it at once"),
+}
+TOOLS = a_list(an_object(TOOL), MAX_TOOLS, "tools")
+CHOSEN_FUNCTION: Table = {"name": passed(text(256), "one of `tools`")}
+CHOSEN: Table = {
+    "type": passed(one_of("function"), "vLLM has no other tools"),
+    "function": passed(an_object(CHOSEN_FUNCTION), "which"),
+}
+_WORDS = one_of("none", "auto", "required")
+_NAMED = an_object(CHOSEN)
+
+
+def tool_choice(value: Any, reading: Reading) -> Any:
+    return _NAMED(value, reading) if type(value) is dict else _WORDS(value, reading)
+
+
+def check_tools(sent: Mapping[str, Any], reading: Reading) -> None:
+    """Raises WrongError when tools that the engine will compile, not only print, are too much for that."""
+    choice = sent.get("tool_choice")
+    strict = any((tool.get("function") or {}).get("strict") for tool in sent.get("tools") or ())
+    if choice == "required" or type(choice) is dict or (strict and choice != "none"):
+        reason = compiled_tools(reading)
+        if reason:
+            raise WrongError(reason, path="tools")
+
+
+# -- structured outputs
+
+
+def _choices(value: Any, _: Reading) -> Any:
+    if (
+        type(value) is not list
+        or not 0 < len(value) <= MAX_CHOICES
+        or not all(type(one) is str for one in value)
+        or sum(map(len, value)) > MAX_CHOICE_CHARACTERS
+    ):
+        raise WrongError(f"list 1 to {MAX_CHOICES:,} strings, of {MAX_CHOICE_CHARACTERS:,} characters in all")
+    return value
+
+
+def _regex(value: Any, _: Reading) -> Any:
+    if type(value) is not str:
+        raise WrongError("be a regular expression")
+    reason = objection(value)
+    if reason:
+        raise WrongError(reason)
+    return value
+
+
+_FREE = (
+    "a grammar of a few lines can hold up all requests of its engine at each token: use a JSON schema, "
+    "`choice` or `regex` (an operator who trusts the clients can allow it, by FLORIN_PASS_FIELDS)"
+)
+
+
+def _free(name: str, check: Check) -> Check:
+    """Only where the operator has named it."""
+
+    def allowed(value: Any, reading: Reading) -> Any:
+        if name not in reading.policy.passed:
+            raise WrongError(_FREE, code="unsupported_parameter")
+        return check(value, reading)
+
+    return allowed
+
+
+OPTIONAL = (
+    "structured_outputs.grammar",
+    "structured_outputs.structural_tag",
+    "response_format.structural_tag",
+)
+"""What FLORIN_PASS_FIELDS can allow beside unknown fields."""
+_SOURCE = text(MAX_GRAMMAR)
+
+STRUCTURED_OUTPUTS: Table = {
+    "json": bounded(schema(), "a JSON schema"),
+    "regex": bounded(_regex, "a regular expression"),
+    "choice": bounded(_choices, "texts, one of which is the answer"),
+    "json_object": passed(switch, "any JSON object"),
+    "grammar": bounded(_free(OPTIONAL[0], _SOURCE), _FREE),
+    "structural_tag": bounded(_free(OPTIONAL[1], _SOURCE), _FREE),
+    "whitespace_pattern": refused("the operator chooses it"),
+    "disable_any_whitespace": passed(switch, "form of the answer"),
+    "disable_additional_properties": passed(switch, "form of the answer"),
+}
+JSON_SCHEMA: Table = {
+    "name": passed(text(256), "a name"),
+    "description": passed(text(), "what it is for"),
+    "schema": bounded(schema(), "a JSON schema"),
+    "strict": passed(switch, "vLLM is always strict"),
+}
+RESPONSE_FORMAT: Table = {
+    "type": bounded(one_of("text", "json_object", "json_schema"), "`structural_tag` only where allowed"),
+    "json_schema": bounded(an_object(JSON_SCHEMA), "of type `json_schema`"),
+    "format": refused(_FREE),
+    "structures": refused(_FREE),
+    "triggers": refused(_FREE),
+}
+_FORMAT = an_object(RESPONSE_FORMAT)
+
+
+def _structural_tag(value: Any, _: Reading) -> Any:
+    try:
+        size = len(orjson.dumps(value))
+    except TypeError:  # nested too deeply to be written
+        size = MAX_GRAMMAR + 1
+    if size > MAX_GRAMMAR:
+        raise WrongError(f"have at most {MAX_GRAMMAR:,} bytes")
+    return value
+
+
+_TAG = _free(OPTIONAL[2], _structural_tag)
+
+
+def response_format(value: Any, reading: Reading) -> Any:
+    if type(value) is dict and value.get("type") == "structural_tag":
+        return _TAG(value, reading)
+    return _FORMAT(value, reading)

@@ -1,0 +1,70 @@
+"""URLs of pictures, sounds and films, which the engine fetches itself, from where it stands.
+
+An engine stands inside the operator's network, so a URL is let through only to hosts that the operator has
+named. Parsers differ on backslashes, user names, dots and percent signs in an authority; so what is sent is
+not the client's spelling but the parts that were checked, put together again: there is one way to read them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gateway.fields.rule import Reading, WrongError
+
+MAX_URL = 8192
+"""Characters of a URL that is not `data:`."""
+MAX_MEDIA = 64
+"""Pictures, sounds and films of one request: each is fetched or decoded on its own."""
+
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+HOST = rf"{_LABEL}(?:\.{_LABEL})*"
+_URL = re.compile(rf"(https?)://({HOST})(?::([0-9]{{1,5}}))?([/?][!-~]*)?", re.IGNORECASE | re.ASCII)
+_BACKSLASH = "\\"
+_DATA = re.compile(r"data:([a-z0-9.+-]{1,64}/[a-z0-9.+-]{1,64});base64", re.IGNORECASE | re.ASCII)
+_ENTRY = re.compile(rf"({HOST})(:[0-9]{{1,5}})?", re.ASCII)
+_DEFAULT_PORT = {"http": "80", "https": "443"}
+
+
+def media_hosts(entries: tuple[str, ...]) -> frozenset[str]:
+    """`host` (its default ports) or `host:port`, lower case. Raises ValueError."""
+    for entry in entries:
+        if _ENTRY.fullmatch(entry) is None:
+            msg = f"{entry!r} is neither `host` nor `host:port` in lower case"
+            raise ValueError(msg)
+    return frozenset(entries)
+
+
+def media_url(value: object, reading: Reading) -> str:
+    """What the engine is sent for a URL. Raises WrongError."""
+    if type(value) is not str:
+        raise WrongError("be a URL")
+    reading.media += 1
+    if reading.media > MAX_MEDIA:
+        raise WrongError(f"be left out: a request has at most {MAX_MEDIA} pictures, sounds and films")
+    if value[:5].lower() == "data:":
+        return _data(value)
+    return _fetched(value, reading.policy.media_hosts)
+
+
+def _data(url: str) -> str:
+    head, comma, content = url.partition(",")
+    found = _DATA.fullmatch(head) if len(head) < 200 else None
+    if found is None or not comma:
+        raise WrongError("be of the form `data:TYPE/SUBTYPE;base64,…`")
+    return f"data:{found[1].lower()};base64,{content}"
+
+
+def _fetched(url: str, allowed: frozenset[str]) -> str:
+    found = _URL.fullmatch(url) if len(url) <= MAX_URL and _BACKSLASH not in url else None
+    if found is None:
+        raise WrongError("be a `data:` URL, or a plain http(s) URL of a host that the operator has allowed")
+    scheme, host, port, path = found[1].lower(), found[2].lower(), found[3], found[4] or "/"
+    default = port is None or port == _DEFAULT_PORT[scheme]
+    if (host if default else f"{host}:{port}") not in allowed:
+        shown = host if len(host) <= 100 else host[:100] + "…"
+        raise WrongError(
+            f"be a `data:` URL: engines may not fetch from {shown} (FLORIN_MEDIA_HOSTS names the hosts from "
+            "which they may)",
+            code="media_not_allowed",
+        )
+    return f"{scheme}://{host}{'' if default else f':{port}'}{'/' if path[0] == '?' else ''}{path}"

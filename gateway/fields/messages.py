@@ -1,0 +1,172 @@
+"""Messages of a chat, and the parts of their content.
+
+vLLM reads a part by its `type`, but by whichever key comes first in its own order where there is no `type`,
+or where there is a `uuid`. So each part is written anew: its type, and the one value that belongs to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.fields.checks import a_list, text, that
+from gateway.fields.grammars import TOOLS
+from gateway.fields.media import MAX_MEDIA, media_url
+from gateway.fields.rule import Reading, Rule, WrongError, bounded, dropped, passed, read, refused
+
+MAX_ROLE = 64
+MUST = "be a non-empty list of messages, each an object with a `role`"
+_TEXT = text()
+_FORMAT = re.compile(r"[a-z0-9]{1,16}", re.IGNORECASE | re.ASCII)
+
+_EMBEDDINGS = (
+    "embeddings are tensors that the engine loads and mixes into the batch: send the picture, the "
+    "sound or the text itself"
+)
+_UUID = (
+    "names an entry of the engine's media cache, which all tenants share: with another tenant's id, a client "
+    "would be answered about that tenant's picture"
+)
+
+
+# -- parts of a content: type → (the field that holds its value, the check)
+
+
+def _url_object(value: Any, reading: Reading) -> Any:
+    """A URL, or the object that OpenAI puts around it."""
+    if type(value) is not dict:
+        return {"url": media_url(value, reading)}
+    sent = {"url": media_url(value.get("url"), reading)}
+    if type(value.get("detail")) is str and len(value["detail"]) <= 16:
+        sent["detail"] = value["detail"]
+    return sent
+
+
+def _sound(value: Any, reading: Reading) -> Any:
+    data, kind = (value.get("data"), value.get("format")) if type(value) is dict else (None, None)
+    if type(data) is not str or type(kind) is not str or _FORMAT.fullmatch(kind) is None:
+        raise WrongError("be an object with `data` in base64 and a `format` such as `wav`")
+    reading.media += 1
+    if reading.media > MAX_MEDIA:
+        raise WrongError(f"be left out: a request has at most {MAX_MEDIA} pictures, sounds and films")
+    return {"data": data, "format": kind}
+
+
+_URL_WHY = "`data:` URLs, and those of hosts in FLORIN_MEDIA_HOSTS: the engine fetches them"
+PARTS: dict[str, tuple[str, Rule]] = {
+    "text": ("text", passed(_TEXT, "text")),
+    "input_text": ("text", passed(_TEXT, "text")),
+    "output_text": ("text", passed(_TEXT, "text")),
+    "refusal": ("refusal", passed(_TEXT, "text")),
+    "thinking": ("thinking", passed(_TEXT, "text")),
+    "tool_reference": ("name", passed(_TEXT, "a tool's name")),
+    "image_url": ("image_url", bounded(_url_object, _URL_WHY)),
+    "input_image": ("image_url", bounded(_url_object, _URL_WHY + "; sent as `image_url`")),
+    "audio_url": ("audio_url", bounded(_url_object, _URL_WHY)),
+    "video_url": ("video_url", bounded(_url_object, _URL_WHY)),
+    "input_audio": ("input_audio", bounded(_sound, "the sound itself, in base64")),
+    "image_embeds": ("image_embeds", refused(_EMBEDDINGS)),
+    "audio_embeds": ("audio_embeds", refused(_EMBEDDINGS)),
+    "video_embeds": ("video_embeds", refused(_EMBEDDINGS)),
+    "prompt_embeds": ("prompt_embeds", refused(_EMBEDDINGS)),
+    "image_pil": ("image_pil", refused("it is an object of Python's, which JSON cannot hold")),
+    "file": ("file", refused("vLLM takes no files: send their text, or their pages as pictures")),
+}
+"""A part without a type is of the type to whose key it has a value."""
+
+DROPPED_OF_PARTS: Mapping[str, Rule] = {
+    "uuid": dropped(_UUID),
+    "detail": dropped("vLLM has one level of detail only"),
+    "closed": dropped("vLLM does not look at it"),
+    "data": dropped("it belongs to `prompt_embeds`"),
+    "prompt_cache_breakpoint": dropped("a hint for OpenAI's own service, which changes nothing here"),
+    "type": passed(_TEXT, "says which value it holds"),
+}
+"""Other keys of vLLM's parts."""
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    if kind is None:
+        keys = [key for key in _UNTYPED if key in part]
+        kind = _UNTYPED[keys[0]] if len(keys) == 1 else None
+    if type(kind) is not str or kind not in PARTS:
+        raise WrongError(f"have a `type` of {', '.join(_SENT)}")
+    return kind
+
+
+def _part(value: Any, reading: Reading) -> Any:
+    if type(value) is str:
+        return value
+    if type(value) is not dict:
+        raise WrongError("be a string or an object with a `type`")
+    kind = _kind(value)
+    key, rule = PARTS[kind]
+    for name in value:
+        if name not in (key, "type") and name not in DROPPED_OF_PARTS:
+            reading.drop(name)
+    if rule.check is None:
+        raise WrongError(rule.why, path=key, code="unsupported_parameter")
+    try:
+        return {"type": _RENAMED.get(kind, kind), key: rule.check(value.get(key), reading)}
+    except WrongError as error:
+        raise error.under(key) from None
+
+
+_UNTYPED = {key: kind for kind, (key, _) in reversed(PARTS.items())}
+_RENAMED = {"input_image": "image_url"}
+"""vLLM reads both alike, but demands more of the first."""
+_SENT = tuple(f"`{kind}`" for kind, (_, rule) in PARTS.items() if rule.check is not None)
+_PARTS = a_list(_part, 4096, "parts")
+
+
+def _content(value: Any, reading: Reading) -> Any:
+    return value if type(value) is str else _PARTS(value, reading)
+
+
+# -- messages
+
+_HARMONY = "belongs to Harmony's own form of messages, which vLLM's chat does not render"
+
+
+_CALLS = that(lambda v: type(v) is list and all(type(one) is dict for one in v), "be a list of objects")
+
+MESSAGE: dict[str, Rule] = {
+    "role": bounded(text(MAX_ROLE), "templates print it"),
+    "content": bounded(_content, "text, or parts: see below"),
+    "name": passed(_TEXT, "templates may print it"),
+    "tool_calls": passed(_CALLS, "read once, and printed by the template: as large as the body may be"),
+    "tool_call_id": passed(_TEXT, "templates may print it"),
+    "reasoning": passed(_TEXT, "earlier thoughts, for templates that print them"),
+    "reasoning_content": passed(_TEXT, "vLLM's older name for `reasoning`"),
+    "refusal": passed(_TEXT, "an earlier refusal"),
+    "tools": bounded(TOOLS, "tools that a developer's message brings along: as `tools`"),
+    "task": bounded(text(64), "a marker of one model's template"),
+    "function_call": dropped("vLLM's templates do not print it: use `tool_calls`"),
+    "audio": dropped("names an earlier sound by OpenAI's id, which vLLM does not know"),
+    "author": dropped(_HARMONY),
+    "channel": dropped(_HARMONY),
+    "recipient": dropped(_HARMONY),
+    "content_type": dropped(_HARMONY),
+}
+
+
+def messages(value: Any, reading: Reading) -> Any:
+    if type(value) is not list or not value:
+        raise WrongError(MUST)
+    sent = []
+    for i, message in enumerate(value):
+        if type(message) is not dict or type(message.get("role")) is not str:
+            raise WrongError(MUST)
+        if len(message) == 2 and type(message.get("content")) is str and len(message["role"]) <= MAX_ROLE:
+            sent.append(message)  # as most are: a text and who says it
+            continue
+        try:
+            one = read(MESSAGE, message, reading)
+        except WrongError as error:
+            raise error.under(f"[{i}]") from None
+        if "content" in message and message["content"] is None:
+            one["content"] = None  # what an assistant that only calls tools says; templates may ask for it
+        sent.append(one)
+    return sent

