@@ -3,6 +3,8 @@ own on SQLite and on a real PostgreSQL server."""
 
 from __future__ import annotations
 
+import gc
+import inspect
 import itertools
 import os
 import signal
@@ -26,6 +28,23 @@ _numbers = itertools.count(1)
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _young_objects_only() -> None:
+    """What is there before a module's tests need not be looked through after each of them."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _leaks_show_where_they_are_made(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A socket that a test leaves to the garbage collector fails that test, not one that happens to run when
+    garbage is collected. (Set up before the test's event loop, and so torn down after it.)"""
+    yield
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -285,7 +285,9 @@ async def check_quiet_sums(
 
 
 # A client that is cut off while it connects leaves its socket to the garbage collector: httpx's way, not ours.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <(socket.socket|_SelectorSocketTransport):pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.timeout(900)
 async def test_every_attempt_is_in_the_ledger_once(
     gateway: Gateway, mended_fleet: Fleet, database: Postgres | None, tmp_path: Path

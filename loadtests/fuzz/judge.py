@@ -1,0 +1,118 @@
+"""What may come back, whatever was sent. Pure, but for reading the log."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import CODES
+
+_OURS = frozenset(
+    {
+        "internal_error",
+        "store_unavailable",
+        "ledger_unavailable",
+        "metering_unavailable",
+        "artifacts_unavailable",
+        "shutting_down",
+    }
+)
+"""While Redis, the database and the disk are there, and nobody stops it: never, whoever sends what."""
+ENGINE_TROUBLE = frozenset(name for name, code in CODES.items() if code.status in {502, 503}) - _OURS
+"""What a caller may hear when it is the engine that fails."""
+NOTHING: frozenset[str] = frozenset()
+_TRACEBACK = b"Traceback (most recent call last)"
+_LINE = re.compile(rb"^\d{4}-\d\d-\d\d ", re.MULTILINE)
+"""How each line of the log begins."""
+
+
+class BrokenPromiseError(AssertionError):
+    """Something came back, or happened, that must not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    kind: str = ""
+    """Its content type."""
+
+
+def check(answer: Answer, allowed: Collection[str] = NOTHING) -> None:
+    """`allowed`: the codes of server errors that have their cause here. Raises BrokenPromiseError."""
+    if answer.status >= 400:
+        _check_error(answer.status, _error(answer), allowed)
+    elif answer.kind.startswith("text/event-stream"):
+        _check_events(answer.body, allowed)
+
+
+def _error(answer: Answer) -> dict[str, object]:
+    try:
+        error = json.loads(answer.body)["error"]
+    except (ValueError, KeyError, TypeError) as problem:
+        if answer.status == 400 and answer.kind.startswith("text/plain"):
+            return {}  # the HTTP server's own words on what is no HTTP
+        raise BrokenPromiseError(f"status {answer.status} without an error object: {answer!r}") from problem
+    if not isinstance(error, dict) or set(error) < {"message", "type", "param", "code"}:
+        raise BrokenPromiseError(f"not an error object: {answer!r}")
+    return error
+
+
+def _check_error(status: int, error: dict[str, object], allowed: Collection[str]) -> None:
+    code = error.get("code")
+    if not error:
+        return
+    if code not in CODES:
+        raise BrokenPromiseError(f"status {status} with a code that nobody knows: {error}")
+    known = CODES[str(code)]
+    if status >= 500 and (code not in allowed or status != known.status):
+        raise BrokenPromiseError(f"status {status}: {error}")
+    if status // 100 != known.status // 100:
+        raise BrokenPromiseError(f"status {status} for what is documented as {known.status}: {error}")
+
+
+def _check_events(body: bytes, allowed: Collection[str]) -> None:
+    if not body.endswith(b"data: [DONE]\n\n"):
+        raise BrokenPromiseError(f"a stream without its end: {body[-300:]!r}")
+    for event in body.split(b"\n\n")[:-2]:
+        if not event.startswith(b"data: "):
+            raise BrokenPromiseError(f"not an event: {event[:300]!r}")
+        try:
+            said = json.loads(event[6:])
+        except ValueError as problem:
+            raise BrokenPromiseError(f"an event that is not JSON: {event[:300]!r}") from problem
+        if isinstance(said, dict) and isinstance(said.get("error"), dict):
+            code = said["error"].get("code")
+            if code not in CODES or (CODES[code].status >= 500 and code not in allowed):
+                raise BrokenPromiseError(f"in a stream: {said['error']}")
+
+
+class Log:
+    """The gateway's log, from where it was last looked at. Mutable: how far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = 0
+
+    def news(self) -> str:
+        """The first traceback that has come since, with the line above it; empty: none."""
+        if not self._path.exists() or self._path.stat().st_size == self._seen:
+            return ""
+        with self._path.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+        self._seen += len(new)
+        at = new.find(_TRACEBACK)
+        if at < 0:
+            return ""
+        line = new.rfind(b"\n", 0, max(at - 1, 0)) + 1
+        end = _LINE.search(new, at)
+        return new[line : end.start() if end else at + 6000].decode(errors="replace")
+
+    def check(self) -> None:
+        """Raises BrokenPromiseError when a traceback has come."""
+        if news := self.news():
+            raise BrokenPromiseError(f"in the log: {news}")

@@ -1,0 +1,176 @@
+"""The gateway that everything is sent to: `florin serve` in a process of its own, with engines, the adapters
+of three customers and a key of each role."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import requests
+
+from deploy.demo.gateway import Gateway, GatewayError
+from gateway.tenants.directory import Role
+from loadtests.fuzz.client import Caller
+from loadtests.fuzz.hostile import Engines
+from loadtests.fuzz.judge import BrokenPromiseError, Log
+from loadtests.fuzz.watch import Watch
+from loadtests.overhead import adapter_files
+
+TENANTS = ("kestrel", "osprey", "harrier")
+ENGINES = ("heron-one", "heron-two")
+"""Names that nobody makes up by chance: the registry itself is being changed at random."""
+HELLO = {"model": "support", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+RECOVERY = 60.0
+"""Seconds until an ordinary request must be answered after whatever was sent: generous, for busy machines."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+"""A source that is made up must not be looked for in the world."""
+
+
+class World:
+    """`with World(directory) as world`. Mutable: when `settle` was called last."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        """`settings`: FLORIN_* variables by their names in lower case, without the prefix."""
+        said = {
+            "probe_interval": "0.02",
+            "probe_timeout": "2",
+            "connect_timeout": "1",
+            "engine_idle_timeout": "5",
+            "placement_timeout": "5",
+        } | settings
+        self.directory = directory
+        self.keys: dict[str, str] = {"none": "", "wrong": "fl_000000000000_" + "x" * 32}
+        """By role; of a tenant's role, the first tenant's."""
+        self.keyless: list[str] = []
+        """Roles that the admin API makes no keys for."""
+        self.engines = Engines(2, base=adapter_files.BASE, check_paths=False)
+        variables = {f"FLORIN_{name.upper()}": value for name, value in said.items()}
+        log = directory / "florin.log"
+        self.gateway = Gateway(directory / "state", log, settings=variables | OFFLINE)
+        self.log = Log(log)
+        self._stack = ExitStack()
+        self._settled = datetime.now(UTC) - timedelta(minutes=1)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.engines)
+            stack.enter_context(self.gateway)
+            self.gateway.launch()
+            self.gateway.wait()
+            parts = urlsplit(self.gateway.url)
+            self.host, self.port = parts.hostname or "", parts.port or 0
+            self._register()
+            self.caller = Caller(self.host, self.port)
+            stack.callback(self.caller.close)
+            self.session = stack.enter_context(requests.Session())
+            self.session.trust_env = False
+            self.ordinary()
+            self.watch = stack.enter_context(Watch(self.host, self.port, self.gateway.pid))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _register(self) -> None:
+        for path, body in self._wanted():
+            self.gateway.call("POST", path, body)
+        for role in Role:
+            key = self._key_of(role)
+            if key is None:
+                self.keyless.append(role)
+            else:
+                self.keys[role] = key
+
+    def _wanted(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What is registered; once more where it is there already, which changes nothing."""
+        config = str(adapter_files.write_base_config(self.directory / "base"))
+        for name, engine in zip(ENGINES, self.engines.all, strict=True):
+            fields = {"gpu_type": "H200", "slots": 4, "cpu_slots": 8, "max_rank": 8, "base_config": config}
+            yield "/admin/v1/engines", {"name": name, "url": engine.url, "base": adapter_files.BASE} | fields
+        for seed, tenant in enumerate(TENANTS, 1):
+            source = adapter_files.write_adapter(self.directory / tenant, seed)
+            yield "/admin/v1/tenants", {"name": tenant, "base_access": True}
+            yield "/admin/v1/adapters", {"adapter": f"{tenant}/support", "source": str(source)}
+
+    def heal(self) -> None:
+        """After calls that may have changed the registry in any way that an operator can."""
+        for path, body in self._wanted():
+            with suppress(GatewayError):
+                self.gateway.call("POST", path, body)
+        self.keys["tenant"] = self._key_of(Role.TENANT) or self.keys["tenant"]
+
+    def _key_of(self, role: Role) -> str | None:
+        """Some roles need to know whose key it is."""
+        for more in ({"tenant": TENANTS[0]}, {}, {"engine": ENGINES[0]}):
+            try:
+                key: str = self.gateway.call("POST", "/admin/v1/keys", {"role": role, **more})["key"]
+            except GatewayError:
+                continue
+            return key
+        return None
+
+    # -- what must hold after each batch
+
+    def ordinary(self) -> None:
+        """A request as any other is answered."""
+        end = time.monotonic() + RECOVERY
+        while True:
+            answer = self.caller.post("/v1/chat/completions", json.dumps(HELLO).encode(), self.keys["tenant"])
+            if answer.status == 200:
+                return
+            if time.monotonic() > end:
+                raise BrokenPromiseError(f"an ordinary request is not answered any more: {answer}")
+            time.sleep(0.1)
+
+    def settle(self) -> int:
+        """Each attempt that reached an engine since the last call has exactly one record, and no lease is
+        left. Returns how many there were."""
+        attempts = self.engines.attempts()
+        end = time.monotonic() + RECOVERY
+        while True:
+            running = self._in_flight()
+            records = Counter(f"{r['request_id']}-{r['attempt']}" for r in self._records())
+            missing = [name for name in attempts if name not in records]
+            if not missing and not running:
+                break
+            if time.monotonic() > end:
+                raise BrokenPromiseError(f"without a record: {missing[:5]}; still running: {running}")
+            time.sleep(0.2)
+        twice = [name for name, times in Counter(attempts).items() if records[name] > 1 or times > 1]
+        if twice:
+            raise BrokenPromiseError(f"recorded, or sent, more than once: {twice[:5]}")
+        self._settled = datetime.now(UTC) - timedelta(seconds=1)
+        return len(attempts)
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """Those that ended since the last call of `settle`, and a moment before it."""
+        now = datetime.now(UTC) + timedelta(hours=1)
+        query = {"from": self._settled.isoformat(), "to": now.isoformat(), "limit": "1000"}
+        while True:
+            page = self.gateway.call("GET", "/finance/v1/usage", None, **query)
+            yield from page["data"]
+            if page["next"] is None:
+                return
+            query["after"] = page["next"]
+
+    def _in_flight(self) -> list[str]:
+        answer = httpx.get(
+            f"{self.gateway.url}/metrics",
+            headers={"authorization": f"Bearer {self.gateway.operator_key}"},
+            timeout=30,
+            trust_env=False,
+        )
+        lines = [line for line in answer.text.splitlines() if line.startswith("florin_in_flight{")]
+        return [line for line in lines if float(line.rpartition(" ")[2]) != 0]

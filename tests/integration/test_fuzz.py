@@ -1,0 +1,120 @@
+"""The short form of `python -m loadtests.fuzz`: the same rubbish every time, from every side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import CODES
+from gateway.tenants.directory import Role
+from loadtests.fuzz.hostile import Script, answer
+from loadtests.fuzz.judge import ENGINE_TROUBLE, Answer, BrokenPromiseError, Log, check
+from loadtests.fuzz.parts import PARTS, Api, FromEngine, Part
+from loadtests.fuzz.world import World
+
+CASES = {"bodies": 300, "wire": 200, "answers": 150, "streams": 150, "selves": 30, "api": 250}
+SLOWEST = 10.0
+"""Seconds for /healthz: no promise, but what even a busy machine shows when nothing stalls. The promise, 250 ms,
+is what the long form holds to."""
+GROWTH = 256 * 2**20
+UNMINTED = {"enrolment"}
+"""Roles that a key is not simply made for."""
+
+pytestmark = pytest.mark.timeout(900)  # a failure is made small first, which takes its time
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("fuzz")) as made:
+        yield made
+
+
+def test_every_role_has_a_key(world: World):
+    assert set(world.keyless) <= UNMINTED
+    assert set(world.keys) >= {"none", "wrong", *Role} - UNMINTED
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_rubbish_breaks_no_promise(world: World, part: type[Part]):
+    made = part(world)
+    try:
+        made.search(CASES[part.name], 1)
+    finally:
+        made.leave()
+    world.ordinary()
+    attempts = world.settle()
+    world.log.check()
+    assert made.cases >= CASES[part.name] * 0.9  # of few kinds of cases there are fewer
+    if issubclass(part, FromEngine) and part.name != "selves":
+        assert attempts > CASES[part.name] * 0.2
+    if part is Api:
+        assert {200, 400, 401, 403, 404} <= set(made.statuses)
+    assert world.watch.failed == ""
+    assert world.watch.slowest < SLOWEST
+    assert world.watch.growth < GROWTH
+
+
+# -- and it would see what it looks for
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, CODES["internal_error"]),
+        (503, CODES["store_unavailable"]),
+        (502, CODES["load_failed"]),
+        (400, CODES["engine_failed"]),
+    ],
+)
+def test_errors_that_nobody_should_see(status, body):
+    name = next(name for name, code in CODES.items() if code is body)
+    said = f'{{"error":{{"message":"","type":"","param":null,"code":"{name}"}}}}'.encode()
+    with pytest.raises(BrokenPromiseError):
+        check(Answer(status, said, "application/json"), ENGINE_TROUBLE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"data: {}\n\n", b"data: {\n\ndata: [DONE]\n\n", b"x\n\ndata: [DONE]\n\n",
+     b'data: {"error":{"code":"internal_error"}}\n\ndata: [DONE]\n\n'],
+)  # fmt: skip
+def test_streams_that_nobody_should_see(body):
+    with pytest.raises(BrokenPromiseError):
+        check(Answer(200, body, "text/event-stream"), ENGINE_TROUBLE)
+
+
+def test_tracebacks_are_seen_once(tmp_path: Path):
+    path = tmp_path / "log"
+    log = Log(path)
+    log.check()
+    path.write_text(
+        "2026-11-22 01:00:00 ERROR x: broke\nTraceback (most recent call last):\n  a\n2026-11-22 y\n"
+    )
+    with pytest.raises(BrokenPromiseError, match=r"broke\n.*\n  a\n$"):
+        log.check()
+    log.check()
+
+
+def test_an_attempt_without_a_record_is_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
+    world.settle()
+    world.engines.all[0].attempts.append("req-never-1")
+    with pytest.raises(BrokenPromiseError, match=r"without a record: .*req-never-1"):
+        world.settle()
+
+
+def test_a_gateway_that_answers_no_more_is_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
+    refusing = Script((answer(b"{}", status=500),))
+    world.engines.play({"/v1/chat/completions": refusing, "/health": replace(refusing, end="reset")})
+    try:
+        with pytest.raises(BrokenPromiseError, match=r"not answered any more"):
+            world.ordinary()
+    finally:
+        world.engines.play({})
+    monkeypatch.undo()
+    world.ordinary()
+    world.settle()
