@@ -177,7 +177,7 @@ def _remove(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
 def _touched(rows: Iterable[dict[str, Any]]) -> Iterator[PoolHour]:
     """All hours that they stood in; of those that cannot have run so long, none but the one in hand."""
     for row in rows:
-        if 0 <= row["ended"] - row["dispatched"] <= LONGEST:
+        if row["ended"] - row["dispatched"] <= LONGEST:
             yield from touched([row])
 
 

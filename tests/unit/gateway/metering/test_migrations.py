@@ -8,13 +8,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, select, text
+from sqlalchemy import create_engine, insert, inspect, select, text
 
 from gateway.metering import migrations
 from gateway.metering.database import LedgerTooNewError, LedgerUnavailableError
 from gateway.metering.ledger import Inserted, Ledger
 from gateway.metering.quarantine import quarantined
-from gateway.metering.schema import dirty_hours, prices, schema, usage_records
+from gateway.metering.schema import dirty_hours, periods, prices, schema, usage_records
+from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering import version_0_1
 from tests.unit.gateway.metering.make import HOUR, record
 
@@ -106,6 +107,26 @@ def test_a_ledger_of_0_1_0_is_taken_over_whole(old_url):
     assert differences(ledger) == []
     # ... and goes on: what it knew is known, what is new is new, and a mark counts up.
     assert ledger.insert([record("a"), record("f")]) == Inserted(new=1, duplicate=1)
+    ledger.close()
+
+
+def test_hours_with_sums_that_cannot_be_are_looked_at_again(blank_url, monkeypatch):
+    """What an earlier version rolled up although nobody can have used it, where it still can change."""
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "HEAD", "0004")
+        patched.setattr(migrations, "_describe", lambda _: None)  # it tells of later tables too
+        earlier = opened(blank_url)
+        month = {"state": "closed", "first_batch": 0, "cutoff_batch": 0, "closing_at": 0, "closed_by": "k"}
+        with earlier.write() as connection:
+            connection.execute(insert(periods), {**month, "month": "1970-01", "policy": "none"})
+        absurd = {"prompt_tokens": 5 * 10**18}
+        write(earlier, row(1000), row(1001, **absurd), row(100, **absurd))
+        write(earlier, row(1002, engine="b", **absurd), row(1002, engine="b", tenant="bolt", **absurd))
+        earlier.close()
+    ledger = opened(blank_url)
+    with ledger.read() as connection:
+        marks = connection.execute(select(dirty_hours.c.hour, dirty_hours.c.engine)).all()
+    assert sorted((hour // HOUR, engine) for hour, engine in marks) == [(1001, "gpu-a"), (1002, "b")]
     ledger.close()
 
 
