@@ -90,6 +90,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"POST {ADMIN}/tenants", "tenant.update", "acme", json={"name": "acme", "base_access": True}),
         Step(f"POST {ADMIN}/keys", "key.create", None, json={"tenant": "acme"}),
         Step(f"DELETE {ADMIN}/keys/{{key_id}}", "key.revoke", None, again=True),
+        Step(f"POST {ADMIN}/enrolment-tokens", "token.create", "gpu1", json={"engine": "gpu1"}),
         Step(f"POST {ADMIN}/engines", "engine.add", "a1", json=engine, again=True),
         Step(f"POST {ADMIN}/engines", "engine.update", "a1", json=engine | {"slots": 3}, again=True),
         Step(f"POST {ADMIN}/adapters/upload", "adapter.add", "acme/support", "v1", path_of(), content=first, again=True),
@@ -135,8 +136,9 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
 NO_CHANGES = {f"PUT {ADMIN}/engines/{{name}}/heartbeat"}
 """What is said there is true for seconds: nothing that an audit asks about."""
 
-ELSEWHERE = {f"POST {ADMIN}/engines/{{name}}/trust"}
-"""It asks an engine first: its entry is looked at in the tests of verification."""
+ELSEWHERE = {f"POST {ADMIN}/engines/{{name}}/trust", f"POST {ADMIN}/enrol"}
+"""One asks an engine first: its entry is looked at in the tests of verification. The other takes a token: in
+those of engines' keys."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

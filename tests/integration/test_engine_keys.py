@@ -345,6 +345,9 @@ async def test_a_token_becomes_the_hosts_own_key_once(gateway, mock):
         assert {(k["role"], k["engine"], k["revoked"] is None) for k in listed} == {
             ("enrolment", "h1", False), ("engine", "h1", True)
         }  # fmt: skip
+        entry = (await gateway.state.store.audit())[-1].note
+        assert (entry.action, entry.subject, entry.details) == ("token.use", "h1", {"key": done.json()["id"]})
+        assert entry.actor == f"key:{next(k['id'] for k in listed if k['role'] == 'enrolment')}"
         text = str(listed) + str(await gateway.state.store.audit())
         assert token not in text
     async with gateway.http("k1") as http:
