@@ -2,7 +2,8 @@
 
     auth → parse → resolve → admit → schedule → ensure resident → relay → meter
 
-Each step is one call; what can go wrong raises FlorinError, which `Lifecycle.run` renders in one place.
+A request is counted as in flight from before its body is read until it has been answered, or hung up on. Each
+step is one call; what can go wrong raises FlorinError, which `Lifecycle.run` renders in one place.
 Whatever happens, every attempt that reached an engine ends its lease and its usage record exactly once.
 """
 

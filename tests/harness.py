@@ -113,7 +113,7 @@ async def running_gateway(
 ) -> AsyncIterator[Gateway]:
     defaults = {
         "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
-        "slow_start": 0.0,
+        "slow_start": 0.0, "api_docs": True,
     }  # fmt: skip
     app = create_app(
         Settings(

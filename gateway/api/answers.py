@@ -42,8 +42,9 @@ class Answer:
             self.on_start()
             self._exchange.started = True
             self._closing = self._exchange.leaves_unread()
-            if self._closing:
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            headers = list(message.get("headers", ()))
+            if self._closing and not any(name == b"connection" for name, _ in headers):
+                message = {**message, "headers": [*headers, (b"connection", b"close")]}
             await self._send(message)
             return
         body = message.get("body", b"")

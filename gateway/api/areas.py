@@ -8,6 +8,7 @@ let a role into one route only, put an area of its own before the wider one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,21 +46,33 @@ class Area:
     body: Body = Body(MIB)
     methods: frozenset[str] | None = None
     """None: all."""
+    rest: str | None = None
+    """A regular expression for what follows the prefix; None: anything."""
     turns: bool = False
     """Tenants' questions here run a few at a time, in turn; and whoever hangs up wants no answer any more."""
 
     def has(self, path: str, method: str) -> bool:
-        inside = path.startswith(self.prefix) and path[len(self.prefix) : len(self.prefix) + 1] in {"", "/"}
-        return (inside or not self.prefix) and (self.methods is None or method in self.methods)
+        rest = path[len(self.prefix) :]
+        inside = path.startswith(self.prefix) and (not self.prefix or rest[:1] in {"", "/"})
+        if self.rest is not None:
+            inside = inside and re.fullmatch(self.rest, rest) is not None
+        return inside and (self.methods is None or method in self.methods)
 
 
 def areas(settings: Settings) -> tuple[Area, ...]:
     operator = frozenset({Role.OPERATOR})
     staff = operator | {Role.FINANCE}
+    host = operator | {Role.ENGINE}
+    engines = "/admin/v1/engines"
     upload = Body(settings.max_adapter_bytes + PACKING + _FORM, complexity=None)
     fleet = Body(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
-        Area("/metrics", operator),
+        Area("/metrics", operator | {Role.METRICS}),
+        Area("/admin/v1/enrol", frozenset({Role.ENROLMENT}), Body(64 * 1024)),
+        Area(engines, host, methods=frozenset({"POST"}), rest=""),
+        Area(engines, host, methods=READING, rest="/[^/]+"),
+        Area(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
+        Area("/admin/v1/artifacts", host, methods=READING),
         Area("/admin/v1/prices", staff, methods=READING),
         Area("/admin/v1/adapters/upload", operator, upload),
         Area("/admin/v1/apply", operator, fleet),

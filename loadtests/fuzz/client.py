@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.call import CONTROLLED, ENDPOINTS
+from gateway.call import ENDPOINTS
 from loadtests.fuzz import values
 from loadtests.fuzz.judge import Answer, BrokenPromiseError
 
@@ -37,9 +37,7 @@ PATHS = [
 
 
 def names_of(path: str) -> list[str]:
-    return sorted(
-        {*ENDPOINTS[path].fields, *CONTROLLED, "model", "tools", "guided_json", "structured_outputs"}
-    )
+    return sorted({*ENDPOINTS[path].fields, "model", "tools", "guided_json", "structured_outputs"})
 
 
 @dataclass(frozen=True, slots=True)

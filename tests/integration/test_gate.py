@@ -19,6 +19,13 @@ from tests.integration.uploading import Wire
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 APPLY = "/admin/v1/apply"
+OF_HOSTS = {
+    ("POST", "/admin/v1/engines"),
+    ("GET", "/admin/v1/engines/{name}"),
+    ("PUT", "/admin/v1/engines/{name}/heartbeat"),
+    ("PUT", "/admin/v1/engines/{name}/stopping"),
+    ("GET", "/admin/v1/artifacts/{digest}/{file}"),
+}
 
 
 def allowed(method: str, path: str) -> set[Role]:
@@ -29,6 +36,12 @@ def allowed(method: str, path: str) -> set[Role]:
         return {Role.OPERATOR, Role.FINANCE} | ({Role.TENANT} if tenants else set())
     if (method, path) == ("GET", "/admin/v1/prices"):
         return {Role.OPERATOR, Role.FINANCE}
+    if path == "/metrics":
+        return {Role.OPERATOR, Role.METRICS}
+    if path == "/admin/v1/enrol":
+        return {Role.ENROLMENT}
+    if (method, path) in OF_HOSTS:
+        return {Role.OPERATOR, Role.ENGINE}
     return {Role.OPERATOR}
 
 
