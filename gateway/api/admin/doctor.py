@@ -50,7 +50,7 @@ def of_suspects(state: State) -> list[Diagnosis]:
             "engine_deaths",
             "problem",
             adapter or tenant,
-            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s.",
+            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s",
             "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
             "Until then the tenant must not send it.",
         )
