@@ -18,7 +18,7 @@ from gateway.routing.engine_state import EngineState
 from gateway.routing.passenger import Passenger
 from gateway.routing.pool import Lease, Pool
 from gateway.routing.retry_budget import RetryBudget
-from gateway.routing.suspects import REQUEST_DEATHS
+from gateway.routing.suspects import REQUEST_DEATHS, Group
 from gateway.routing.upstream import GoElsewhere
 
 MAX_ATTEMPTS = 3
@@ -142,6 +142,10 @@ class Router:
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
         return decide(self._candidates(target, ()), rank=target.version.rank if target.version else None)
+
+    def refusals(self) -> dict[Group, tuple[int, float]]:
+        """Tenants' uses of adapters that are held back: deaths of engines that count, seconds left."""
+        return self._deaths.suspects.refusals()
 
     # -- steps
 

@@ -160,6 +160,9 @@ async def test_ever_new_requests_take_down_three_engines(fleet: Fleet):
         with pytest.raises(openai.InternalServerError) as caught:
             await fleet.ask("evil", "Harmless")
     assert code(caught.value) == "adapter_suspended"
+    async with fleet.gateway.http() as client:
+        found = (await client.get("/admin/v1/doctor")).json()["data"]
+    assert [d["subject"] for d in found if d["check"] == "engine_deaths"] == ["evil/support"]
     assert 0 < int(caught.value.response.headers["retry-after"]) <= 30
     assert len(fleet.deaths) == 3
     assert set(codes[2:]) == {"adapter_suspended"}

@@ -33,8 +33,29 @@ async def doctor(state: StateDep) -> Json:
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
         look(state),
     )
-    found: list[Diagnosis] = [*store, *books, *disk, *of_engines(view), *of_registry(view)]
+    found: list[Diagnosis] = [
+        *store,
+        *books,
+        *disk,
+        *of_engines(view),
+        *of_registry(view),
+        *of_suspects(state),
+    ]
     return {"data": [asdict(d) for d in sorted(found, key=lambda d: _ORDER[d.status])]}
+
+
+def of_suspects(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "engine_deaths",
+            "problem",
+            adapter or tenant,
+            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s",
+            "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
+            "Until then the tenant must not send it.",
+        )
+        for (tenant, adapter), (deaths, left) in sorted(state.router.refusals().items())
+    ]
 
 
 async def look(state: State) -> View:
