@@ -6,7 +6,7 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 ARGS ?=
 
-.PHONY: help demo test check bench loadtest clean
+.PHONY: help demo test check bench loadtest fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make check                lint, types, layers and the fast tests'
 	@echo 'make bench                what Florin costs per request, against a bare relay'
 	@echo 'make loadtest             a steady mixed load on the demo'
+	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
 	@echo 'make clean                remove what these made in this directory'
 
 demo: $(READY)
@@ -38,6 +39,9 @@ bench: $(READY)
 
 loadtest: $(READY)
 	@$(BIN)/python -m loadtests.run_locust $(ARGS)
+
+fuzz: $(READY)
+	@$(BIN)/python -m loadtests.fuzz $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
