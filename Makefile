@@ -6,7 +6,7 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 ARGS ?=
 
-.PHONY: help demo test check bench loadtest lock clean
+.PHONY: help demo test check bench loadtest fuzz lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make check                lint, types, layers and the fast tests'
 	@echo 'make bench                what Florin costs per request, against a bare relay'
 	@echo 'make loadtest             a steady mixed load on the demo'
+	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
 	@echo 'make lock                 write the lock files anew; ARGS=--upgrade takes newer versions'
 	@echo 'make clean                remove what these made in this directory'
 
@@ -39,6 +40,9 @@ bench: $(READY)
 
 loadtest: $(READY)
 	@$(BIN)/python -m loadtests.run_locust $(ARGS)
+
+fuzz: $(READY)
+	@$(BIN)/python -m loadtests.fuzz $(ARGS)
 
 # Needs no .venv: after a merge, the lock file may be the very thing that cannot be installed.
 lock:

@@ -7,6 +7,7 @@ import logging
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from adapters.errors import AdaptersError
 from gateway.api.answers import ClientStalledError
@@ -22,6 +23,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(LedgerUnavailableError, _ledger)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _defect)
 
 
@@ -59,6 +61,11 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         message = f"There is no {request.url.path[:200]} here. (An OpenAI client's base_url ends in /v1.)"
     return _render(FlorinError(code, message, status=error.status_code))
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """The client hung up in the middle of its body: no defect, and nobody is left to hear of it."""
+    return Response(status_code=400)
 
 
 async def _defect(request: Request, error: Exception) -> Response:

@@ -75,7 +75,7 @@ class Report:
 
     def problems(self, *, health_ms: float, growth_mib: float) -> list[str]:
         found = [
-            f"{f.part}: {f.words[:3000]}\n  again: {f.again} ({f.times} times)"
+            f"{f.part}: {_short(f.words)}\n  again: {f.again} ({f.times} times)"
             for f in self.findings.values()
         ]
         if self.health_ms > health_ms:
@@ -83,6 +83,19 @@ class Report:
         if self.growth_mib > growth_mib:
             found.append(f"memory grew by {self.growth_mib:.0f} MiB; the bound is {growth_mib:.0f} MiB")
         return found
+
+
+def _short(words: str) -> str:
+    """Without the frames of libraries, which are the most of a traceback."""
+    shown, skipping = [], False
+    for line in words.splitlines():
+        if line.lstrip().startswith('File "'):
+            skipping = "site-packages" in line or "/lib/python" in line
+        elif not line.startswith("    "):
+            skipping = False
+        if not skipping:
+            shown.append(line)
+    return "\n".join(shown)[:3000]
 
 
 def _where(words: str) -> str:

@@ -73,13 +73,16 @@ class Caller:
 
     def _ask(self, method: str, path: str, content: bytes | None, key: str) -> Answer:
         fields = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-        try:
-            self._connection.request(method, path, content, fields)
-            response = self._connection.getresponse()
-            return Answer(response.status, response.read(), response.getheader("content-type", ""))
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise BrokenPromiseError(f"no answer: {error!r}") from error
+        for fresh in (False, True):  # one that was kept may have been closed for its age meanwhile
+            try:
+                self._connection.request(method, path, content, fields)
+                response = self._connection.getresponse()
+                return Answer(response.status, response.read(), response.getheader("content-type", ""))
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if fresh or not isinstance(error, ConnectionError):
+                    raise BrokenPromiseError(f"no answer: {error!r}") from error
+        raise AssertionError
 
     def close(self) -> None:
         self._connection.close()

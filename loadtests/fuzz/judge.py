@@ -110,7 +110,7 @@ class Log:
             return ""
         line = new.rfind(b"\n", 0, max(at - 1, 0)) + 1
         end = _LINE.search(new, at)
-        return new[line : end.start() if end else at + 6000].decode(errors="replace")
+        return new[line : end.start() if end else at + 20_000].decode(errors="replace")
 
     def check(self) -> None:
         """Raises BrokenPromiseError when a traceback has come."""

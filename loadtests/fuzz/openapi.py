@@ -54,6 +54,7 @@ class Api:
 
     def send(self, request: Request) -> Answer:
         headers = {"authorization": f"Bearer {request.key}"} if request.key else {}
+        headers["connection"] = "close"  # a kept one may be closed for its age just now
         try:
             answer = request.case.call(
                 base_url=self._url, session=self._session, headers=headers, timeout=PATIENCE

@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from tests.harness import OPERATOR_KEY
 from tests.integration.conftest import Town
 from tests.integration.test_data_plane import HELLO
 
@@ -152,3 +153,19 @@ async def test_an_operators_key_is_no_tenants(town: Town):
     async with town.gateway.http() as http:
         for answer in (await http.post(CHAT, content=BODY), await http.get("/v1/models")):
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+
+
+@pytest.mark.parametrize("path", ["/finance/v1/bills", "/admin/v1/tenants", "/admin/v1/apply"])
+async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_no_defect(town: Town, caplog, path: str):
+    host, _, port = town.gateway.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OPERATOR_KEY}\r\ncontent-length: 100\r\n\r\n"
+    writer.write(head.encode() + b"half")
+    await writer.drain()
+    await asyncio.sleep(0.2)  # now its handler waits for the rest
+    writer.close()
+    await writer.wait_closed()
+    async with asyncio.timeout(20):
+        while town.gateway.server.server_state.tasks:
+            await asyncio.sleep(0.01)
+    assert [record for record in caplog.records if record.exc_info] == []
