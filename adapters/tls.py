@@ -33,8 +33,8 @@ WATCH_SECONDS = 2.0
 """Between looks at the files."""
 _CA_BYTES = 4 * 1024 * 1024
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
-"""Of each file: inode, time of change (of its mode, too), size; None: it is not there."""
+Stamp = tuple[tuple[int, ...] | None, ...]
+"""Of each file: inode, time of change, size, mode; None: it is not there."""
 
 
 class TlsError(Exception):
@@ -212,12 +212,12 @@ async def watch(
 def stamp(*files: Path) -> Stamp:
     """Follows links: mounted secrets are replaced by turning one."""
 
-    def one(path: Path) -> tuple[int, int, int] | None:
+    def one(path: Path) -> tuple[int, ...] | None:
         try:
             found = path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns, found.st_size
+        return found.st_ino, found.st_ctime_ns, found.st_size, found.st_mode
 
     return tuple(one(path) for path in files)
 
