@@ -20,7 +20,7 @@ MAX_OPTIONAL = 64
 """Parts that may be left out, in all."""
 MAX_COUNT = 100_000
 """The largest number in `{…}`."""
-MAX_COUNTS = 1000
+MAX_COUNTS = 750
 """The sum of these numbers behind classes and groups, where each counts as at most:"""
 COUNTS_AS = 250
 MAX_DEPTH = 50

@@ -22,7 +22,7 @@ BOUNDS: dict[str, tuple[int, str]] = {
     "nodes": (4000, "objects and lists"),
     "values": (4000, "list entries"),
     "lengths": (16, "`minLength` or `maxLength`"),
-    "formats": (64, "`format` or `pattern`"),
+    "formats": (32, "`format` or `pattern`"),
     "expressions": (8192, "characters of expressions"),
     "counted": (64, "properties beside `minProperties` or `maxProperties`"),
 }
