@@ -101,10 +101,8 @@ class Lifecycle:
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         self.admit(exchange, key, target)
-        payload = call.payload(target.engine_name, self.salt(key.tenant))
-        exchange.keep(payload)
-        passenger = self.passenger(endpoint, key, target, payload)
-        journey = self.router.journey(target, passenger)
+        exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
+        journey = self.router.journey(target, self.passenger(endpoint, key, target, exchange.payload))
         while True:
             lease = await self.router.place(journey)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -130,6 +131,7 @@ async def running_gateway(
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    umask = os.umask(0o077)  # as `florin serve` sets it for its process
     task = asyncio.create_task(server._serve())
     while not server.started:
         if task.done():
@@ -142,6 +144,7 @@ async def running_gateway(
     finally:
         server.should_exit = True
         done, _ = await asyncio.wait([task], timeout=20)
+        os.umask(umask)
         if not done:
             for t in asyncio.all_tasks():
                 t.print_stack()

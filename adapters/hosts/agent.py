@@ -168,7 +168,9 @@ class Agent:
         self.life.serving = False
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         when = "" if healthy_since else " before it was healthy"
-        log.error("engine %s %s%s. Its last words:\n%s", name, how, when, engine.tail.text())
+        log.error("engine %s %s%s. Its last words:", name, how, when)
+        for line in engine.tail.text().splitlines():
+            log.error("engine %s: %s", name, line)
         return healthy_since
 
     async def _healthy_since(self, engine: EngineProcess) -> float | None:

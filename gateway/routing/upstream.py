@@ -109,7 +109,7 @@ async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exceptio
     status, body = response.status, await read_whole(response)
     error = read_error(body)
     message = message_of(error, f"status {status}")
-    if status == 404 and error.get("param") in {"model", None}:
+    if status == 404 and error.get("param") in ("model", None):
         return GoElsewhere("unknown_model", message, unknown_model=True, counts=False)
     if status in _BUSY:
         return GoElsewhere("busy", message, counts=False)

@@ -4,7 +4,6 @@ back on every path."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import tracemalloc
@@ -37,9 +36,7 @@ class Wires:
 
     async def close(self) -> None:
         for wire in self.made:
-            wire.writer.close()
-            with contextlib.suppress(ConnectionError):
-                await wire.writer.wait_closed()
+            await wire.close()
 
 
 @pytest.fixture
@@ -168,7 +165,7 @@ async def test_who_hangs_up_in_the_middle_of_a_stream_is_counted_no_more(house: 
     content = orjson.dumps({**json.loads(body(60_000)), "stream": True, "max_tokens": 10_000})
     wire = await house.wire("acme", len(content))
     await wire.send(content)
-    await wire.reader.readuntil(b"data:")
+    await wire.until(b"data:")
     assert house.bounds == "<Bounds 1 requests, 0 bytes, 1 keys, 1 tenants>"  # nothing is retried any more
     await wire.close()
     await house.until(NOTHING)
@@ -208,7 +205,7 @@ async def test_the_body_is_not_kept_while_its_answer_streams(
                     fields = {"content_type": "application/json", "authorization": f"Bearer {key}"}
                     await wire.begin(len(content), path=CHAT, **fields)
                     await wire.send(content)
-                    await wire.reader.readuntil(b"data:")
+                    await wire.until(b"data:")
                 gc.collect()
                 traces = tracemalloc.take_snapshot().traces
             finally:

@@ -279,7 +279,7 @@ async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(g
     agent = await run("--mock-fail", "CUDA out of memory")
     await until(lambda: agent.log.count("ended with exit code 3 before it was healthy") >= 2)
     words = agent.log[agent.log.index("Its last words:") :].splitlines()
-    assert words[1] == "CUDA out of memory"
+    assert words[1].endswith("engine h1: CUDA out of memory")
     assert "starts again in 1 s" in agent.log
     assert "starts again in 2 s" in agent.log
     assert await agent.stop() == 0

@@ -188,7 +188,9 @@ async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
             assert len([event async for event in stream]) > 1
         assert [call.status for call in engine.state.admin if call.action == "load"] == [200]
         assert {call.headers["authorization"] for call in engine.state.calls} == {"Bearer engine-secret"}
-        assert gateway.state.pool.states()[0].healthy
+        async with asyncio.timeout(10):
+            while not gateway.state.pool.states()[0].healthy:
+                await asyncio.sleep(0.02)
 
         # A token that is renewed on disk is sent without a restart.
         put(tmp_path / "token", b"another-secret")
@@ -349,9 +351,9 @@ async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have
             api = Api.to(gateway.url, KEY)
             with pytest.raises(UnreachableError, match="FLORIN_CLIENT_CERT"):
                 await asyncio.to_thread(api.get, "/admin/v1/tenants")
-            async with Link(gateway.url, KEY, gateway_tls.trust(gateway.url)) as link:
+            async with Link(gateway.url, KEY, tls=gateway_tls.trust(gateway.url)) as link:
                 with pytest.raises(LinkDownError, match="FLORIN_CLIENT_CERT"):
-                    await link.engines()
+                    await link.engine("a")
             monkeypatch.setenv("FLORIN_CLIENT_CERT", str(caller.cert))
             with pytest.raises(
                 UsageError, match="FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY: set both or neither"
@@ -359,8 +361,8 @@ async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have
                 await asyncio.to_thread(api.get, "/admin/v1/tenants")
             monkeypatch.setenv("FLORIN_CLIENT_KEY", str(caller.key))
             trusted = gateway_tls.trust(gateway.url, gateway_tls.identity())
-            async with Link(gateway.url, KEY, trusted) as link:
-                assert await link.engines() == []
+            async with Link(gateway.url, KEY, tls=trusted) as link:
+                assert await link.engine("a") is None
 
             def say(path: str, **body: object) -> dict:
                 return api.post(f"/admin/v1/{path}", body)

@@ -85,6 +85,13 @@ class Wire:
     async def _more(self) -> bytes:
         return await asyncio.get_running_loop().sock_recv(self.socket, 65536)
 
+    async def until(self, mark: bytes) -> None:
+        """Until `mark` has come."""
+        while mark not in self._read:
+            data = await self._more()
+            assert data, "the gateway hung up"
+            self._read += data
+
     async def rest(self) -> bytes:
         """Until the gateway closes."""
         while data := await self._more():

@@ -16,6 +16,7 @@ from adapters.graves import plan
 from adapters.model import Engine
 from adapters.registry_checks import of_registry
 from gateway.api.admin.common import Json, Operator, now_micros
+from gateway.api.admin.exposed import of_exposure
 from gateway.api.admin.installation import missing_files, of_books, of_disk, of_store
 from gateway.api.deps import State, StateDep
 
@@ -27,10 +28,11 @@ _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 @router.get("/doctor")
 async def doctor(state: StateDep) -> Json:
     """Every check with `status` ok, warning or problem, the worst first. Each engine is asked now."""
-    store, books, disk, view = await asyncio.gather(
+    store, books, disk, exposed, view = await asyncio.gather(
         of_store(state.store, connected=state.follower.connected),
         of_books(state),
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
+        of_exposure(state),
         look(state),
     )
     found: list[Diagnosis] = [
@@ -40,6 +42,7 @@ async def doctor(state: StateDep) -> Json:
         *of_engines(view),
         *of_registry(view),
         *of_suspects(state),
+        *exposed,
     ]
     return {"data": [asdict(d) for d in sorted(found, key=lambda d: _ORDER[d.status])]}
 

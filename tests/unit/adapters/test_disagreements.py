@@ -90,7 +90,7 @@ def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
         ({"base_model": "other"}, None, "engine_base", "problem", "serves base"),
         ({}, Look(Listing({"base": "/m"}, frozenset(), None), takes_adapters=False), "engine_lora_routes",
          "problem", "cannot load"),
-        ({"agent": "http://e1:9"}, None, "engine_agent", "warning", "though the engine answers"),
+        ({"agent": "http://e1:9", "key": "k1"}, None, "engine_agent", "warning", "though the engine answers"),
         ({"state": "draining"}, None, "engine_state", "warning", "neither new requests"),
         ({"state": "cordoned"}, None, "engine_state", "warning", "no new adapters"),
         ({"stopping": True}, None, "engine_stopping", "warning", "no new process"),
@@ -107,7 +107,15 @@ def test_engines_that_are_not_as_they_should_be(fields, look, check, status, wor
 
 def test_an_agent_that_is_heard_is_well():
     listing = Listing({"base": "/m"}, frozenset(), None)
-    assert found(view(engine=replace(ENGINE, agent="http://e1:9"), look=Look(listing, agent=True))) == {}
+    heard = Look(listing, agent=True)
+    assert found(view(engine=replace(ENGINE, agent="http://e1:9", key="k1"), look=heard)) == {}
+
+
+def test_an_agent_with_an_operators_key_is_a_warning():
+    listing = Listing({"base": "/m"}, frozenset(), None)
+    seen = found(view(engine=replace(ENGINE, agent="http://e1:9"), look=Look(listing, agent=True)))
+    assert set(seen) == {"host_key"}
+    assert "florin engine token create --name e1" in seen["host_key"][3]
 
 
 def test_an_engine_that_is_not_trusted_is_shown_with_the_evidence():

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 import gateway.call
-from gateway.api.admin.engines import NewEngine
+from gateway.api.admin.registering import NewEngine
 from gateway.metering.counts import MAX_CHOICES, MAX_GPUS
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
 from tests.unit.gateway.metering.make import HOUR, intent, record
