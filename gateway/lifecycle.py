@@ -33,7 +33,7 @@ from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
 from gateway.metrics import Metrics
 from gateway.routing.faults import EngineFaults
-from gateway.routing.passenger import Passenger
+from gateway.routing.identity import RequestIdentity
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.router import Journey, Router
@@ -102,7 +102,7 @@ class Lifecycle:
             target = target.for_call(key.tenant, call.user)
         self.admit(exchange, key, target)
         exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
-        journey = self.router.journey(target, self.passenger(endpoint, key, target, exchange.payload))
+        journey = self.router.journey(target, self.identity(endpoint, key, target, exchange.payload))
         while True:
             lease = await self.router.place(journey)
             try:
@@ -145,11 +145,11 @@ class Lifecycle:
             )
             raise unmetered()
 
-    def passenger(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> Passenger:
+    def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """The request, as it will be recognised should an engine die of it."""
         group = (key.tenant, target.version.adapter if target.version else "")
         what = f"{endpoint.path} {target.engine_name}"
-        return Passenger(group, what=what, payload=payload, key=self.cache_secret)
+        return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)

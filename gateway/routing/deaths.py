@@ -3,7 +3,7 @@
 Each worker knows only its own requests. It reports each death with those that it had on the engine, and later
 which of them were answered, as documents of kind `death`:
 
-    <engine>/<worker>   {"at": Unix microseconds, "aboard": [[fingerprint, tenant, adapter, begun], …]}
+    <engine>/<worker>   {"at": Unix microseconds, "witnesses": [[fingerprint, tenant, adapter, begun], …]}
     /<worker>           {"at": …, "answered": [[fingerprint, tenant, adapter], …]}
 
 So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
@@ -25,15 +25,15 @@ import orjson
 from adapters.errors import ConflictError, StoreUnavailableError
 from adapters.store import Change, Event, Store
 from gateway.errors import FlorinError
-from gateway.routing.passenger import Passenger
-from gateway.routing.suspects import FORGET, Aboard, Group, Suspects
+from gateway.routing.identity import RequestIdentity
+from gateway.routing.suspects import FORGET, Group, Suspects, Witness
 
 log = logging.getLogger(__name__)
 
 KIND = "death"
 REPORT_SECONDS = 0.1
 SWEEP_SECONDS = 60.0
-MOST_ABOARD = 1000
+MOST_WITNESSES = 1000
 """Requests in one report: about 100 KB."""
 
 
@@ -56,7 +56,7 @@ class DeathWatch:
         self._count = count
         self._wall = wall
         self._reports: dict[str, str] = {}
-        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_ABOARD)
+        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_WITNESSES)
         self._heard: dict[str, str] = {}
         """Documents of all workers, so that a snapshot tells none of them twice."""
 
@@ -65,22 +65,22 @@ class DeathWatch:
 
     # -- what this worker sees
 
-    def died(self, engine: str, aboard: Iterable[Aboard]) -> None:
+    def died(self, engine: str, witnesses: Iterable[Witness]) -> None:
         """An engine was found dead, with these requests on it."""
-        listed = list(aboard)[:MOST_ABOARD]
+        listed = list(witnesses)[:MOST_WITNESSES]
         if not listed:
             return
         self._suspect(engine, self._worker, listed, 0.0)
         for group in {each.group for each in listed}:
             self._count(*group)
         rows = [(each.fingerprint, *each.group, each.begun) for each in listed]
-        self._reports[f"{engine}/{self._worker}"] = self._document(aboard=rows)
+        self._reports[f"{engine}/{self._worker}"] = self._document(witnesses=rows)
 
-    def answered(self, passenger: Passenger) -> None:
+    def answered(self, identity: RequestIdentity) -> None:
         """An engine has answered one."""
-        suspects, group = self.suspects, passenger.group
-        if suspects.any and suspects.known(group) and suspects.answered(passenger.fingerprint, group):
-            self._answered.append((passenger.fingerprint, *group))
+        suspects, group = self.suspects, identity.group
+        if suspects.any and suspects.known(group) and suspects.answered(identity.fingerprint, group):
+            self._answered.append((identity.fingerprint, *group))
 
     def refuse_group(self, group: Group) -> None:
         """Raises FlorinError while the tenant's use of the adapter is held back."""
@@ -122,15 +122,15 @@ class DeathWatch:
         if worker == self._worker or ago > FORGET:
             return
         if engine:
-            rows = document["aboard"]
-            aboard = [Aboard(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
-            self._suspect(engine, worker, aboard, ago)
+            rows = document["witnesses"]
+            witnesses = [Witness(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
+            self._suspect(engine, worker, witnesses, ago)
         else:
             for fingerprint, tenant, adapter in document["answered"]:
                 self.suspects.answered(fingerprint, (tenant, adapter), ago=ago)
 
-    def _suspect(self, engine: str, reporter: str, aboard: list[Aboard], ago: float) -> None:
-        for group in self.suspects.death(engine, reporter, aboard, ago=ago):
+    def _suspect(self, engine: str, reporter: str, witnesses: list[Witness], ago: float) -> None:
+        for group in self.suspects.death(engine, reporter, witnesses, ago=ago):
             left = self.suspects.group_refused(group)
             if left:
                 log.warning(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from adapters.model import Engine
-from gateway.routing.passenger import Passenger
+from gateway.routing.identity import RequestIdentity
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Lease:
     """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
-    passenger: Passenger | None = None
+    identity: RequestIdentity | None = None
     deaths: int = 0
     """The engine's, when this began."""
     ends: int = 0
@@ -51,16 +51,16 @@ class Lease:
     def begin(self) -> None:
         """The answer begins to reach the client."""
         self.begun = True
-        if self.passenger is not None:
-            self.passenger.begin()
+        if self.identity is not None:
+            self.identity.begin()
         self._acquit()
 
     def lost(self) -> None:
         """The attempt failed, or nobody waits for it any more: should the engine be found dead now, it was
         there."""
-        if self.passenger is not None and self.state.ends == self.ends:  # else it has been counted
-            self.passenger.fingerprint  # noqa: B018 - from now on it holds no payload
-            self.state.losses.append((self.clock(), self.passenger, self.begun))
+        if self.identity is not None and self.state.ends == self.ends:  # else it has been counted
+            self.identity.fingerprint  # noqa: B018 - from now on it holds no payload
+            self.state.losses.append((self.clock(), self.identity, self.begun))
 
     def _acquit(self) -> None:
         if self.on_trial is not None:
@@ -134,7 +134,7 @@ class EngineState:
     """The last of those that the retry budget knows of."""
     deaths: int = 0
     """How often it was found down, though nobody had ended it."""
-    losses: deque[tuple[float, Passenger, bool]] = field(default_factory=lambda: deque(maxlen=1000))
+    losses: deque[tuple[float, RequestIdentity, bool]] = field(default_factory=lambda: deque(maxlen=1000))
     """When attempts failed on it, whose, and whether they had begun to answer."""
     trials: set[Lease] = field(default_factory=set)
     news: asyncio.Event = field(default_factory=asyncio.Event)

@@ -19,8 +19,8 @@ from adapters.placement import Candidate, share_after
 from adapters.residency import Residency
 from adapters.store import Store, Touch
 from gateway.routing.engine_state import EngineState, Lease, Use
-from gateway.routing.passenger import Passenger
-from gateway.routing.suspects import Aboard
+from gateway.routing.identity import RequestIdentity
+from gateway.routing.suspects import Witness
 
 __all__ = ["EngineState", "Lease", "Pool", "Use"]
 
@@ -66,7 +66,7 @@ class Pool:
         self._slow_start = slow_start
         self._listed = False
         self._settled = asyncio.Event()
-        self.on_death: Callable[[str, list[Aboard]], None] = lambda _engine, _aboard: None
+        self.on_death: Callable[[str, list[Witness]], None] = lambda _engine, _witnesses: None
         """Told of each engine that died, and what was on it."""
         self._next_look = 0.0
         self._clock = clock
@@ -167,7 +167,12 @@ class Pool:
     # -- leases
 
     def acquire(
-        self, name: str, served: Version | None, passenger: Passenger | None = None, *, trial: bool = False
+        self,
+        name: str,
+        served: Version | None,
+        identity: RequestIdentity | None = None,
+        *,
+        trial: bool = False,
     ) -> Lease | None:
         """A lease for one request; None when the engine has gone meanwhile. `trial`: it may be what killed
         an engine, and until it begins to answer others keep away from it."""
@@ -175,7 +180,7 @@ class Pool:
         if state is None:
             return None
         version = served.engine_name if served else ""
-        lease = Lease(state, version, self._clock, task=asyncio.current_task(), passenger=passenger)
+        lease = Lease(state, version, self._clock, task=asyncio.current_task(), identity=identity)
         lease.deaths, lease.ends = state.deaths, state.ends
         if trial:
             lease.on_trial = self._settle
@@ -287,11 +292,11 @@ class Pool:
 
     def _died(self, state: EngineState, now: float) -> None:
         state.deaths += 1
-        there = [(lease.passenger, lease.begun) for lease in state.leases]
-        there += [(passenger, begun) for at, passenger, begun in state.losses if now - at < LOSS_SECONDS]
+        there = [(lease.identity, lease.begun) for lease in state.leases]
+        there += [(identity, begun) for at, identity, begun in state.losses if now - at < LOSS_SECONDS]
         state.losses.clear()
         self.on_death(
-            state.engine.name, [p.aboard(begun=begun) for p, begun in there if p and not p.answered]
+            state.engine.name, [i.witness(begun=begun) for i, begun in there if i and not i.answered]
         )
 
     async def verdict(self, state: EngineState) -> None:
@@ -314,13 +319,13 @@ class Pool:
         """Requests in flight that may be what killed an engine."""
         return [lease for state in self._states.values() for lease in state.trials]
 
-    def in_flight(self, passenger: Passenger) -> bool:
+    def in_flight(self, identity: RequestIdentity) -> bool:
         """Whether the same request, sent by somebody else, is on an engine now."""
         return any(
-            lease.passenger.fingerprint == passenger.fingerprint
+            lease.identity.fingerprint == identity.fingerprint
             for state in self._states.values()
             for lease in state.leases
-            if lease.passenger and lease.passenger.group == passenger.group
+            if lease.identity and lease.identity.group == identity.group
         )
 
     async def settled(self, seconds: float) -> None:

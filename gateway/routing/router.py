@@ -15,7 +15,7 @@ from adapters.placement import Candidate, Decision, decide
 from gateway.errors import FlorinError
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
-from gateway.routing.passenger import Passenger
+from gateway.routing.identity import RequestIdentity
 from gateway.routing.pool import Lease, Pool
 from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.suspects import REQUEST_DEATHS, Group
@@ -36,7 +36,7 @@ class Journey:
     """One request's way through the fleet: mutable, one for each request."""
 
     target: Target
-    passenger: Passenger
+    identity: RequestIdentity
     deadline: float
     attempts: int = 0
     failures: int = 0
@@ -79,9 +79,9 @@ class Router:
         self._timeout = timeout
         self._clock = clock
 
-    def journey(self, target: Target, passenger: Passenger) -> Journey:
+    def journey(self, target: Target, identity: RequestIdentity) -> Journey:
         self._budget.request()
-        return Journey(target, passenger, self._clock() + self._timeout)
+        return Journey(target, identity, self._clock() + self._timeout)
 
     async def place(self, journey: Journey) -> Lease:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
@@ -111,8 +111,8 @@ class Router:
             await self._changed(WAIT_SECONDS)
 
     def _acquire(self, journey: Journey, engine: str) -> Lease | None:
-        trial = self._deaths.suspects.any and self._deaths.suspects.suspected(journey.passenger.group)
-        return self._pool.acquire(engine, journey.target.version, journey.passenger, trial=trial)
+        trial = self._deaths.suspects.any and self._deaths.suspects.suspected(journey.identity.group)
+        return self._pool.acquire(engine, journey.target.version, journey.identity, trial=trial)
 
     def learn(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
         """Remember what an attempt met, so that the next goes elsewhere; FlorinError when it was the last."""
@@ -135,9 +135,9 @@ class Router:
     def served(self, lease: Lease) -> None:
         """The engine has answered, well or with a refusal: the request did not kill it."""
         lease.state.streak = 0
-        if lease.passenger is not None:
-            lease.passenger.answered = True
-            self._deaths.answered(lease.passenger)
+        if lease.identity is not None:
+            lease.identity.answered = True
+            self._deaths.answered(lease.identity)
 
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
@@ -179,14 +179,14 @@ class Router:
 
     def _sendable(self, journey: Journey) -> bool:
         """Raises FlorinError for what may have killed engines; False for what should wait for a moment."""
-        suspects, passenger = self._deaths.suspects, journey.passenger
+        suspects, identity = self._deaths.suspects, journey.identity
         if journey.losses and journey.deaths >= REQUEST_DEATHS:
-            raise suspected(suspects.refused(passenger.fingerprint))
-        if not suspects.any or not suspects.known(passenger.group):
+            raise suspected(suspects.refused(identity.fingerprint))
+        if not suspects.any or not suspects.known(identity.group):
             return True
-        self._deaths.refuse_group(passenger.group)
-        left = suspects.refused(passenger.fingerprint)
-        if left and self._patient(journey) and self._pool.in_flight(passenger):
+        self._deaths.refuse_group(identity.group)
+        left = suspects.refused(identity.fingerprint)
+        if left and self._patient(journey) and self._pool.in_flight(identity):
             return False  # the answer to its like will tell
         if left:
             raise suspected(left)
@@ -195,13 +195,13 @@ class Router:
     def _apart(self, journey: Journey) -> set[str]:
         """Engines that hold what may kill them, for whoever may do so too: when one of them dies, each should
         have met no other death. Nobody waits for long, and who is under no suspicion does not wait at all."""
-        suspects, group = self._deaths.suspects, journey.passenger.group
+        suspects, group = self._deaths.suspects, journey.identity.group
         if not suspects.any or not suspects.suspected(group):
             return set()
         names = {
             lease.state.engine.name
             for lease in self._pool.trials()
-            if lease.passenger and lease.passenger.group != group
+            if lease.identity and lease.identity.group != group
         }
         return names if names and self._patient(journey) else set()
 

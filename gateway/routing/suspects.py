@@ -53,7 +53,7 @@ Group = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Aboard:
+class Witness:
     """One request that was on an engine when it died, or had just failed there."""
 
     fingerprint: str
@@ -127,7 +127,9 @@ class Suspects:
 
     # -- what happens
 
-    def death(self, engine: str, reporter: str, aboard: Iterable[Aboard], *, ago: float = 0.0) -> set[Group]:
+    def death(
+        self, engine: str, reporter: str, witnesses: Iterable[Witness], *, ago: float = 0.0
+    ) -> set[Group]:
         """An engine died so many seconds ago. Returns the groups for which that is one more death.
 
         What several reporters say of one engine within SAME_DEATH seconds is one death."""
@@ -138,7 +140,7 @@ class Suspects:
         if found is None or reporter in found.reporters or abs(at - found.at) > SAME_DEATH:
             found = self._found[engine] = _Found(at, set())
         found.reporters.add(reporter)
-        everyone = list(aboard)
+        everyone = list(witnesses)
         alone = len({each.group for each in everyone} | found.groups.keys()) == 1
         counted = set[Group]()
         for each in everyone:
@@ -209,12 +211,12 @@ class Suspects:
 
     # -- steps
 
-    def _suspect(self, aboard: Aboard, at: float) -> None:
-        request = self._requests.pop(aboard.fingerprint, None)
+    def _suspect(self, witness: Witness, at: float) -> None:
+        request = self._requests.pop(witness.fingerprint, None)
         if request is None:
-            request = _Request(at, group=aboard.group)
-            self._known[aboard.group] += 1
-        self._requests[aboard.fingerprint] = request
+            request = _Request(at, group=witness.group)
+            self._known[witness.group] += 1
+        self._requests[witness.fingerprint] = request
         request.last = max(request.last, at)
         request.deaths += 1
         request.in_all += 1

@@ -12,7 +12,7 @@ from adapters.memory_store import MemoryStore
 from adapters.store import Event
 from gateway.errors import FlorinError
 from gateway.routing.deaths import KIND, DeathWatch
-from gateway.routing.passenger import Passenger
+from gateway.routing.identity import RequestIdentity
 from gateway.routing.suspects import FORGET
 
 GROUP = ("evil", "evil/a")
@@ -25,8 +25,8 @@ class Worker:
         self.follower = Follower(store, [self.watch])
 
 
-def passenger(text: str = "KILL", group=GROUP) -> Passenger:
-    return Passenger(group, what="/v1/x fl-1", payload=text.encode(), key=b"k")
+def identity(text: str = "KILL", group=GROUP) -> RequestIdentity:
+    return RequestIdentity(group, what="/v1/x fl-1", payload=text.encode(), key=b"k")
 
 
 @pytest.fixture
@@ -51,25 +51,25 @@ async def heard(store: MemoryStore, *workers: Worker) -> None:
 
 async def test_a_death_is_heard_by_the_others_and_counted_once(store, workers):
     one, two = workers
-    one.watch.died("a", [passenger().aboard(begun=False)])
+    one.watch.died("a", [identity().witness(begun=False)])
     await one.watch.report()
     await heard(store, one, two)
     assert one.watch.suspects.suspected(GROUP)
     assert two.watch.suspects.suspected(GROUP)
     assert (one.counted, two.counted) == ([GROUP], [])
-    two.watch.died("b", [passenger().aboard(begun=False)])
+    two.watch.died("b", [identity().witness(begun=False)])
     await two.watch.report()
     await heard(store, one, two)
     for worker in workers:
-        assert worker.watch.suspects.refused(passenger().fingerprint) > 0
+        assert worker.watch.suspects.refused(identity().fingerprint) > 0
 
 
 async def test_what_was_answered_on_one_worker_is_cleared_on_all(store, workers):
     one, two = workers
-    one.watch.died("a", [passenger().aboard(begun=False)])
+    one.watch.died("a", [identity().witness(begun=False)])
     await one.watch.report()
     await heard(store, one, two)
-    two.watch.answered(passenger())
+    two.watch.answered(identity())
     await two.watch.report()
     await heard(store, one, two)
     assert not one.watch.suspects.suspected(GROUP)
@@ -78,25 +78,25 @@ async def test_what_was_answered_on_one_worker_is_cleared_on_all(store, workers)
 async def test_a_new_worker_learns_from_the_snapshot(store, workers):
     one, _ = workers
     for engine in "ab":
-        one.watch.died(engine, [passenger().aboard(begun=False)])
+        one.watch.died(engine, [identity().witness(begun=False)])
         await one.watch.report()
-    one.watch.died("c", [passenger("other").aboard(begun=False)])
-    one.watch.answered(passenger("other"))
+    one.watch.died("c", [identity("other").witness(begun=False)])
+    one.watch.answered(identity("other"))
     await one.watch.report()
     late = Worker("w3", store)
     await late.follower.start()
-    assert late.watch.suspects.refused(passenger().fingerprint) > 0
-    assert late.watch.suspects._requests[passenger("other").fingerprint].deaths == 0
-    deaths = late.watch.suspects._requests[passenger().fingerprint].deaths
+    assert late.watch.suspects.refused(identity().fingerprint) > 0
+    assert late.watch.suspects._requests[identity("other").fingerprint].deaths == 0
+    deaths = late.watch.suspects._requests[identity().fingerprint].deaths
     await late.follower._load()  # as after a gap: nothing counts twice
-    assert late.watch.suspects._requests[passenger().fingerprint].deaths == deaths
+    assert late.watch.suspects._requests[identity().fingerprint].deaths == deaths
     await late.follower.close()
 
 
 async def test_with_the_store_away_it_is_told_later(store, workers):
     one, two = workers
     store.away = True
-    one.watch.died("a", [passenger().aboard(begun=False)])
+    one.watch.died("a", [identity().witness(begun=False)])
     with pytest.raises(StoreUnavailableError):
         await one.watch.report()
     assert one.watch.suspects.suspected(GROUP)
@@ -111,8 +111,8 @@ async def test_with_the_store_away_it_is_told_later(store, workers):
 async def test_there_are_few_documents_and_old_ones_go(store, workers):
     one, two = workers
     for number in range(20):
-        one.watch.died("ab"[number % 2], [passenger(str(number)).aboard(begun=False)])
-        one.watch.answered(passenger(str(number)))
+        one.watch.died("ab"[number % 2], [identity(str(number)).witness(begun=False)])
+        one.watch.answered(identity(str(number)))
         await one.watch.report()
     await heard(store, one, two)
     assert set(store._documents[KIND]) == {"a/w1", "b/w1", "/w1"}
@@ -123,7 +123,7 @@ async def test_there_are_few_documents_and_old_ones_go(store, workers):
     assert not one.watch._heard
 
 
-@pytest.mark.parametrize("data", ["[]", "null", "{}", "x", '{"at": "x"}', '{"at": 1e15, "aboard": [[1]]}'])
+@pytest.mark.parametrize("data", ["[]", "null", "{}", "x", '{"at": "x"}', '{"at": 1e15, "witnesses": [[1]]}'])
 async def test_a_report_that_cannot_be_read_stops_nothing(workers, data: str):
     one, _ = workers
     one.watch.apply(Event(1, KIND, "a/w9", data))
@@ -133,7 +133,7 @@ async def test_a_report_that_cannot_be_read_stops_nothing(workers, data: str):
 
 async def test_nothing_of_a_request_is_stored_in_clear(store, workers):
     one, _ = workers
-    one.watch.died("a", [passenger("my secret prompt").aboard(begun=False)])
+    one.watch.died("a", [identity("my secret prompt").witness(begun=False)])
     await one.watch.report()
     assert "secret" not in str(store._documents[KIND])
 
@@ -142,7 +142,7 @@ def test_a_refusal_says_how_long():
     watch = DeathWatch(MemoryStore(), "w", lambda *_: None)
     for engine in "abc":
         watch.refuse_group(GROUP)
-        watch.died(engine, [passenger(engine).aboard(begun=False)])
+        watch.died(engine, [identity(engine).witness(begun=False)])
     with pytest.raises(FlorinError) as caught:
         watch.refuse_group(GROUP)
     assert (caught.value.code, caught.value.status, caught.value.retry_after) == (
@@ -154,22 +154,22 @@ def test_a_refusal_says_how_long():
 
 
 def test_a_fingerprint_is_of_one_tenant_and_one_request():
-    same = {passenger().fingerprint for _ in range(3)}
+    same = {identity().fingerprint for _ in range(3)}
     assert len(same) == 1
     others = [
-        passenger("KILL "),
-        passenger(group=("good", "evil/a")),
-        Passenger(GROUP, what="/v1/y fl-1", payload=b"KILL", key=b"k"),
-        Passenger(GROUP, what="/v1/x fl-1", payload=b"KILL", key=b"other"),
+        identity("KILL "),
+        identity(group=("good", "evil/a")),
+        RequestIdentity(GROUP, what="/v1/y fl-1", payload=b"KILL", key=b"k"),
+        RequestIdentity(GROUP, what="/v1/x fl-1", payload=b"KILL", key=b"other"),
     ]
     assert len(same.union(p.fingerprint for p in others)) == 5
 
 
 def test_a_long_payload_is_let_go_and_told_apart_by_ends_and_length():
     body = b"x" * 1_000_000
-    prints = {passenger("").fingerprint}
+    prints = {identity("").fingerprint}
     for payload in (body, body + b"y", body + b"x", b"y" + body):
-        p = Passenger(GROUP, what="", payload=payload, key=b"k")
+        p = RequestIdentity(GROUP, what="", payload=payload, key=b"k")
         p.begin()
         assert p._payload == b""
         prints.add(p.fingerprint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.routing import suspects as module
-from gateway.routing.suspects import FORGET, FRESH, LONGEST_REFUSAL, SAME_DEATH, WINDOW, Aboard, Suspects
+from gateway.routing.suspects import FORGET, FRESH, LONGEST_REFUSAL, SAME_DEATH, WINDOW, Suspects, Witness
 from tests.unit.gateway.routing.test_pool import Clock
 
 EVIL, GOOD = ("evil", "evil/a"), ("good", "good/a")
@@ -18,9 +18,9 @@ class World:
         self.suspects = Suspects(self.clock)
         self.deaths = 0
 
-    def die(self, *aboard: Aboard, engine: str = "", reporter: str = "w") -> None:
+    def die(self, *witnesses: Witness, engine: str = "", reporter: str = "w") -> None:
         self.deaths += 1
-        self.suspects.death(engine or f"e{self.deaths}", reporter, aboard)
+        self.suspects.death(engine or f"e{self.deaths}", reporter, witnesses)
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def world() -> World:
     return World()
 
 
-def on(fingerprint: str, group=EVIL, *, begun: bool = False) -> Aboard:
-    return Aboard(fingerprint, group, begun)
+def on(fingerprint: str, group=EVIL, *, begun: bool = False) -> Witness:
+    return Witness(fingerprint, group, begun)
 
 
 def test_one_death_refuses_nobody(world: World):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from gateway.routing.suspects import Aboard, Group
+from gateway.routing.suspects import Group, Witness
 
 _WHOLE = 128 * 1024
 """Bytes of a payload up to which all of it is hashed; of a longer one the ends and its length. So the hash of
@@ -13,7 +13,7 @@ _SMALL = 16 * 1024
 """Bytes of a payload that is kept as long as the request lasts."""
 
 
-class Passenger:
+class RequestIdentity:
     """Its fingerprint is made only when something has gone wrong; afterwards the payload is let go."""
 
     __slots__ = ("_fingerprint", "_key", "_payload", "_what", "answered", "group")
@@ -29,7 +29,7 @@ class Passenger:
         self._fingerprint = ""
 
     def __repr__(self) -> str:
-        return f"<Passenger of {self.group}>"
+        return f"<RequestIdentity of {self.group}>"
 
     @property
     def fingerprint(self) -> str:
@@ -52,5 +52,5 @@ class Passenger:
         if len(self._payload) > _SMALL:
             self.fingerprint  # noqa: B018
 
-    def aboard(self, *, begun: bool) -> Aboard:
-        return Aboard(self.fingerprint, self.group, begun)
+    def witness(self, *, begun: bool) -> Witness:
+        return Witness(self.fingerprint, self.group, begun)
