@@ -15,6 +15,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from gateway.routing import pool, router
 from loadtests.mock_engine import MockEngine
 from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_outages import until
@@ -79,7 +80,11 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Fleet]:
+async def fleet(gateway: Gateway, tmp_path: Path, monkeypatch) -> AsyncIterator[Fleet]:
+    # Suspects are kept apart for a second at most, which is long for an engine and short for a machine that
+    # runs other tests besides: what is asked here is whether they are kept apart.
+    monkeypatch.setattr(pool, "VERDICT_SECONDS", 20.0)
+    monkeypatch.setattr(router, "PATIENCE_SECONDS", 20.0)
     async with contextlib.AsyncExitStack() as stack:
         engines = {}
         for name in "abcd":
