@@ -108,7 +108,8 @@ class Log:
         at = new.find(_TRACEBACK)
         if at < 0:
             return ""
-        line = new.rfind(b"\n", 0, max(at - 1, 0)) + 1
+        above = new.rfind(b"\n", 0, at)  # the log indents what follows an event
+        line = new.rfind(b"\n", 0, max(above, 0)) + 1
         end = _LINE.search(new, at)
         return new[line : end.start() if end else at + 20_000].decode(errors="replace")
 

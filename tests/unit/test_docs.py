@@ -86,3 +86,15 @@ def test_the_readme_names_nothing_that_is_gone():
         for name in listed - known - FINDINGS.keys()
         if name.startswith(("FLORIN_", "florin_")) or (name.islower() and "_" in name)
     }
+
+
+def test_the_threat_model_names_tests_that_exist():
+    text = (ROOT / "SECURITY.md").read_text()
+    named = {
+        part
+        for part in re.findall(r"`([\w/.-]+)`", text)
+        if part.startswith(("unit/", "integration/", "engine/", "test_"))
+    }
+    assert len(named) > 15
+    for name in named:
+        assert (ROOT / "tests" / name).exists() or (ROOT / "tests" / "integration" / name).exists(), name
