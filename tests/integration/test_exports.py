@@ -24,8 +24,10 @@ FLORIN = str(Path(sys.executable).parent / "florin")
 
 
 @pytest.fixture
-async def billed(gateway):
-    """A gateway whose ledger has a month of three tenants."""
+async def billed(gateway, tmp_path):
+    """A gateway whose ledger has a month of three tenants, and a folder of its own for the files of exports."""
+    gateway.state.spool.folder = tmp_path / "exports"
+    gateway.state.spool.folder.mkdir()
     for tenant in ("acme", "bolt", "corgi"):
         await gateway.add_tenant(tenant)
     await asyncio.to_thread(fill, gateway.state.ledger)
@@ -89,12 +91,12 @@ async def test_a_missing_price_refuses_and_leaves_no_file(billed):
     answer = await get(billed, "export", month=MONTH)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "missing_price")
     assert "B200 (on_demand)" in answer.json()["error"]["message"]
-    assert not list(billed.state.settings.state_dir.glob("florin-export-*"))
+    assert list(billed.state.spool.folder.iterdir()) == []
 
 
 async def test_no_file_is_left_after_an_export(billed):
     assert (await get(billed, "export", month=MONTH)).status_code == 200
-    assert not list(billed.state.settings.state_dir.glob("florin-export-*"))
+    assert list(billed.state.spool.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
