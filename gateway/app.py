@@ -41,6 +41,7 @@ from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
+from gateway.conditions import Conditions
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
@@ -219,6 +220,9 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         )
         reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
         stack.push_async_callback(prober.last_look)
+        conditions = Conditions()
+        conditions.when(lambda: not follower.connected, "feed_lost")
+        conditions.when(lambda: not meter.accepting, "usage_unrecorded")
         keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
@@ -241,7 +245,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
                 metrics,
                 seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
             ),
-            partial(_watch_feed, follower, metrics),
+            partial(_show_conditions, conditions, follower, metrics),
             partial(security.watch, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
@@ -274,6 +278,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             uploads=asyncio.Semaphore(UPLOADS),
             spool=spool,
             security=security,
+            conditions=conditions,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -343,9 +348,10 @@ def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
     return changed
 
 
-async def _watch_feed(follower: Follower, metrics: Metrics) -> None:
+async def _show_conditions(conditions: Conditions, follower: Follower, metrics: Metrics) -> None:
     while True:
         metrics.feed_connected(connected=follower.connected)
+        metrics.conditions({condition.code for condition in conditions.now()})
         await asyncio.sleep(1)
 
 

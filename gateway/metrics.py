@@ -10,7 +10,7 @@ looks at when it is imported; then any worker renders the sum over all.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,7 +21,8 @@ from typing import Any, Final, Self
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-from gateway.metrics_files import render_all
+from gateway.conditions import CONDITIONS
+from gateway.metrics_files import all_of, render_all
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "__unknown__"
@@ -61,6 +62,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
     "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
+    "florin_condition": "1 while a worker finds that something is wrong with it, by condition: /readyz and "
+    "`florin doctor` say the same (highest of workers).",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
     "florin_tls_certificate_expiry_timestamp_seconds": "When a certificate in use expires, Unix time: "
     "`server` or `engine client` (earliest of workers).",
@@ -178,6 +181,8 @@ class Metrics:
             self._usage_records.labels(result)
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
+        self._condition = self._gauge("florin_condition", "livemax", "condition")
+        self.conditions(())
         self._certificate_expiry = self._gauge(
             "florin_tls_certificate_expiry_timestamp_seconds", "livemin", "certificate"
         )
@@ -271,6 +276,17 @@ class Metrics:
 
     def feed_connected(self, *, connected: bool) -> None:
         self._feed_connected.set(int(connected))
+
+    def conditions(self, codes: Collection[str]) -> None:
+        """Those that this worker finds; every other one shows 0."""
+        for code in CONDITIONS:
+            self._condition.labels(code).set(int(code in codes))
+
+    def all_conditions(self) -> set[str]:
+        """Those that any worker of this gateway found last."""
+        metrics = all_of(Path(self._multiprocess_dir)) if self._multiprocess_dir else self.registry
+        samples = (s for m in metrics.collect() if m.name == "florin_condition" for s in m.samples)
+        return {sample.labels["condition"] for sample in samples if sample.value}
 
     def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
         self._certificate_expiry.labels(name).set(expiry)

@@ -26,10 +26,15 @@ def render_all(directory: Path, engines: Collection[str]) -> bytes:
 
 
 def _render(directory: Path, engines: Collection[str]) -> bytes:
+    return generate_latest(_Present(all_of(directory), engines))
+
+
+def all_of(directory: Path) -> CollectorRegistry:
+    """Every worker's metrics, put together when they are collected."""
     clean_dead(directory)
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]  # theirs
-    return generate_latest(_Present(registry, engines))
+    return registry
 
 
 class _Present(CollectorRegistry):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from gateway.api.deps import MetricsKey, StateDep
-from gateway.errors import FlorinError
 from gateway.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
@@ -16,12 +15,20 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", summary="This worker can serve: it has heard the registry, and can meter")
-async def readyz(state: StateDep) -> dict[str, object]:
-    """503 only when requests would fail. A worker without Redis serves what it knows, and says so."""
-    if not state.meter.accepting:
-        raise FlorinError("metering_unavailable", "Usage cannot be recorded now.", retry_after=5)
-    return {"status": "ok" if state.follower.connected else "degraded", "redis": state.follower.connected}
+@router.get("/readyz", summary="This worker can serve, and what is wrong with it all the same")
+async def readyz(state: StateDep, response: Response) -> dict[str, object]:
+    """503 only when requests would fail: a balancer that took a worker away for less would finish an outage
+    that had only begun. A worker without Redis serves what it knows, and says so."""
+    found = state.conditions.now()
+    serves = all(condition.meaning.serves for condition in found)
+    if not serves:
+        response.status_code = 503
+        response.headers["retry-after"] = "5"
+    return {
+        "status": "unavailable" if not serves else "degraded" if found else "ok",
+        "redis": state.follower.connected,
+        "conditions": list(dict.fromkeys(condition.code for condition in found)),
+    }
 
 
 @router.get("/metrics", summary="Prometheus metrics; role metrics or operator, for they name every customer")

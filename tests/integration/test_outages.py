@@ -68,7 +68,11 @@ async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Town, Embedded
         answer = await http.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     async with gateway.http() as http:
-        assert (await http.get("/readyz")).json() == {"status": "degraded", "redis": False}
+        assert (await http.get("/readyz")).json() == {
+            "status": "degraded",
+            "redis": False,
+            "conditions": ["feed_lost"],
+        }
         answer = await http.post("/admin/v1/tenants", json={"name": "dora"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
 

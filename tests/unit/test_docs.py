@@ -10,6 +10,7 @@ import typer
 
 from adapters.findings import CODES as FINDINGS
 from gateway.cli import app
+from gateway.conditions import CONDITIONS
 from gateway.config import Settings
 from gateway.errors import CODES
 from gateway.metering.audit import ACTIONS
@@ -17,6 +18,7 @@ from gateway.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+INCIDENTS = (ROOT / "docs" / "incidents.md").read_text()
 
 
 def settings_rows() -> list[str]:
@@ -58,6 +60,12 @@ def commands() -> list[str]:
 )
 def test_each_row_stands_in_the_readme(row: str):
     assert row in README
+
+
+def test_the_conditions_are_listed_and_no_others():
+    rows = [f"| `{code}` | {c.severity} | {c.summary} | {c.remedy} |" for code, c in CONDITIONS.items()]
+    table = INCIDENTS.partition("## Conditions\n")[2].partition("\n\n")[0]
+    assert table.splitlines()[2:] == rows
 
 
 @pytest.mark.parametrize("command", commands())

@@ -17,7 +17,7 @@ from adapters.model import Engine
 from adapters.registry_checks import of_registry
 from gateway.api.admin.common import Json, Operator, now_micros
 from gateway.api.admin.exposed import of_exposure
-from gateway.api.admin.installation import missing_files, of_books, of_disk, of_store
+from gateway.api.admin.installation import missing_files, of_books, of_conditions, of_disk, of_store
 from gateway.api.deps import State, StateDep
 
 router = APIRouter(tags=["doctor"], dependencies=[Operator])
@@ -29,13 +29,14 @@ _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 async def doctor(state: StateDep) -> Json:
     """Every check with `status` ok, warning or problem, the worst first. Each engine is asked now."""
     store, books, disk, exposed, view = await asyncio.gather(
-        of_store(state.store, connected=state.follower.connected),
+        of_store(state.store),
         of_books(state),
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
         of_exposure(state),
         look(state),
     )
     found: list[Diagnosis] = [
+        *of_conditions(state),
         *store,
         *books,
         *disk,

@@ -15,6 +15,7 @@ from adapters.known_files import FILES
 from adapters.model import Engine, Version
 from adapters.store import Facts, Store
 from gateway.api.deps import State
+from gateway.conditions import CONDITIONS
 from gateway.costs.health import Health, health
 from gateway.costs.periods import iso
 from gateway.costs.prices import PriceBook, list_prices
@@ -29,7 +30,7 @@ SPARE_VERSIONS = 2
 """So many of the largest size allowed should still fit the disk."""
 
 
-async def of_store(store: Store, *, connected: bool) -> list[Diagnosis]:
+async def of_store(store: Store) -> list[Diagnosis]:
     started = time.monotonic()
     try:
         facts = await store.facts()
@@ -42,17 +43,21 @@ async def of_store(store: Store, *, connected: bool) -> list[Diagnosis]:
         return [away]
     took = (time.monotonic() - started) * 1000
     found = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
-    found += [_persistence(facts), *_memory(facts)]
-    if connected:
-        found.append(Diagnosis("feed", "ok", "", "This worker follows the change feed."))
-    else:
-        cut_off = Diagnosis(
-            "feed", "problem", "",
-            "This worker does not follow the change feed: it serves from what it remembers.",
-            "It tries again by itself; if this stays although Redis answers, see the gateway's log.",
-        )  # fmt: skip
-        found.append(cut_off)
-    return found
+    return [*found, _persistence(facts), *_memory(facts)]
+
+
+def of_conditions(state: State) -> list[Diagnosis]:
+    """What this worker finds wrong with itself, and what only others do."""
+    own = state.conditions.now()
+    codes = {condition.code for condition in own}
+    found = [(c.code, c.subject, c.message or c.meaning.summary, c.meaning) for c in own]
+    for code in sorted(state.metrics.all_conditions() - codes):
+        meaning = CONDITIONS[code]
+        found.append((code, "", f"Another worker of this gateway: {meaning.summary}", meaning))
+    return [
+        Diagnosis(code, meaning.severity, subject, message, meaning.remedy)
+        for code, subject, message, meaning in found
+    ] or [Diagnosis("conditions", "ok", "", "No worker of this gateway finds anything wrong with itself.")]
 
 
 def _persistence(facts: Facts) -> Diagnosis:
@@ -144,11 +149,6 @@ def _kept(books: Health) -> Iterator[Diagnosis]:
 
 
 def _backlog(state: State) -> Diagnosis:
-    if not state.meter.accepting:
-        return Diagnosis(
-            "usage_log", "problem", "", "Usage cannot be recorded now, so requests are refused.",
-            f"Make room on the disk of {state.settings.state_dir}.",
-        )  # fmt: skip
     waits = state.meter.backlog
     if waits > BACKLOG_SECONDS:
         return Diagnosis(
