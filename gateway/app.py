@@ -54,6 +54,7 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
+from gateway.metrics_crew import Crew
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Pool
@@ -77,8 +78,9 @@ UPLOADS = 4
 class Florin:
     """Sends the data plane straight to its handler, past the framework, and the rest to FastAPI."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, crew: Crew | None = None) -> None:
         self.settings = settings
+        self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
         self.api = FastAPI(
@@ -102,7 +104,7 @@ class Florin:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with build(self.settings, self.security) as state:
+        async with build(self.settings, self.security, self._crew) as state:
             api.state.florin = state
             self.data_plane = DataPlane(state.lifecycle)
             yield
@@ -110,7 +112,9 @@ class Florin:
 
 
 @contextlib.asynccontextmanager
-async def build(settings: Settings, security: TransportSecurity) -> AsyncIterator[State]:
+async def build(
+    settings: Settings, security: TransportSecurity, crew: Crew | None = None
+) -> AsyncIterator[State]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
     worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
@@ -119,7 +123,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         session = await stack.enter_async_context(_engine_session(security.engines))
         control_session = await stack.enter_async_context(_engine_session(security.engines))
 
-        metrics = Metrics()
+        metrics = Metrics(crew=crew)
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
@@ -284,9 +288,9 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             await pool.flush()
 
 
-def create_app(settings: Settings | None = None) -> Florin:
-    """Raises SettingsError when a setting is wrong."""
-    return Florin(settings or load_settings())
+def create_app(settings: Settings | None = None, crew: Crew | None = None) -> Florin:
+    """`crew`: when this is one of several workers. Raises SettingsError when a setting is wrong."""
+    return Florin(settings or load_settings(), crew)
 
 
 def _bounds(settings: Settings) -> Bounds:

@@ -3,26 +3,26 @@
 `Metrics` is built once per worker by `create_app`. Label children are resolved once and cached, names are
 capped, and most updates come from the metering's flusher thread, off the event loop.
 
-With several workers `florin serve` gives each a PROMETHEUS_MULTIPROC_DIR of theirs, which prometheus_client
-looks at when it is imported; then any worker renders the sum over all.
+With several workers their values lie where each can read them (`metrics_crew`), and any worker renders the
+sum over all.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import values as prometheus_values
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from gateway.conditions import CONDITIONS
-from gateway.metrics_files import all_of, render_all
+from gateway.metrics_crew import Crew, Together
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "__unknown__"
@@ -75,6 +75,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
     "each of them.",
     "florin_unknown_fields_total": "Fields of requests that were left out because Florin does not know them.",
+    "florin_worker_restarts_total": "Workers that ended by themselves and were replaced.",
     "florin_errors_total": "Error answers to clients, by error code.",
     "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
     "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
@@ -155,13 +156,20 @@ class BookFigures:
 class Metrics:
     """One worker's metrics. Every method is thread-safe and costs about a microsecond."""
 
-    def __init__(self, *, label_cap: int = LABEL_CAP) -> None:
-        self._multiprocess_dir = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
+    def __init__(self, *, label_cap: int = LABEL_CAP, crew: Crew | None = None) -> None:
+        """`crew`: when this is one of several workers. Then there is no other Metrics in this process."""
         self.registry = CollectorRegistry()
+        self._crew = crew
+        if crew is not None:
+            prometheus_values.ValueClass = crew.value_class  # the seam it has for that
         # Mutable state: the names seen so far.
         self._adapters = LabelCap(label_cap)
         self._tenants = LabelCap(label_cap)
         self._engines: set[str] = set()
+        """Those that are registered, as far as probes have told."""
+        self._flights: dict[str, int] = {}
+        """Attempts running, by engine, also on those that have left."""
+        self._showing = threading.Lock()
         self._books: BookFigures | None = None
         self._requests = self._counter("florin_requests_total", "adapter", "outcome")
         self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
@@ -194,6 +202,7 @@ class Metrics:
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
+        self._counter("florin_worker_restarts_total")  # the parent counts; one worker alone has none
         # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
         # the values are capped or come from small sets.
         self._request = cache(self._requests.labels)
@@ -248,7 +257,10 @@ class Metrics:
         self._evictions.labels(engine).inc()
 
     def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
-        self._engines.add(engine)
+        if engine not in self._engines:
+            with self._showing:
+                self._engines.add(engine)
+                self._running(engine).set(self._flights.get(engine, 0))
         self._engine_up.labels(engine, gpu_type).set(int(up))
 
     def sample_refused(self, engine: str) -> None:
@@ -256,16 +268,23 @@ class Metrics:
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
         """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
-        self._engines.discard(engine)
-        if self._multiprocess_dir:  # values in shared files cannot be removed: `render` passes over them
-            return
-        for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
-            with suppress(KeyError):
-                gauge.remove(*labels)
-        self._running.cache_clear()
+        with self._showing:
+            self._engines.discard(engine)
+            for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
+                with suppress(KeyError):
+                    gauge.remove(*labels)
+            if self._crew is not None:
+                self._crew.forget_engine(engine)
+            self._running.cache_clear()
 
     def in_flight(self, engine: str, change: int) -> None:
-        self._running(engine).inc(change)
+        """Shown while the engine is registered: what ends after it left must not bring it back."""
+        with self._showing:
+            count = self._flights.pop(engine, 0) + change
+            if count:
+                self._flights[engine] = count
+            if engine in self._engines:
+                self._running(engine).set(count)
 
     def usage_records(self, result: str, count: int = 1) -> None:
         if count:
@@ -284,8 +303,7 @@ class Metrics:
 
     def all_conditions(self) -> set[str]:
         """Those that any worker of this gateway found last."""
-        metrics = all_of(Path(self._multiprocess_dir)) if self._multiprocess_dir else self.registry
-        samples = (s for m in metrics.collect() if m.name == "florin_condition" for s in m.samples)
+        samples = (s for m in self._all().collect() if m.name == "florin_condition" for s in m.samples)
         return {sample.labels["condition"] for sample in samples if sample.value}
 
     def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
@@ -315,12 +333,10 @@ class Metrics:
         """The text exposition: of all workers when there are several. `adapters`: all that the registry
         knows, so that one that nobody calls is still seen. `verdicts`: about whom, and which code."""
         known = islice(adapters, LABEL_CAP), islice(verdicts, LABEL_CAP)
-        return self._own() + generate_latest(_AtScrape(*known, self._books))
+        return generate_latest(self._all()) + generate_latest(_AtScrape(*known, self._books))
 
-    def _own(self) -> bytes:
-        if not self._multiprocess_dir:
-            return generate_latest(self.registry)
-        return render_all(Path(self._multiprocess_dir), self._engines)
+    def _all(self) -> CollectorRegistry:
+        return self.registry if self._crew is None else Together(self._crew.values, METRICS)
 
 
 class _AtScrape(CollectorRegistry):
