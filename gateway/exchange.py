@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.admission.bounds import Place
 from gateway.errors import FlorinError
+from gateway.peer import GONE
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,10 +30,11 @@ READ_OVER = 64 * 1024
 used again; where more may come, the connection is closed instead."""
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_SECONDS = 2.0
+_NOTICE_SECONDS = 1.0
 
 
 class ClientGoneError(Exception):
-    """The client hung up before its request was whole."""
+    """The client hung up before any engine heard of its request."""
 
 
 class Exchange:
@@ -40,6 +42,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._gone: Callable[[], bool] | None = scope.get(GONE)
         self._receive = receive
         self._send = send
         self.request_id = "req-" + os.urandom(12).hex()
@@ -114,16 +117,31 @@ class Exchange:
             self.place.hold(0)
 
     def watch(self) -> None:
-        """From now on, a client that hangs up cancels the running task. Call when the body has been read."""
+        """From now on, a client that hangs up cancels the running task. Call when the body has been read.
+        Raises ClientGoneError."""
+        self.check_client()
         task = asyncio.current_task()
         assert task is not None
         self._watch = asyncio.ensure_future(self._receive())
         self._watch.add_done_callback(lambda f: self._on_message(f, task))
 
+    def check_client(self) -> None:
+        """Raises ClientGoneError when the client has hung up, even if nothing has been read that says so."""
+        if self._gone is not None and self._gone():
+            self.hung_up = self.finished = True
+            raise ClientGoneError
+
     def _on_message(self, future: asyncio.Future[Message], task: asyncio.Task[Any]) -> None:
         if not self.finished and not future.cancelled() and future.exception() is None:
             self.hung_up = True
             task.cancel()
+
+    async def noticed(self) -> None:
+        """Until the server has seen, too, that the client has gone: it takes a request without an answer for a
+        defect."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NOTICE_SECONDS):
+                await (self._watch or self._receive())
 
     def close(self) -> None:
         """However the request ends, and any number of times."""

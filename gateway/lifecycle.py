@@ -73,7 +73,7 @@ class Lifecycle:
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
-            pass
+            await exchange.noticed()
         except asyncio.CancelledError:
             if not exchange.hung_up:  # the server stops, and the grace period is over
                 await self._fail(
@@ -189,6 +189,7 @@ class Lifecycle:
             await record.logged()  # before the engine hears of it
             if not self.meter.accepting:
                 raise unmetered()
+            exchange.check_client()
             sent = True
             async with self.upstream.post(
                 engine, call.endpoint.path, exchange.payload, request_id, target
@@ -207,6 +208,9 @@ class Lifecycle:
                 self.router.served(lease)
             elif sent:
                 lease.lost()
+            raise
+        except ClientGoneError:
+            record.end(Outcome.CLIENT_ABORT, billable=False, exact=False, worked=False)
             raise
         except asyncio.CancelledError:
             if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too

@@ -23,6 +23,7 @@ from uvicorn.lifespan.on import LifespanOn
 from adapters.errors import AdaptersError
 from gateway.config import Settings, SettingsError
 from gateway.logs import log_to_stderr
+from gateway.peer import Protocol
 
 FAILED = 1
 
@@ -75,7 +76,7 @@ def run_app(
     log_to_stderr()
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Protocol,
         loop="uvloop",
         ws="none",
         lifespan="on",
