@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.admission.bounds import Place
 from gateway.errors import FlorinError
+from gateway.request_context import CURRENT, RequestContext
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,6 +44,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self.request_id = "req-" + os.urandom(12).hex()
+        self.context = RequestContext(self.request_id)
         self.extra_headers: list[tuple[bytes, bytes]] = []
         self.started = False
         """The response has begun: its status can no longer change."""
@@ -57,6 +59,12 @@ class Exchange:
         self._watch: asyncio.Future[Message] | None = None
 
     # -- the request
+
+    def introduce(self) -> RequestContext:
+        """What the client's headers say of where the request belongs; from now on the log bears its names."""
+        self.context.read(self._headers)
+        CURRENT.set(self.context)
+        return self.context
 
     def bearer(self) -> bytes:
         """The key in `Authorization: Bearer …`; empty when there is none."""
@@ -137,6 +145,7 @@ class Exchange:
     async def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole JSON response."""
         self.started = True
+        self.context.status = status
         self._let_go()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         unread = self.leaves_unread()
@@ -149,7 +158,7 @@ class Exchange:
                 "headers": [
                     (b"content-type", JSON),
                     (b"content-length", b"%d" % len(body)),
-                    (b"x-request-id", self.request_id.encode()),
+                    *self._ids(),
                     *self.extra_headers,
                     *more,
                 ],
@@ -178,6 +187,7 @@ class Exchange:
 
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
+        self.context.status = 200
         self._let_go()
         await self._send(
             {
@@ -186,11 +196,18 @@ class Exchange:
                 "headers": [
                     (b"content-type", EVENTS),
                     (b"cache-control", b"no-cache"),
-                    (b"x-request-id", self.request_id.encode()),
+                    *self._ids(),
                     *self.extra_headers,
                 ],
             }
         )
+
+    def _ids(self) -> list[tuple[bytes, bytes]]:
+        """Florin's, which is on the bill, and the client's own."""
+        ids = [(b"x-request-id", self.request_id.encode())]
+        if self.context.client_request_id:
+            ids.append((b"x-client-request-id", self.context.client_request_id.encode()))
+        return ids
 
     async def write(self, data: bytes) -> None:
         """Waits while the client reads more slowly than the engine writes."""
