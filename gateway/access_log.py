@@ -34,6 +34,7 @@ class _Visit:
     seconds: float
     method: str
     path: str
+    client: str
     status: int
     context: RequestContext | None
 
@@ -52,7 +53,11 @@ class AccessLog:
         """A request on the data plane has ended, in whatever way."""
         context = exchange.context
         seconds = time.monotonic() - context.began
-        self._put(_Visit(time.time(), seconds, exchange.method, exchange.path, context.status, context))
+        self._put(
+            _Visit(
+                time.time(), seconds, exchange.method, exchange.path, exchange.client, context.status, context
+            )
+        )
 
     async def watch(self, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
         """A request to the other side: the operator's, or the analyst's."""
@@ -60,6 +65,7 @@ class AccessLog:
             await app(scope, receive, send)
             return
         status, began = 0, time.monotonic()
+        client = (scope.get("client") or ("",))[0]
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -71,7 +77,7 @@ class AccessLog:
             await app(scope, receive, noting)
         finally:
             seconds = time.monotonic() - began
-            self._put(_Visit(time.time(), seconds, scope["method"], scope["path"], status, None))
+            self._put(_Visit(time.time(), seconds, scope["method"], scope["path"], client, status, None))
 
     def close(self) -> None:
         """Write what is there, unless nobody reads."""
@@ -108,6 +114,7 @@ def _record(visit: _Visit) -> logging.LogRecord:
     record.__dict__["fields"] = {
         "method": visit.method,
         "path": path,
+        "client": visit.client,
         "status": visit.status or None,
         **(_told(visit.context) if visit.context else {}),
         "seconds": round(visit.seconds, 6),

@@ -40,6 +40,8 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
+        self.client: str = (scope.get("client") or ("",))[0]
+        """Address of whoever is connected: the client, or a proxy."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send

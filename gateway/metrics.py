@@ -398,7 +398,7 @@ class Metrics:
 
 
 class _AtScrape(CollectorRegistry):
-    """What is the same on every worker, and belongs to none: from the registry, the engines and the ledger."""
+    """What is the same on every worker, and belongs to none: from registry, engines and ledger."""
 
     def __init__(
         self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]], books: BookFigures | None

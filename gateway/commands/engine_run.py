@@ -129,7 +129,7 @@ def run(
             "--operator-key shows the key to every process of this host: put it into a file (--key-file)."
         )
     handed = _concealed(given, withheld)
-    _begin_log()
+    begin_log()
     key = host_key(session, name, token_file, handed)
     if found.note:
         note(found.note)
@@ -170,7 +170,7 @@ def run(
     raise typer.Exit(_live(hosted, session.gateway, key, security))
 
 
-def _begin_log() -> None:
+def begin_log() -> None:
     """As the gateway's settings of the same names say. Raises UsageError."""
     for variable, allowed in (("FLORIN_LOG_FORMAT", logs.FORMATS), ("FLORIN_LOG_LEVEL", logs.LEVELS)):
         value = os.environ.get(variable) or allowed[0]
