@@ -152,7 +152,14 @@ def test_what_the_ledger_tells_is_never_added_up_over_hosts():
 
 def test_the_dashboard_can_be_imported():
     board = json.loads(DASHBOARD.read_text())
-    assert [p["title"] for p in board["panels"] if p["type"] == "row"] == ["Developer", "Operator", "Finance"]
+    rows = ["Developer", "Operator", "Engines", "Engine $engine", "Adapters", "Finance"]
+    assert [p["title"] for p in board["panels"] if p["type"] == "row"] == rows
+    repeated = {p["repeat"] for p in board["panels"] if p.get("repeat")}
+    assert (
+        repeated
+        <= {v["name"] for v in board["templating"]["list"] if v.get("multi")}
+        == {"adapter", "engine"}
+    )
     ids = [panel["id"] for panel in panels(board)]
     assert len(set(ids)) == len(ids)
     for panel in panels(board):
