@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
@@ -50,6 +52,8 @@ from adapters.store import (
     with_time_left,
 )
 
+log = logging.getLogger(__name__)
+
 LUA: Final = Path(__file__).parent / "lua"
 BATCH: Final = 1000
 """Events per read of the feed."""
@@ -65,6 +69,7 @@ class _Script:
     """One Lua file with what it needs in front of it."""
 
     def __init__(self, *names: str) -> None:
+        self.name = names[-1]
         self.text = "\n".join((LUA / f"{name}.lua").read_text() for name in ("prelude", *names))
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
@@ -83,6 +88,8 @@ class RedisStore:
         self._tag = f"{{{prefix}}}"
         self._clock = clock
         self._timeout = timeout
+        self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
+        """Told of each call's round trip, failed or not: a script's name, `read` or `snapshot`."""
         self._redis = client(url, timeout, CONNECTIONS)
         self._commit = _Script("fence", "commit")
         self._claim = _Script("placement", "claim")
@@ -108,7 +115,7 @@ class RedisStore:
             pipe.hgetall(self._key("placement"))
             for kind in DOCUMENT_KINDS:
                 pipe.hgetall(self._key("doc", kind))
-            replies = await self._bounded(pipe.execute(), self._timeout * 5)
+            replies = await self._bounded(pipe.execute(), self._timeout * 5, operation="snapshot")
         tail, time, until, placement, *documents = replies
         now = self._ms(time)
         snapshot = dict(zip(DOCUMENT_KINDS, documents, strict=True))
@@ -123,7 +130,9 @@ class RedisStore:
         redis = client(self._url, self._timeout, 1)  # its own connection: its reads block
         try:
             while True:
-                entries = await self._bounded(redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS))
+                entries = await bounded(
+                    redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS), self._timeout
+                )
                 if not entries and await self._tail(redis) < after:
                     raise GapError(f"the feed ends before event {after}: the server has lost data")
                 events = [_event(entry) for entry in entries[0][1]] if entries else []
@@ -148,6 +157,14 @@ class RedisStore:
             change = changes[number - 1]
             raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
         _check(fence, done != -1)
+        if audit:  # with its names only: details may quote where files came from
+            log.info(
+                "%s %s%s by %s",
+                audit.action,
+                audit.subject,
+                audit.version and f"@{audit.version}",
+                audit.actor,
+            )
         return int(number)
 
     async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
@@ -306,12 +323,16 @@ class RedisStore:
         now = self._clock() if self._clock else ""
         call = (len(keys), *keys, now, *arguments)
         try:
-            return await self._bounded(self._redis.evalsha(script.sha, *call))
+            return await self._bounded(self._redis.evalsha(script.sha, *call), operation=script.name)
         except redis_errors.NoScriptError:  # the server is new: it learns the script by running it
-            return await self._bounded(self._redis.eval(script.text, *call))
+            return await self._bounded(self._redis.eval(script.text, *call), operation=script.name)
 
-    async def _bounded(self, reply: object, timeout: float | None = None) -> Any:
-        return await bounded(reply, timeout or self._timeout)
+    async def _bounded(self, reply: object, timeout: float | None = None, operation: str = "read") -> Any:
+        began = perf_counter()
+        try:
+            return await bounded(reply, timeout or self._timeout)
+        finally:
+            self.observe(operation, perf_counter() - began)
 
 
 def _check(fence: Fence | None, holds: object) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -35,6 +33,7 @@ from adapters.retrial import Retrial
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
+from gateway.access_log import AccessLog
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
 from gateway.api import admin, exceptions, finance, health, prices
@@ -48,6 +47,7 @@ from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
+from gateway.logs import worker_name
 from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
@@ -83,6 +83,7 @@ class Florin:
         self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
+        self.access: AccessLog | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -99,6 +100,8 @@ class Florin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
+        elif self.access:
+            await self.access.watch(self.gate, scope, receive, send)
         else:
             await self.gate(scope, receive, send)
 
@@ -106,9 +109,12 @@ class Florin:
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
         async with build(self.settings, self.security, self._crew) as state:
             api.state.florin = state
-            self.data_plane = DataPlane(state.lifecycle)
+            self.access = AccessLog() if self.settings.access_log else None
+            self.data_plane = DataPlane(state.lifecycle, self.access)
             yield
             self.data_plane = None
+            if self.access:
+                await asyncio.to_thread(self.access.close)
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +122,7 @@ async def build(
     settings: Settings, security: TransportSecurity, crew: Crew | None = None
 ) -> AsyncIterator[State]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
-    worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    worker = f"{worker_name()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
         store = RedisStore(settings.redis_url, prefix=settings.redis_prefix)
         stack.push_async_callback(store.close)
@@ -124,11 +130,13 @@ async def build(
         control_session = await stack.enter_async_context(_engine_session(security.engines))
 
         metrics = Metrics(crew=crew)
+        store.observe = metrics.redis_call
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
         follower = Follower(store, [directory, catalog, residency, deaths])
         ledger = Ledger(settings.ledger)
+        ledger.observe = metrics.ledger_transaction
         stack.callback(ledger.close)
         books = Books(settings.ledger)
         stack.push_async_callback(books.close)
@@ -250,6 +258,7 @@ async def build(
                 seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
             ),
             partial(_show_conditions, conditions, follower, metrics),
+            partial(_show_waiting, lifecycle.bounds, pool, metrics),
             partial(security.watch, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
@@ -356,6 +365,12 @@ async def _show_conditions(conditions: Conditions, follower: Follower, metrics: 
     while True:
         metrics.feed_connected(connected=follower.connected)
         metrics.conditions({condition.code for condition in conditions.now()})
+        await asyncio.sleep(1)
+
+
+async def _show_waiting(bounds: Bounds, pool: Pool, metrics: Metrics) -> None:
+    while True:
+        metrics.requests_waiting(max(0, bounds.requests - pool.in_flight_here))
         await asyncio.sleep(1)
 
 

@@ -10,11 +10,14 @@ sum over all.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from itertools import islice
+from platform import python_version
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -32,11 +35,13 @@ OTHER: Final = "__other__"
 BASE: Final = "__base__"
 """`adapter` label of requests to the base model itself."""
 LABEL_CAP: Final = 1000
+HISTOGRAM_CAP: Final = 250
+"""Engines, and adapters, with histograms of their own: each has 9 to 18 series."""
 ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
 """Results of usage records that are shown before there is any, so that the first is seen as a rise."""
+UNAUTHENTICATED: Final = ("missing_api_key", "invalid_api_key", "revoked_api_key", "expired_api_key")
+"""Errors that are shown before there is any, likewise."""
 
-AdapterInfo = tuple[str, str, str]
-"""Full name, tenant, base model."""
 Series = Sequence[tuple[Sequence[str], float]]
 """Label values, and the value."""
 
@@ -44,8 +49,26 @@ METRICS: Final[dict[str, str]] = {
     "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
     "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes those that came from the cache.",
     "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes those that came from the cache.",
-    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token.",
-    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt.",
+    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token, by engine.",
+    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by engine.",
+    "florin_adapter_time_to_first_token_seconds": "From dispatch to an engine until its first token, by "
+    "adapter.",
+    "florin_adapter_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by "
+    "adapter.",
+    "florin_adapter_holders": "Engines that hold the adapter's live version now.",
+    "florin_engine_slots": "Versions that the engine can hold for requests at one time.",
+    "florin_engine_slots_used": "Versions that are assigned to the engine's slots now.",
+    "florin_engine_running": "Requests that the engine says it is working on, of all gateways.",
+    "florin_engine_waiting": "Requests that the engine says wait in its own queue, of all gateways.",
+    "florin_requests_waiting": "Requests that are on no engine now: being read, waiting for a place, or "
+    "between two attempts.",
+    "florin_client_aborts_total": "Requests whose client left before the end, by how far they had come: "
+    "`body` (it was being sent), `waiting` (for an engine), `answer` (on an engine, nothing answered yet), "
+    "`stream`.",
+    "florin_redis_call_seconds": "Round trips to Redis, by operation; failed ones count, too.",
+    "florin_ledger_transaction_seconds": "Transactions of the ledger's database, by operation: `read` or "
+    "`write`.",
+    "florin_build_info": "1, with the version of Florin and of Python.",
     "florin_adapter_info": "1 for each registered adapter with a live version, called or not.",
     "florin_verdict_info": "1 for each version that is quarantined or failed, and each engine that is "
     "suspect: `about` names it.",
@@ -102,8 +125,24 @@ BOOKS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What the ledger tells, and its labels."""
 
+AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
+    "florin_adapter_info": ("adapter", "tenant", "base_model"),
+    "florin_verdict_info": ("about", "code"),
+    "florin_adapter_holders": ("adapter",),
+    "florin_engine_slots": ("engine",),
+    "florin_engine_slots_used": ("engine",),
+    "florin_engine_running": ("engine",),
+    "florin_engine_waiting": ("engine",),
+    "florin_build_info": ("version", "python"),
+}
+"""What is told at the scrape, from what the worker knows then, and its labels."""
+
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+# Of an adapter, with as few as show whether it is slow: there may be hundreds of adapters.
+_ADAPTER_FIRST_TOKEN = (0.1, 0.25, 0.5, 1, 2.5, 10)
+_ADAPTER_DURATION = (0.5, 1, 5, 15, 60, 300)
+_ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
 _LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -174,8 +213,20 @@ class Metrics:
         self._requests = self._counter("florin_requests_total", "adapter", "outcome")
         self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
         self._tenant_tokens = self._counter("florin_tenant_tokens_total", "tenant", "token_type")
-        self._first_token = self._histogram("florin_time_to_first_token_seconds", _FIRST_TOKEN)
-        self._duration = self._histogram("florin_request_duration_seconds", _DURATION)
+        self._adapter_histograms = LabelCap(min(label_cap, HISTOGRAM_CAP))
+        self._engine_histograms = LabelCap(min(label_cap, HISTOGRAM_CAP))
+        first_token = self._histogram("florin_time_to_first_token_seconds", _FIRST_TOKEN, "engine")
+        duration = self._histogram("florin_request_duration_seconds", _DURATION, "engine")
+        adapter_first_token = self._histogram(
+            "florin_adapter_time_to_first_token_seconds", _ADAPTER_FIRST_TOKEN, "adapter"
+        )
+        adapter_duration = self._histogram(
+            "florin_adapter_request_duration_seconds", _ADAPTER_DURATION, "adapter"
+        )
+        self._requests_waiting = self._gauge("florin_requests_waiting", "livesum")
+        self._client_aborts = self._counter("florin_client_aborts_total", "stage")
+        self._redis_call = self._histogram("florin_redis_call_seconds", _ROUND_TRIP, "operation")
+        self._ledger_transaction = self._histogram("florin_ledger_transaction_seconds", _LOAD, "operation")
         self._loads = self._counter("florin_adapter_loads_total", "engine", "result")
         self._load_seconds = self._histogram("florin_adapter_load_seconds", _LOAD)
         self._verifications = self._counter("florin_verifications_total", "result")
@@ -203,12 +254,17 @@ class Metrics:
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
         self._counter("florin_worker_restarts_total")  # the parent counts; one worker alone has none
+        for code in UNAUTHENTICATED:
+            self._errors.labels(code)
         # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
         # the values are capped or come from small sets.
         self._request = cache(self._requests.labels)
         self._token = cache(self._tokens.labels)
         self._tenant_token = cache(self._tenant_tokens.labels)
         self._running = cache(self._in_flight.labels)
+        self._engine_first_token, self._engine_duration = cache(first_token.labels), cache(duration.labels)
+        self._adapter_first_token = cache(adapter_first_token.labels)
+        self._adapter_duration = cache(adapter_duration.labels)
 
     def _counter(self, name: str, *labels: str) -> Counter:
         return Counter(name, METRICS[name], labels, registry=self.registry)
@@ -216,8 +272,8 @@ class Metrics:
     def _gauge(self, name: str, mode: str, *labels: str) -> Gauge:
         return Gauge(name, METRICS[name], labels, registry=self.registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a Literal there
 
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, METRICS[name], registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, METRICS[name], labels, registry=self.registry, buckets=buckets)
 
     def adapter_label(self, adapter: str | None) -> str:
         """None: a name that the registry does not know; empty: the base model."""
@@ -238,11 +294,28 @@ class Metrics:
                 self._token(adapter, gpu_type, kind).inc(count)
                 self._tenant_token(tenant, kind).inc(count)
 
-    def first_token(self, seconds: float) -> None:
-        self._first_token.observe(seconds)
+    def first_token(self, engine: str, adapter: str, seconds: float) -> None:
+        self._engine_first_token(self._engine_histograms(engine)).observe(seconds)
+        self._adapter_first_token(self._adapter_histogram(adapter)).observe(seconds)
 
-    def duration(self, seconds: float) -> None:
-        self._duration.observe(seconds)
+    def duration(self, engine: str, adapter: str, seconds: float) -> None:
+        self._engine_duration(self._engine_histograms(engine)).observe(seconds)
+        self._adapter_duration(self._adapter_histogram(adapter)).observe(seconds)
+
+    def _adapter_histogram(self, adapter: str) -> str:
+        return self._adapter_histograms(adapter) if adapter else BASE
+
+    def requests_waiting(self, count: int) -> None:
+        self._requests_waiting.set(count)
+
+    def client_abort(self, stage: str) -> None:
+        self._client_aborts.labels(stage).inc()
+
+    def redis_call(self, operation: str, seconds: float) -> None:
+        self._redis_call.labels(operation).observe(seconds)
+
+    def ledger_transaction(self, operation: str, seconds: float) -> None:
+        self._ledger_transaction.labels(operation).observe(seconds)
 
     def adapter_load(self, engine: str, result: str, seconds: float) -> None:
         """`result`: `ok`, `failed`, `timeout` …: a small fixed set."""
@@ -329,36 +402,35 @@ class Metrics:
         """From now on, until there are newer ones. Every worker shows the same."""
         self._books = figures
 
-    def render(self, adapters: Iterable[AdapterInfo] = (), verdicts: Iterable[tuple[str, str]] = ()) -> bytes:
-        """The text exposition: of all workers when there are several. `adapters`: all that the registry
-        knows, so that one that nobody calls is still seen. `verdicts`: about whom, and which code."""
-        known = islice(adapters, LABEL_CAP), islice(verdicts, LABEL_CAP)
-        return generate_latest(self._all()) + generate_latest(_AtScrape(*known, self._books))
+    def render(
+        self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]] = MappingProxyType({})
+    ) -> bytes:
+        """The text exposition: of all workers when there are several. `known`: of AT_SCRAPE, what this worker
+        knows now; of each so many series at most."""
+        return generate_latest(self._all()) + generate_latest(_AtScrape(known, self._books))
 
     def _all(self) -> CollectorRegistry:
         return self.registry if self._crew is None else Together(self._crew.values, METRICS)
 
 
 class _AtScrape(CollectorRegistry):
-    """What is the same on every worker, and belongs to none: from the registry, and from the ledger."""
+    """What is the same on every worker, and belongs to none: from registry, engines and ledger."""
 
     def __init__(
-        self,
-        adapters: Iterable[AdapterInfo],
-        verdicts: Iterable[tuple[str, str]],
-        books: BookFigures | None,
+        self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]], books: BookFigures | None
     ) -> None:
         super().__init__()
-        self._verdicts = verdicts
-        self._adapters = adapters
+        self._known = {"florin_build_info": [((_version("florin"), python_version()), 1.0)], **known}
         self._series = books.series if books else {}
 
     def collect(self) -> Iterator[Metric]:
-        name = "florin_adapter_info"
-        yield _family(name, ("adapter", "tenant", "base_model"), ((labels, 1) for labels in self._adapters))
-        yield _family("florin_verdict_info", ("about", "code"), ((labels, 1) for labels in self._verdicts))
+        for name, labels in AT_SCRAPE.items():
+            yield _family(name, labels, islice(self._known.get(name, ()), LABEL_CAP))
         for name, labels in BOOKS.items():
             yield _family(name, labels, self._series.get(name, ()))
+
+
+_version = cache(version)
 
 
 def _family(name: str, labels: Sequence[str], series: Iterable[tuple[Sequence[str], float]]) -> Metric:

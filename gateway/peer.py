@@ -32,7 +32,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope[GONE] = self._gone  # type: ignore[literal-required]
+        self.scope[GONE] = self._gone  # type: ignore[typeddict-unknown-key]  # ours
 
 
 def _look(transport: asyncio.Transport) -> Callable[[], bool]:
@@ -44,5 +44,3 @@ def _look(transport: asyncio.Transport) -> Callable[[], bool]:
         return transport.is_closing() or bool(poll.poll(0))
 
     return gone
-
-

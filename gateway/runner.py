@@ -73,7 +73,7 @@ def run_app(
 ) -> int:
     """Serve `app` on `listener` until a signal. `ready` is called once, when requests are accepted.
     Returns the exit code; a failure to start has been logged as a sentence."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     config = uvicorn.Config(
         app,
         http=Protocol,

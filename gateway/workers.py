@@ -88,7 +88,7 @@ class _Worker:
 def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce: Callable[[], None]) -> int:
     """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
     beginning all must start: otherwise something is wrong that a replacement would not mend."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     lifeline, keep = os.pipe()
     stop.hold()
     try:
@@ -181,7 +181,7 @@ def main() -> int:
         os.write(ready_fd, b"!")
         os.close(ready_fd)
 
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     try:
         app = create_app(settings, Crew(SharedValues(metrics), seat))
     except SettingsError as error:  # a certificate that was good when the parent looked

@@ -2,13 +2,26 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from importlib.metadata import version
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway import shared_values
 from gateway.crew_watch import CrewWatch
-from gateway.metrics import ALARMING, BOOKS, METRICS, OTHER, UNKNOWN, BookFigures, LabelCap, Metrics
+from gateway.metrics import (
+    ALARMING,
+    AT_SCRAPE,
+    BOOKS,
+    HISTOGRAM_CAP,
+    LABEL_CAP,
+    METRICS,
+    OTHER,
+    UNKNOWN,
+    BookFigures,
+    LabelCap,
+    Metrics,
+)
 from gateway.shared_values import Name, SharedValues
 
 
@@ -20,9 +33,8 @@ def test_the_table_names_what_there_is_and_no_more():
     metrics = Metrics()
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
     assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == METRICS.keys() - {
-        "florin_adapter_info",  # told at the scrape, from the registry
-        "florin_verdict_info",
-        *BOOKS,  # and from the ledger
+        *AT_SCRAPE,  # from the registry and the engines
+        *BOOKS,  # from the ledger
     }
     assert all(help_text.endswith(".") for help_text in METRICS.values())
 
@@ -45,6 +57,27 @@ def test_a_flood_of_names_makes_no_flood_of_series():
     assert sample(metrics, "florin_requests_total", adapter=UNKNOWN, outcome="rejected") == 1000
 
 
+def test_histograms_of_ten_thousand_names_are_those_of_a_few_hundred():
+    metrics = Metrics()
+    for number in range(10_000):
+        metrics.first_token(f"e{number}", f"t/a{number}", 0.1)
+        metrics.duration(f"e{number}", f"t/a{number}", 0.1)
+    lines = metrics.render().decode().splitlines()
+    series = [line for line in lines if line.startswith(("florin_adapter_time", "florin_adapter_req"))]
+    assert len([s for s in series if "_created{" not in s]) == 2 * (HISTOGRAM_CAP + 1) * 9
+    left = 10_000 - HISTOGRAM_CAP
+    assert f'florin_adapter_request_duration_seconds_count{{adapter="{OTHER}"}} {left}.0' in lines
+
+
+def test_what_is_known_at_the_scrape_is_shown_up_to_a_cap():
+    known = {"florin_adapter_holders": [((f"t/a{n}",), n) for n in range(2000)]}
+    lines = Metrics().render(known).decode().splitlines()
+    assert 'florin_adapter_holders{adapter="t/a7"} 7.0' in lines
+    assert sum(line.startswith("florin_adapter_holders{") for line in lines) == LABEL_CAP
+    [build] = [line for line in lines if line.startswith("florin_build_info{")]
+    assert f'version="{version("florin")}"' in build
+
+
 def test_no_tokens_make_no_series():
     metrics = Metrics()
     metrics.tokens(tenant="t", adapter="", gpu_type="H100", prompt=3, cached=0, completion=0)
@@ -65,8 +98,12 @@ def test_every_method_shows_in_the_text():
     metrics.feed_connected(connected=True)
     metrics.failover("down")
     metrics.error("not_found")
-    metrics.first_token(0.1)
-    metrics.duration(0.1)
+    metrics.first_token("e", "acme/support", 0.1)
+    metrics.duration("e", "", 0.1)
+    metrics.requests_waiting(2)
+    metrics.client_abort("stream")
+    metrics.redis_call("touch", 0.001)
+    metrics.ledger_transaction("write", 0.01)
     text = metrics.render().decode()
     for line in (
         'florin_adapter_loads_total{engine="e",result="ok"} 1.0',
@@ -79,8 +116,14 @@ def test_every_method_shows_in_the_text():
         "florin_feed_connected 1.0",
         'florin_failovers_total{reason="down"} 1.0',
         'florin_errors_total{code="not_found"} 1.0',
-        "florin_time_to_first_token_seconds_count 1.0",
-        "florin_request_duration_seconds_count 1.0",
+        'florin_time_to_first_token_seconds_count{engine="e"} 1.0',
+        'florin_adapter_time_to_first_token_seconds_count{adapter="acme/support"} 1.0',
+        'florin_request_duration_seconds_count{engine="e"} 1.0',
+        'florin_adapter_request_duration_seconds_count{adapter="__base__"} 1.0',
+        "florin_requests_waiting 2.0",
+        'florin_client_aborts_total{stage="stream"} 1.0',
+        'florin_redis_call_seconds_count{operation="touch"} 1.0',
+        'florin_ledger_transaction_seconds_count{operation="write"} 1.0',
     ):
         assert line in text.splitlines()
     assert "duplicate" not in text.replace(METRICS["florin_usage_records_total"], "")
@@ -152,8 +195,8 @@ WORKER = textwrap.dedent("""
     from gateway.shared_values import SharedValues
     metrics = Metrics(crew=Crew(SharedValues(int(sys.argv[1])), int(sys.argv[2])))
     metrics.error("not_found")
-    metrics.duration(0.02)
-    metrics.duration(1000.0)
+    metrics.duration("e", "acme/support", 0.02)
+    metrics.duration("e", "acme/support", 1000.0)
     metrics.feed_connected(connected=True)
     metrics.engine_up("e", "H100", up=True)
     metrics.in_flight("e", 1)
@@ -247,7 +290,7 @@ def test_histograms_of_workers_are_summed_bucket_by_bucket(crew):
     _, start = crew
     alone = Metrics()
     for seconds in (0.02, 1000.0) * 2:
-        alone.duration(seconds)
+        alone.duration("e", "acme/support", seconds)
     one, two = start(), start()
 
     def histogram(lines):
