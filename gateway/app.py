@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import aiohttp
 from fastapi import FastAPI
 
+from adapters import keeper as keeping
 from adapters.artifacts import ArtifactStore
 from adapters.catalog import Catalog
 from adapters.engine_access import EngineAccess
@@ -24,12 +26,14 @@ from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
 from adapters.graves import Gravedigger
+from adapters.keeper import Keeper
 from adapters.loader import Loader
 from adapters.reconciler import Reconciler
 from adapters.redis_store import RedisStore
 from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.retrial import Retrial
+from adapters.shrinkage import Shrinkage
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
@@ -40,7 +44,7 @@ from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
-from gateway.conditions import Conditions
+from gateway.conditions import Condition, Conditions
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
@@ -134,7 +138,8 @@ async def build(
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
-        follower = Follower(store, [directory, catalog, residency, deaths])
+        kept = await asyncio.to_thread(keeping.read, settings.state_dir)
+        follower = Follower(store, [directory, catalog, residency, deaths], kept.snapshot if kept else None)
         ledger = Ledger(settings.ledger)
         ledger.observe = metrics.ledger_transaction
         stack.callback(ledger.close)
@@ -149,6 +154,9 @@ async def build(
         stack.push_async_callback(meter.close)
         await follower.start()
         stack.push_async_callback(follower.close)
+        secret = await keeping.secrets_of(store, follower, kept)
+        keeper = Keeper(settings.state_dir, follower, secret)
+        stack.push_async_callback(keeper.close)
 
         changed = _changed(follower)
         pool = Pool(
@@ -163,7 +171,7 @@ async def build(
         control = EngineControl(
             control_session,
             timeout=settings.load_timeout,
-            agent_secret=(await store.secret("agent", secrets.token_hex(32))).encode(),
+            agent_secret=secret["agent"].encode(),
         )
         loader = Loader(
             store=store,
@@ -203,7 +211,7 @@ async def build(
         stack.push_async_callback(warmer.close)
         upstream = Upstream(session, connect_timeout=settings.connect_timeout)
         artifacts = ArtifactStore(settings.artifacts)
-        await asyncio.to_thread(artifacts.open, await store.secret("installation", secrets.token_hex(8)))
+        await asyncio.to_thread(artifacts.open, secret["installation"])
         lifecycle = Lifecycle(
             settings=settings,
             directory=directory,
@@ -218,7 +226,7 @@ async def build(
                 settings.max_body_values, settings.max_body_containers, depth=settings.max_body_containers
             ),  # of depth, orjson has limits of its own
             faults=EngineFaults(metrics.engine_fault),
-            cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
+            cache_secret=secret["cache_salt"].encode(),
         )
         engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
         stack.push_async_callback(engine_time.close)
@@ -233,9 +241,10 @@ async def build(
         reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
-        conditions.when(lambda: not follower.connected, "feed_lost")
+        conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
+        conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
-        keeper = bookkeeper.Bookkeeper(
+        books_keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
             owner=worker,
@@ -249,6 +258,7 @@ async def build(
             reconciler.run,
             engine_time.run,
             probe_log.run,
+            books_keeper.run,
             keeper.run,
             AuditShipper(store, ledger, worker).run,
             partial(
@@ -292,6 +302,7 @@ async def build(
             spool=spool,
             security=security,
             conditions=conditions,
+            keeper=keeper,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -359,6 +370,23 @@ def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
                 await follower.changed()
 
     return changed
+
+
+def _registry(
+    follower: Follower, keeper: Keeper, directory: Directory, catalog: Catalog, shrinkage: Shrinkage
+) -> Iterator[Condition]:
+    if follower.lost:
+        yield Condition("registry_regressed", message=follower.lost)
+    counts = {
+        "tenants": len(directory.tenants),
+        "keys": sum(key.revoked is None for key in directory.keys.values()),
+        "adapters": len(catalog.adapters),
+    }
+    shrunk = shrinkage.of(counts, time.monotonic())
+    if shrunk:
+        yield Condition("registry_shrinking", message=shrunk)
+    if keeper.trouble:
+        yield Condition("registry_unkept", message=keeper.trouble)
 
 
 async def _show_conditions(conditions: Conditions, follower: Follower, metrics: Metrics) -> None:

@@ -23,7 +23,7 @@ from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
 from gateway.call import Call, Endpoint, parse, policy
 from gateway.config import Settings
-from gateway.errors import FlorinError, translate
+from gateway.errors import FlorinError, for_tenant
 from gateway.exchange import ClientGoneError, Exchange
 from gateway.fields.rule import Policy
 from gateway.fields.unknown import UnknownFields
@@ -86,7 +86,8 @@ class Lifecycle:
         except FlorinError as error:
             await self._fail(exchange, error)
         except AdaptersError as error:
-            await self._fail(exchange, translate(error))
+            log.info("request %s: %s", exchange.request_id, error)
+            await self._fail(exchange, for_tenant(error))
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             await self._fail(
