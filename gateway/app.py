@@ -55,7 +55,9 @@ from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
 from gateway.routing.deaths import DeathWatch
+from gateway.routing.ejection import Rules
 from gateway.routing.faults import EngineFaults
+from gateway.routing.hangs import HangWatch
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from gateway.routing.retry_budget import RetryBudget
@@ -123,7 +125,8 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
-        follower = Follower(store, [directory, catalog, residency, deaths])
+        hang_reports = DeathWatch(store, worker, lambda *_: None, hangs=True)
+        follower = Follower(store, [directory, catalog, residency, deaths, hang_reports])
         ledger = Ledger(settings.ledger)
         stack.callback(ledger.close)
         books = Books(settings.ledger)
@@ -144,7 +147,6 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             residency,
             store,
             worker=worker,
-            idle_timeout=settings.engine_idle_timeout,
             slow_start=settings.slow_start,
         )
         pool.on_death = deaths.died
@@ -178,12 +180,23 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
                 spent=probe_log.probed,
             )
         stack.push_async_callback(loader.close)
+        hangs = HangWatch(
+            pool,
+            control,
+            metrics,
+            hang_reports,
+            rules=Rules(settings.hang_timeout, settings.ejection_time),
+            first_byte_timeout=settings.first_byte_timeout,
+            idle_timeout=settings.engine_idle_timeout,
+            spent=partial(probe_log.probed, prompts=1),
+        )
         router = Router(
             catalog,
             pool,
             loader,
             changed,
             deaths=deaths,
+            hangs=hangs,
             budget=RetryBudget(settings.retry_budget),
             timeout=settings.placement_timeout,
         )
@@ -223,6 +236,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         conditions = Conditions()
         conditions.when(lambda: not follower.connected, "feed_lost")
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
+        conditions.add(hangs.conditions)
         keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
@@ -233,6 +247,8 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         for work in (
             pool.run,
             deaths.run,
+            hang_reports.run,
+            hangs.run,
             prober.run,
             reconciler.run,
             engine_time.run,
@@ -268,6 +284,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             ),
             artifacts=artifacts,
             pool=pool,
+            hangs=hangs,
             router=router,
             warmer=warmer,
             meter=meter,

@@ -47,7 +47,7 @@ class _Present(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._all.collect():
-            if metric.name == "florin_engine_up":
+            if metric.name in {"florin_engine_up", "florin_engine_hung"}:
                 metric.samples = [s for s in metric.samples if s.labels["engine"] in self._engines]
             yield metric
 
