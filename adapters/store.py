@@ -33,7 +33,8 @@ DOCUMENT_KINDS = (
     "tombstone", "grave", "fingerprint", "verdict", "death", "hang",
 )  # fmt: skip
 """`pin`: id is a version's `engine_name`; its presence protects the version from eviction. `tombstone` to
-`verdict`: see the classes of those names in `adapters.model`. `death`, `hang`: see `gateway.routing.deaths`."""
+`verdict`: see the classes of those names in `adapters.model`. `death`, `hang`: see `gateway.routing.deaths`.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,8 +207,8 @@ class Settings(BaseSettings):
     connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
     first_byte_timeout: PositiveFloat = Field(
         120.0,
-        description="Seconds that a stream may wait for its first token on an engine that works; then another "
-        "engine is tried.",
+        description="Seconds that a stream may wait for its first token on an engine that works; then "
+        "another engine is tried.",
     )
     engine_idle_timeout: PositiveFloat = Field(
         60.0,
@@ -217,9 +217,9 @@ class Settings(BaseSettings):
     )
     hang_timeout: PositiveFloat = Field(
         20.0,
-        description="Seconds after which an engine hangs for which something waits and which shows no sign of "
-        "work: no byte, no counter of its metrics that moves, no answer to a probe of one token, sent after half "
-        "of them. Its requests go elsewhere.",
+        description="Seconds after which an engine hangs for which something waits and which shows no sign "
+        "of work: no byte, no counter of its metrics that moves, no answer to a probe of one token, sent "
+        "after half of them. Its requests go elsewhere.",
     )
     ejection_time: PositiveFloat = Field(
         10.0,

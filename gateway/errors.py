@@ -166,7 +166,8 @@ CODES: dict[str, Code] = {
     "engine_hung": Code(
         503,
         _SERVER,
-        "Every engine that could serve this hangs: it says that it is healthy, but does no work.",
+        "Every engine that could serve this hangs (it says that it is healthy, but does no work), or three "
+        "hung while they had this request.",
         "Retry after `retry-after`; `florin engine list` shows which, restart them.",
     ),
     "load_failed": Code(

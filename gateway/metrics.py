@@ -56,8 +56,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_verification_seconds": "Time that the probes of one verification took.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
     "florin_engine_up": "1 while the engine answers probes, else 0.",
-    "florin_engine_hung": "1 while a worker finds that the engine hangs, though it answers probes: nothing is "
-    "sent there (highest of workers).",
+    "florin_engine_hung": "1 while a worker finds that the engine hangs, though it answers probes: nothing "
+    "is sent there (highest of workers).",
     "florin_engine_ejections_total": "How often engines were ejected because they hung.",
     "florin_engine_samples_refused_total": "Looks at an engine's metrics that were refused, because they say "
     "what cannot be.",

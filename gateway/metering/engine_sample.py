@@ -20,8 +20,8 @@ _MOVING = re.compile(
     rb"\n(vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|num_requests_running|"
     rb"num_requests_waiting|kv_cache_usage_perc|num_preemptions_total|lora_requests_info)[{ ][^\n]*)"
 )
-"""What changes with an engine's steps, whoever they are for. The last is the time of the latest step, and so moves in
-a long prefill too. None changes while vLLM's core is stopped."""
+"""What changes with an engine's steps, whoever they are for. The last is the time of the latest step, and so
+moves in a long prefill too. None changes while vLLM's core is stopped."""
 
 MOST_BYTES = 4 * 1024 * 1024
 """Of an engine's metrics. vLLM's have some 100 KB for each data-parallel rank."""

@@ -9,9 +9,9 @@ which of them were answered, as documents of kind `death`:
 So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
 Redis away, each worker goes by what it knows itself.
 
-Hangs are reported likewise, as documents of kind `hang` by a watch of their own: one hang says little of the
-requests that were there, so it counts against no tenant's use of an adapter, and a request is refused only at the
-third. But the others want to know of it at once, whether requests were there or not.
+Hangs are reported likewise, as documents of kind `hang`, by a watch of their own: one hang says little of
+the requests that were there, so it counts against no tenant's use of an adapter, and a request is refused
+only at the third. But the others want to know of it at once, whether requests were there or not.
 """
 
 from __future__ import annotations

@@ -1,20 +1,23 @@
-"""Which engines hang, and how long each is left alone. Pure: what was seen at one look in, a new standing out.
+"""Which engines hang, and for how long each is left alone. Pure: what was seen in, a new standing out.
 
-An engine can be dead inside and answer every health check: vLLM's HTTP server says 200 while its core is stuck. Its
-work tells: bytes of an answer, a load that succeeds, counters in its metrics that move (whoever the work is for), an
-answer to a probe of one token. An engine for which something waits, and which has shown no such sign for
+An engine can be dead inside and answer every health check: vLLM's HTTP server says 200 while its core is
+stuck. Its work tells: bytes of an answer, a load that succeeds, counters in its metrics that move (whoever
+the work is for), an answer to a probe of one token. An engine for which something waits, and which has
+shown no such sign for
 
 - half of `timeout`, is **suspected**: it is sent the probe;
-- `timeout`, the probe unanswered, **hangs**: whatever waits for it and can be done elsewhere goes elsewhere.
+- `timeout`, the probe unanswered, **hangs**: whatever waits for it and can be done elsewhere goes
+  elsewhere.
 
-So one that is only busy is left in peace: with a queue, however deep, counters move. Silence is counted by looks, not by
-the clock: a worker that was stopped itself has not been listening.
+So one that is only busy is left in peace: with a queue, however deep, counters move. Silence is counted by
+looks, not by the clock: a worker that was stopped itself has not been listening.
 
-An engine that hangs is **ejected**, as outlier detection in Envoy does it: nothing is sent to it for `pause`, times the
-number of its ejections, LONGEST_PAUSE at most, even if it recovers; then a probe decides whether it is back, and each
-one that fails makes the next pause longer. FORGIVEN seconds in service wipe the slate clean. But at most half of the
-engines of a fleet may be kept away like that, and never the last one: when more hang, the others are **held**: nothing
-is sent to them while they hang, but they are back at the first sign of life.
+An engine that hangs is **ejected**, as outlier detection in Envoy does it: nothing is sent to it for
+`pause`, times the number of its ejections, LONGEST_PAUSE at most, even if it recovers; then a probe decides
+whether it is back, and each one that fails makes the next pause longer. FORGIVEN seconds in service wipe
+the slate clean. But at most half of the engines of a fleet may be kept away like that, and never the last
+one: when more hang, the others are **held**: nothing is sent to them while they hang, but they are back at
+the first sign of life.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ MOST_EJECTED = 0.5
 LONGEST_PAUSE = 300.0
 FORGIVEN = 600.0
 MOST_VAIN = 4
-HELD_PROBES = 4
-"""So many probes in `timeout` seconds ask an engine that is held whether it is back."""
+"""After so many silences that only a probe has ended, probes become no rarer."""
+HELD_SHARE = 0.25
+"""Of `timeout`: how long after a failed probe an engine that is held is sent the next."""
 
 
 class Probe(StrEnum):
@@ -106,8 +110,8 @@ class Act(StrEnum):
 
 
 def look(standing: Standing, seen: Seen, rules: Rules, *, ejected: bool) -> tuple[Standing, Act]:
-    """The standing after a look, and what is to be done. `ejected`: if it hangs, whether it may be kept away; see
-    `who_is_ejected`."""
+    """The standing after a look, and what is to be done. `ejected`: if it hangs, whether it may be kept away;
+    see `who_is_ejected`."""
     if standing.hangs:
         return _hanging(standing, seen, rules, ejected=ejected)
     if standing.back is not None and seen.now - standing.back >= FORGIVEN:
@@ -147,7 +151,7 @@ def who_is_ejected(hanging: Mapping[str, float], engines: int) -> set[str]:
 def next_probe(standing: Standing, rules: Rules, *, ejected: bool) -> float:
     """When an engine that hangs is asked again whether it works."""
     if not ejected:
-        return standing.asked_at if standing.stirred else standing.asked_at + rules.timeout / HELD_PROBES
+        return standing.asked_at if standing.stirred else standing.asked_at + rules.timeout * HELD_SHARE
     if standing.stirred:
         return standing.until
     return max(standing.until, standing.asked_at + pause(standing.ejections, rules))

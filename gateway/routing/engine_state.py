@@ -40,8 +40,8 @@ class Lease:
     resumable: bool = False
     """Its answer, though it has begun, can be continued on another engine."""
     abandoned: Literal["", "down", "hung", "first_byte", "idle"] = ""
-    """Why the request's task has been cancelled, so that it goes elsewhere: the engine was found dead, or hangs;
-    the answer did not begin in time, or stopped coming."""
+    """Why the request's task has been cancelled, so that it goes elsewhere or ends: the engine was found
+    dead, or hangs; the answer did not begin in time, or stopped coming."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
     identity: RequestIdentity | None = None
@@ -169,7 +169,7 @@ class EngineState:
     seen_up: float = -math.inf
     missed_from: float = 0.0
     """When the first of `strikes` was."""
-    standing: Standing = Standing()
+    standing: Standing = field(default_factory=Standing)
     """Whether it hangs, though it says that it is well."""
     ejected: bool = False
     """It hangs, and is kept away for a pause; otherwise it would be back at the first sign of life."""

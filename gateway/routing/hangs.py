@@ -1,7 +1,7 @@
 """Watches over silence: of engines, which may hang though they say that they are well, and of single answers.
 
-`ejection` decides; here is what is seen, and what follows. Every worker decides for itself; it tells the others, who
-send the engine a probe of their own instead of waiting until their requests hang too.
+`ejection` decides; here is what is seen, and what follows. Every worker decides for itself; it tells the
+others, who send the engine a probe of their own instead of waiting until their requests hang too.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class HangWatch:
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
-            self._deadlines(state, now)
+            if now - before <= 2 * self._every:  # else what has come meanwhile has not been read yet
+                self._deadlines(state, now)
         for state in self._probes.keys() - set(states):  # removed
             self._probes.pop(state).cancel()
 
@@ -148,12 +149,10 @@ class HangWatch:
         name, standing = state.engine.name, state.standing
         moving = [lease for lease in state.leases if lease.movable]
         log.error(
-            "Engine %s hangs: no sign of work for %.0f s, and no answer to a probe. %s, %d requests go elsewhere",
+            "Engine %s hangs: no sign of work for %.0f s, no answer to a probe. %s; %d requests go elsewhere",
             name,
             silent,
-            f"Ejected for {standing.until - self._clock():.3g} s"
-            if state.ejected
-            else "Held until it works, as no more engines may be ejected",
+            f"Ejected for {standing.until - self._clock():.3g} s" if state.ejected else "Held until it works",
             len(moving),
         )
         state.hangs += 1

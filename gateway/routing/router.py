@@ -188,7 +188,11 @@ class Router:
         suspects, identity = self._deaths.suspects, journey.identity
         left = self._hangs.reports.refused(identity)
         if left:
-            raise suspected(left, "stopped working")
+            raise FlorinError(
+                "engine_hung",
+                f"Engines hung more than once while they had this request. It is held back for {left:.0f} s.",
+                retry_after=math.ceil(left),
+            )
         if journey.losses and journey.deaths >= REQUEST_DEATHS:
             raise suspected(suspects.refused(identity.fingerprint))
         if not suspects.any or not suspects.known(identity.group):
@@ -304,11 +308,11 @@ class Router:
         )
 
 
-def suspected(left: float, what: str = "died") -> FlorinError:
+def suspected(left: float) -> FlorinError:
     """Of a request that is not sent to an engine again."""
     seconds = math.ceil(left) or 1
     return FlorinError(
         "request_suspected",
-        f"Engines {what} more than once while they had this request. It is not sent again for {seconds} s.",
+        f"Engines died more than once while they had this request. It is not sent again for {seconds} s.",
         retry_after=seconds,
     )

@@ -99,8 +99,8 @@ def died(error: Exception) -> GoElsewhere:
 
 
 def gone(lease: Lease) -> GoElsewhere:
-    """Of an attempt that was abandoned before its answer began. Only what an engine that works has left undone
-    counts as a failed attempt."""
+    """Of an attempt that was abandoned before its answer began. Only what an engine that works has left
+    undone counts as a failed attempt."""
     name = lease.state.engine.name
     words = {"down": "was found dead", "hung": "hangs", "first_byte": "did not begin its answer in time"}
     return GoElsewhere(

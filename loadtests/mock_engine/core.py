@@ -1,9 +1,10 @@
-"""The mock's engine core, apart from its HTTP server, so that it can be stopped as SIGSTOP stops vLLM's EngineCore.
+"""The mock's engine core, apart from its HTTP server, so that it can be stopped as SIGSTOP stops vLLM's
+EngineCore.
 
-What vLLM 0.32 does then, as it was seen: /health, /v1/models, /version and /metrics answer 200 within milliseconds;
-every `vllm:` counter and gauge stands still, and requests that come now are in none of them; generations, loads and
-unloads get no answer; requests that cannot be right are refused as always. When it goes on, what still waits is done,
-and what was given up meanwhile costs nothing.
+What vLLM 0.32 does then, as it was seen: /health, /v1/models, /version and /metrics answer 200 within
+milliseconds; every `vllm:` counter and gauge stands still, and requests that come now are in none of them;
+generations, loads and unloads get no answer; requests that cannot be right are refused as always. When it
+goes on, what still waits is done, and what was given up meanwhile costs nothing.
 """
 
 from __future__ import annotations

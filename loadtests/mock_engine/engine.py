@@ -132,7 +132,7 @@ class MockEngine:
         await self.start()
 
     def stop_core(self) -> None:
-        """As SIGSTOP of vLLM's EngineCore: it hangs, and its HTTP server does not know. `core.go_on` ends it."""
+        """As SIGSTOP of vLLM's EngineCore: it hangs, and its HTTP server does not know. See `core.go_on`."""
         self.core.stop(self.state.metrics(self.faults.waiting))
 
     def _cut(self) -> None:

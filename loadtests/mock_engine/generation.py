@@ -194,7 +194,7 @@ class Generation:
             write(b"%x\r\n%b\r\n%b" % (len(part), part, end))
 
     def _held(self, step: Callable[[], None]) -> bool:
-        """The engine's core is stopped: the step comes when it goes on, unless the client has left by then."""
+        """Whether the engine's core is stopped: then the step comes when it goes on, if the client stays."""
         core = self._connection.engine.core
         if core.stopped:
             core.do(lambda: None if self._call.ended else step())

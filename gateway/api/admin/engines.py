@@ -82,7 +82,7 @@ def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
 
 
 def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", "ejected"]:
-    """Both last: it says that it is well, but does no work. ejected: and is kept away for a while at least."""
+    """hung, ejected: it answers health checks and does no work; ejected: for a while at least."""
     seen = state.pool.state(name)
     if seen is not None and seen.healthy is not False and seen.standing.hangs:
         return "ejected" if seen.ejected else "hung"

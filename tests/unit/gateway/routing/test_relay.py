@@ -66,7 +66,7 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, heard=None, clock=lambda: 0.0, doubt=say,
+            begun=begun, hear=lambda: None, waits_from=None, clock=lambda: 0.0, doubt=say,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
         lease.begin = lambda: setattr(lease, "begun", True)
