@@ -95,11 +95,6 @@ class Standing:
     def hangs(self) -> bool:
         return self.since is not None
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether it should be looked at closely."""
-        return self.silent > 0 or self.hangs
-
 
 class Act(StrEnum):
     NOTHING = ""

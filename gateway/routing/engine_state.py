@@ -173,8 +173,8 @@ class EngineState:
     """Whether it hangs, though it says that it is well."""
     ejected: bool = False
     """It hangs, and is kept away for a pause; otherwise it would be back at the first sign of life."""
-    hangs: int = 0
-    """How often it was found to hang."""
+    doubtful: bool = False
+    """It has been silent for a while, or hangs: each probe looks at its counters too."""
     sign: float = -math.inf
     """When it last showed that it works; for requests that run, see `Lease.heard`."""
     mark: int | None = None

@@ -102,6 +102,7 @@ class HangWatch:
             seen = Seen(now, passed, state.awaited, state.last_sign() > before, probe)
             old = state.standing
             state.standing, act = ejection.look(old, seen, self.rules, ejected=state.ejected)
+            state.doubtful = state.standing.hangs or state.standing.silent >= self.rules.timeout / 4
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
@@ -155,7 +156,6 @@ class HangWatch:
             f"Ejected for {standing.until - self._clock():.3g} s" if state.ejected else "Held until it works",
             len(moving),
         )
-        state.hangs += 1
         state.ends += 1
         self._observer.engine_hung(name, hung=True)
         if state.ejected:

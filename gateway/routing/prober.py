@@ -81,7 +81,7 @@ class Prober:
         for count in itertools.count():
             state.wake.clear()
             try:
-                await self.probe(state, measure=count % METRICS_EVERY == 0 or state.standing.doubtful)
+                await self.probe(state, measure=count % METRICS_EVERY == 0 or state.doubtful)
             except Exception:  # an engine that nobody probes would stay suspect for ever
                 log.exception("probing %s stumbled", state.engine.name)
             with contextlib.suppress(TimeoutError):

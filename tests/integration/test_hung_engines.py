@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.metering.schema import engine_probes
+from gateway.routing.ejection import Rules
 from loadtests.mock_engine import MockEngine
 from tests import alerting
 from tests.harness import Gateway, running_gateway
@@ -201,3 +204,52 @@ async def test_every_worker_tells_the_truth(town: Town, tmp_path: Path, valkey_u
                 await asyncio.sleep(0.05)
         engine.core.go_on()
         await until(lambda: second.state.pool.state(name).usable, timeout=SOON)
+
+
+async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(town: Town):
+    """And though it has waited for longer than a placement may take."""
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"stop_at": "first_event", "stop_how": "hang", "times": 1})
+    hangs, router = town.gateway.state.hangs, town.gateway.state.router
+    hangs.rules, hangs._first_byte_timeout, router._timeout = replace(hangs.rules, timeout=60), 1.0, 0.5
+    async with asyncio.timeout(SOON):
+        assert voice(town, "acme/support") in await stream(town, "acme")
+    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "failover", "ok"]
+
+
+async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(town: Town):
+    await ask(town, "acme")
+    name, engine = holder_of(town)
+    pool = town.gateway.state.pool
+    town.gateway.state.hangs.rules = Rules(HANG_SECONDS, 300.0)
+    engine.stop_core()
+    async with asyncio.timeout(SOON):
+        await ask(town, "acme")
+    assert pool.state(name).ejected
+    engine.die()
+    await until(lambda: pool.state(name).healthy is False, timeout=SOON)
+    await engine.revive()
+    await until(lambda: pool.state(name).usable, timeout=SOON)
+
+
+async def test_a_worker_that_was_stopped_itself_accuses_nobody(town: Town):
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"first_byte_delay": 0.5})
+    asked = asyncio.ensure_future(stream(town, "acme"))
+    await until(lambda: len(engine.state.calls) == 2)
+    time.sleep(3 * HANG_SECONDS)  # noqa: ASYNC251 - the whole process, engines too
+    assert voice(town, "acme/support") in await asked
+    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "ok"]
+
+
+async def test_the_gateway_stops_though_engines_hang(town: Town):
+    await ask(town, "acme")
+    for engine in town.engines:
+        engine.stop_core()
+    asks = [asyncio.ensure_future(ask(town, "acme")) for _ in range(3)]
+    await until(lambda: sum(state.in_flight for state in town.gateway.state.pool.states()) == 3)
+    results = await asyncio.gather(*asks, return_exceptions=True)
+    assert {type(r) for r in results} == {openai.InternalServerError}
+    assert {r.code for r in results} == {"engine_hung"}
