@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from adapters.model import Engine
@@ -36,7 +37,11 @@ class Lease:
     begun: bool = False
     """The answer has begun to reach the client: the request can no longer go elsewhere."""
     abandoned: bool = False
-    """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
+    """The engine was found dead; the request goes elsewhere, or ends its stream."""
+    woken: bool = False
+    """Its task has been cancelled for that, and has not noticed yet."""
+    writing: bool = False
+    """Its task waits for the client."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
     identity: RequestIdentity | None = None
@@ -69,10 +74,32 @@ class Lease:
             settle()
 
     def abandon(self) -> None:
-        """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
+        """Wake the request's task, which finds `abandoned` and goes elsewhere, goes on elsewhere, or ends its
+        stream. This is how whoever finds that an engine is dead, or hangs, ends a request there."""
         if not self.abandoned and self.task is not None:
             self.abandoned = True
-            self.task.cancel()
+            if not self.writing:
+                self.woken = True
+                self.task.cancel()
+
+    def reclaim(self) -> bool:
+        """Of a CancelledError: was it `abandon`, and nobody else? Counts it as noticed."""
+        if not self.woken:
+            return False
+        self.woken = False
+        task = asyncio.current_task()
+        assert task is not None
+        return task.uncancel() == 0
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """While the client is written to, `abandon` only leaves a mark: a write that is cancelled may have
+        been delivered, or not."""
+        self.writing = True
+        try:
+            yield
+        finally:
+            self.writing = False
 
     def doubt(self, reason: str) -> None:
         """The engine refused or broke a connection: nobody uses it until a probe has passed."""

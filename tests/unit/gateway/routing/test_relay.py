@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 import orjson
@@ -56,7 +57,13 @@ class Played:
             self.counts = counts
 
         exchange = SimpleNamespace(
-            begin_stream=begin_stream, write=write, end_stream=end_stream, respond=respond
+            started=begun,
+            let_go=lambda: None,
+            request_id="r",
+            begin_stream=begin_stream,
+            write=write,
+            end_stream=end_stream,
+            respond=respond,
         )
         record = SimpleNamespace(
             observe=observe,
@@ -66,14 +73,16 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, heard=None, clock=lambda: 0.0, doubt=say,
+            begun=begun, heard=None, clock=lambda: 0.0, doubt=say, abandoned=False,
+            undisturbed=contextlib.nullcontext,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
         faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))
+        metrics = SimpleNamespace(stream_resume=lambda result: None)
         self.relay = Relay(
-            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults
+            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults, metrics
         )
         self.response = SimpleNamespace(content=Content(pieces), read=read)
 
@@ -125,7 +134,7 @@ async def test_a_whole_answer_goes_out_when_its_record_is_in_the_log():
     choice = {"index": 0, "message": {"content": "Hey"}, "finish_reason": "stop"}
     answer = {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
     played = Played([], body=orjson.dumps(answer))
-    await played.relay.answer(played.response)
+    await played.relay.whole(played.response)
     assert [s if isinstance(s, str) else s[0] for s in played.story] == [Outcome.OK, "logged", "answer"]
     assert played.counts == (5, 3, None, 0)
 
