@@ -178,7 +178,9 @@ class Lifecycle:
         """What will be kept of the answer, so that another engine can go on with it."""
         if not call.stream or not self.settings.resume_streams:
             return None
-        return Answer(self._room, chat=call.endpoint is CHAT, obstacle=obstacle(call.body))
+        chat = call.endpoint is CHAT
+        opens = chat and not call.body.get("continue_final_message")
+        return Answer(self._room, obstacle(call.body), chat=chat, opens=opens)
 
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)

@@ -71,13 +71,14 @@ def tally(
     `attempts`, and after them `said` (see `continued`): in the order in which they were divided; these and
     `rejected`: tuples as in READ."""
     rows: dict[Key, Figures] = {}
-    owners = [a[OWNER] for a in (*attempts, *said)]
+    owners = [a[OWNER] for a in attempts]
+    of_said = [a[OWNER] for a in said]
     for piece in pieces:
         start, end = piece.start, piece.end
-        sums = _spent(piece, owners)
+        sums = _spent(piece, [*owners, *of_said] if said else owners)
         _count(sums, start, end, attempts, owners)
         if said:  # the request was counted with the attempt that began it
-            _count(sums, start, end, said, owners[len(attempts) :], each=0)
+            _count(sums, start, end, said, of_said, each=0)
         _put(rows, pool, start, sums, ("retry_waste", "usage"))
         if rejected:
             refused: dict[tuple[Any, ...], list[int]] = {}

@@ -137,9 +137,12 @@ class Answer:
     when all that was added has been), and is forgotten if nothing was (`begin`)."""
 
     room: Room
-    chat: bool
     obstacle: str
     """Why it cannot be resumed; empty: it can."""
+    chat: bool = False
+    """A template prints its text."""
+    opens: bool = False
+    """And as the beginning of a message."""
     payload: bytes = b""
     """What the first engine was sent."""
     head: dict[str, Any] = field(default_factory=dict)
@@ -217,7 +220,7 @@ class Answer:
         text = self.text
         if not (prompt and self.tokens and text and self.head):
             return "counts"
-        if self.chat and text != text.strip():
+        if (self.chat and text[-1].isspace()) or (self.opens and text[0].isspace()):
             return "white space"
         return "resumed too often" if self.resumes >= MOST_RESUMES else ""
 
