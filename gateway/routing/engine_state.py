@@ -48,6 +48,8 @@ class Lease:
     deaths: int = 0
     """The engine's, when this began."""
     ends: int = 0
+    resumable: bool = False
+    """Should the engine fail, another may go on with what has begun."""
     on_trial: Callable[[], None] | None = None
     """Called when it has begun to answer or ended, if it is kept apart from others until then."""
     heard: float | None = None

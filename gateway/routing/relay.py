@@ -148,6 +148,7 @@ class Relay:
         if answer is not None and answer.before and rewriter.usage.prompt != answer.read:
             raise self._read_otherwise(answer, rewriter.usage.prompt)
         lease.begin()
+        lease.resumable = answer is not None and not answer.obstacle
         self.record.first_token()
         if exchange.started:
             exchange.let_go()

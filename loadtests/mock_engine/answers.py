@@ -1,7 +1,8 @@
 """What the mock engine says: vLLM 0.32's answers, byte for byte in shape. Pure functions.
 
 The text names who speaks, so that a misrouted request shows: the first token is `I am <engine-side name>`,
-the rest are filler words. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
+the rest are filler words. A message that is to be continued, or a prompt that ends in the beginning of such a
+text, is continued. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
 `length`) or `ignore_eos` draws it out. The last natural token is the silent end-of-sequence token.
 """
 

@@ -103,7 +103,7 @@ def covered(speaker: str, said: str) -> int:
 def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The chat without the message that is to be continued, and that."""
     messages = body.get("messages")
-    if not (body.get("continue_final_message") and messages):
+    if not messages or not body.get("continue_final_message"):
         return body, ""
     if body.get("add_generation_prompt", True):
         raise BadRequestError(

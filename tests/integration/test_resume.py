@@ -277,6 +277,23 @@ async def test_a_stream_that_hangs_goes_on_elsewhere(
         assert [r.outcome for r in await second.records(heard.request)] == ["engine_error", "resumed"]
 
 
+async def test_an_engine_that_vanishes_is_given_up_when_its_probes_fail(
+    tmp_path: Path, valkey_url: str, prefix: str, pair: Pair
+):
+    """Its connections stay open, as when a machine loses its network."""
+    async with running_gateway(
+        tmp_path / "other", valkey_url, prefix, verify_loads=False, probe_timeout=0.3
+    ) as gateway:
+        gateway.keys = pair.gateway.keys
+        second = Pair(gateway, pair.a, pair.b, tmp_path, pair.numbers)
+        name, holder, other = await second.adapter()
+        whole = await ask(second, name)
+        cut(holder, ROLE + 4, "hang", health_delay=60.0)
+        async with asyncio.timeout(20):
+            assert (await ask(second, name)).said == whole.said
+        assert len(other.state.calls) == 1
+
+
 async def test_a_request_is_resumed_once_where_engines_die_of_it(pair: Pair):
     """The second death is the last: a third engine is not asked, and the client hears of it."""
     name, holder, other = await pair.adapter()
