@@ -121,7 +121,8 @@ class Exchange:
         if self.place is not None:
             self.place.hold(len(payload))
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """The engine answers: the payload is not needed any more."""
         self.payload = b""
         if self.place is not None:
             self.place.hold(0)
@@ -166,7 +167,7 @@ class Exchange:
         """A whole JSON response."""
         self.started = True
         self.context.status = status
-        self._let_go()
+        self.let_go()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         unread = self.leaves_unread()
         if unread:
@@ -208,7 +209,7 @@ class Exchange:
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
         self.context.status = 200
-        self._let_go()
+        self.let_go()
         await self._send(
             {
                 "type": "http.response.start",

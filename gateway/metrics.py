@@ -96,6 +96,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_tls_certificate_renewal_failing": "1 while the files of a certificate hold something that cannot "
     "be used, so that the old one stays.",
     "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
+    "florin_stream_resumes_total": "Streams whose engine failed in the middle, by result: `resumed` (another "
+    "engine went on), `completed` (only the end was missing), and with an error event: `not_resumable`, "
+    "`refused` (another engine read it otherwise), `failed` (no engine went on).",
     "florin_engine_faults_total": "Answers of engines in which something cannot be, by kind: `malformed` "
     "(given up, and taken elsewhere where possible), `usage` (delivered; the token counts are not exact).",
     "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
@@ -254,6 +257,7 @@ class Metrics:
             "florin_tls_certificate_renewal_failing", "livemax", "certificate"
         )
         self._failovers = self._counter("florin_failovers_total", "reason")
+        self._stream_resumes = self._counter("florin_stream_resumes_total", "result")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._unknown_fields = self._counter("florin_unknown_fields_total")
@@ -401,6 +405,9 @@ class Metrics:
 
     def failover(self, reason: str) -> None:
         self._failovers.labels(reason).inc()
+
+    def stream_resume(self, result: str) -> None:
+        self._stream_resumes.labels(result).inc()
 
     def engine_fault(self, engine: str, kind: str) -> None:
         self._engine_faults.labels(engine, kind).inc()

@@ -125,11 +125,12 @@ class Meter:
         prompts: int = 1,
         adapter_loads: int = 0,
         estimate: int = 0,
+        continues: bool = False,
     ) -> AttemptMeter:
         """An attempt is about to be sent to an engine, once `await attempt.logged()` has returned. `adapter`
         is the full name and `version` `v3`; both empty for the base model. `request_id` must be the gateway's
         own: (request_id, attempt) is the dedupe key. `n`: choices for each of `prompts`. `estimate`: prompt
-        tokens, should the engine never say.
+        tokens, should the engine never say. `continues`: it goes on with a stream that another engine began.
         """
         names: Names = (tenant, key_id, adapter, version, base_model, engine, gpu_type, gpu_count)
         made = AttemptMeter(
@@ -141,6 +142,7 @@ class Meter:
             prompts=prompts,
             adapter_loads=adapter_loads,
             estimate=estimate,
+            continues=continues,
         )
         self._open[made] = None
         self._news.append(made)

@@ -44,6 +44,8 @@ ASK_SECONDS = 0.2
 """Between two probes that failed attempts ask for."""
 HOPELESS_SECONDS = 30.0
 """A stream that hangs on a dead engine is ended after this."""
+SILENT_SECONDS = 2.0
+"""And one that another engine may go on with already after so much silence."""
 
 
 class Pool:
@@ -266,8 +268,9 @@ class Pool:
             self.mark_down(state, reason, died=others)
 
     def mark_down(self, state: EngineState, reason: str, *, died: bool = True) -> None:
-        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice; the
-        others are given up when it has been silent for long. `died`: nobody has ended or removed it."""
+        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice, and so
+        do streams that can go on elsewhere and have fallen silent; the others are given up when it has been
+        silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
             log.warning(
@@ -282,7 +285,8 @@ class Pool:
         state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         for lease in list(state.leases):
-            if hopeless or lease.movable:
+            silent = now - lease.heard > SILENT_SECONDS
+            if hopeless or not lease.begun or (lease.resumable and silent):
                 lease.abandon("down")
 
     def _died(self, state: EngineState, now: float) -> None:
