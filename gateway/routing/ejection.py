@@ -113,8 +113,10 @@ def look(standing: Standing, seen: Seen, rules: Rules, *, ejected: bool) -> tupl
         standing = replace(standing, ejections=0, back=None)
     if seen.probe is Probe.PASSED:
         return replace(standing, silent=0.0, asked=False, vain=standing.vain + 1), Act.NOTHING
-    if seen.moved or not (seen.waits or standing.asked):
+    if seen.moved:
         return replace(standing, silent=0.0, asked=False, vain=0), Act.NOTHING
+    if not (seen.waits or standing.asked):  # who waited may have lost patience: that was no sign
+        return standing, Act.NOTHING
     standing = replace(standing, silent=standing.silent + seen.passed)
     patience = _patience(standing, rules)
     if standing.silent >= patience + rules.timeout / 2 and standing.asked:

@@ -76,6 +76,8 @@ class HangWatch:
 
     async def run(self) -> None:
         """Look for ever; cancel to stop."""
+        for engine in self.reports.fresh():  # told before this worker began
+            self.accuse(engine)
         try:
             while True:
                 self.look()
@@ -106,6 +108,7 @@ class HangWatch:
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
+            self._observer.engine_hung(state.engine.name, hung=state.standing.hangs)
             if now - before <= 2 * self._every:  # else what has come meanwhile has not been read yet
                 self._deadlines(state, now)
         for state in self._probes.keys() - set(states):  # removed
@@ -128,7 +131,6 @@ class HangWatch:
                 lasted = self._clock() - (old.since or 0.0)
                 log.warning("Engine %s: works again after hanging for %.0f s", name, lasted)
                 state.slow_from = self._clock()
-                self._observer.engine_hung(name, hung=False)
                 self._limit(self._pool.states())
 
     def _limit(self, states: list[EngineState]) -> None:
@@ -157,7 +159,6 @@ class HangWatch:
             len(moving),
         )
         state.ends += 1
-        self._observer.engine_hung(name, hung=True)
         if state.ejected:
             self._observer.engine_ejection(name)
         self.reports.died(
@@ -170,10 +171,10 @@ class HangWatch:
 
     def _still(self, state: EngineState) -> None:
         log.warning("Engine %s: still hangs; next probe in %.0f s", state.engine.name, self.next_probe(state))
+        self.reports.died(state.engine.name, [])  # for workers that have come since
 
     def _forgive(self, state: EngineState) -> None:
-        if state.standing.hangs:
-            self._observer.engine_hung(state.engine.name, hung=False)
+        self._observer.engine_hung(state.engine.name, hung=False)
         state.standing = Standing(ejections=state.standing.ejections, back=self._clock())
 
     def _deadlines(self, state: EngineState, now: float) -> None:

@@ -101,6 +101,7 @@ class Relay:
             if not rewriter.done:
                 raise self._broken_off(error) from error
         finally:
+            lease.waits_from = None
             self._check(rewriter.usage)
         if not rewriter.done:
             raise self._broken_off(ConnectionError("the stream ended early"))

@@ -146,6 +146,14 @@ def test_where_one_request_alone_is_stuck_probes_become_rarer():
     assert not engine.standing.hangs
 
 
+def test_who_loses_patience_and_comes_again_is_remembered():
+    """Clients that give up before a silence is long enough, each for itself."""
+    engine, seconds = Course(), 0
+    while engine.step(waits=seconds % 4 == 0) is not Act.PROBE:
+        seconds += 1
+    assert seconds == pytest.approx(4 * RULES.timeout / 2, abs=8)
+
+
 def test_an_accusation_is_settled_by_a_probe():
     for passes, act in ((True, Act.NOTHING), (False, Act.EJECT)):
         engine = Course()
