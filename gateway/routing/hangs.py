@@ -22,7 +22,7 @@ from gateway.conditions import Condition
 from gateway.routing import ejection
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.ejection import Act, Probe, Rules, Seen, Standing
-from gateway.routing.engine_state import EngineState, Lease
+from gateway.routing.engine_state import EngineState
 from gateway.routing.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -182,16 +182,13 @@ class HangWatch:
         for lease in list(state.leases):
             if lease.waits_from is None or not lease.streams:
                 continue
-            if lease.begun:
-                silent = now - lease.waits_from
-                if silent > self._idle_timeout:
-                    self._give_up(state, lease, "idle", f"stream idle for {silent:.0f} s")
-            elif now - lease.sent > self._first_byte_timeout:
-                self._give_up(state, lease, "first_byte", f"no token within {now - lease.sent:.0f} s")
-
-    def _give_up(self, state: EngineState, lease: Lease, why: str, words: str) -> None:
-        log.warning("Engine %s: %s; aborting the attempt", state.engine.name, words)
-        lease.abandon("idle" if why == "idle" else "first_byte")
+            idle, age = now - lease.waits_from, now - lease.sent
+            if lease.begun and idle > self._idle_timeout:
+                log.warning("Engine %s: stream idle for %.0f s; aborting", state.engine.name, idle)
+                lease.abandon("idle")
+            elif not lease.begun and age > self._first_byte_timeout:
+                log.warning("Engine %s: no token for %.0f s; aborting the attempt", state.engine.name, age)
+                lease.abandon("first_byte")
 
     # -- probes
 
