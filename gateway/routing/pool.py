@@ -113,13 +113,16 @@ class Pool:
     # -- for the decision
 
     def holders(self, version: Version, failed: set[str]) -> list[Candidate]:
-        """The engines that hold the version and can serve it: the common case, made short."""
-        found = []
+        """The engines that hold the version and can serve it: the common case, made short. One that is
+        suspected to hang is the last resort."""
+        found: list[Candidate] = []
+        doubtful: list[Candidate] = []
         for name in self._residency.holders(version.engine_name):
             state = self.state(name)
             if state and state.usable and name not in failed:
-                found.append(self._candidate(state, version, failed, holds=True))
-        return found
+                candidate = self._candidate(state, version, failed, holds=True)
+                (doubtful if state.standing.asked else found).append(candidate)
+        return found or doubtful
 
     def fleet(self, base_model: str, version: Version | None, failed: set[str]) -> list[Candidate]:
         """Every engine of the fleet, usable or not, so that a refusal can be explained."""

@@ -137,6 +137,8 @@ class Relay:
             if not lease.reclaim():
                 raise
             raise _FailedError(gone(lease), held) from None
+        finally:
+            lease.waits_from = None
         if not rewriter.done:
             raise _FailedError(died(ConnectionError("the stream ended early")), held)
         return held
