@@ -194,7 +194,8 @@ CODES: dict[str, Code] = {
     "stream_interrupted": Code(
         502,
         _SERVER,
-        "The engine died after the answer had begun (sent as an event of the stream).",
+        "The engine failed after the answer had begun, and none could go on with it (sent as an event of the "
+        "stream).",
         "Ask again.",
     ),
     "store_unavailable": Code(

@@ -42,9 +42,9 @@ _HEAD = ("id", "object", "created")
 _HARMLESS = frozenset(
     {
         "messages", "prompt", "model", "stream", "max_tokens", "max_completion_tokens", "min_tokens",
-        "temperature", "seed", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias", "allowed_token_ids",
-        "stop_token_ids", "ignore_eos", "chat_template_kwargs", "documents", "reasoning_effort",
-        "add_special_tokens", "parallel_tool_calls", "spaces_between_special_tokens",
+        "temperature", "seed", "top_p", "top_k", "min_p", "repetition_penalty", "logit_bias",
+        "allowed_token_ids", "stop_token_ids", "ignore_eos", "chat_template_kwargs", "documents",
+        "reasoning_effort", "add_special_tokens", "parallel_tool_calls", "spaces_between_special_tokens",
         "include_stop_str_in_output",
     }
 )  # fmt: skip  # one name a line says no more

@@ -102,7 +102,7 @@ def covered(speaker: str, said: str) -> int:
 
 def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """The chat without the message that is to be continued, and that."""
-    messages = body.get("messages")
+    messages: list[Any] = body.get("messages") or []
     if not messages or not body.get("continue_final_message"):
         return body, ""
     if body.get("add_generation_prompt", True):
@@ -116,8 +116,9 @@ def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 def _completion_begun(body: dict[str, Any], model: str) -> tuple[dict[str, Any], str]:
     """The prompt up to where it begins to sound like an answer, and the rest."""
     prompt = body.get("prompt")
-    at = prompt.find(f"I am {model}") if isinstance(prompt, str) else -1
-    return ({**body, "prompt": prompt[:at] or " "}, prompt[at:]) if at >= 0 else (body, "")
+    if not isinstance(prompt, str) or (at := prompt.find(f"I am {model}")) < 0:
+        return body, ""
+    return {**body, "prompt": prompt[:at] or " "}, prompt[at:]
 
 
 def _length(body: dict[str, Any], natural: int, default: int | None) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import openai
 import pytest
@@ -39,7 +39,7 @@ class Cutter:
     url: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    async def __aenter__(self) -> Cutter:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -144,7 +144,10 @@ class Heard:
     error: str | None = None
 
 
-async def ask(land: Land, tenant: str, *, chat: bool = True, **options: Any) -> Heard:
+async def ask(
+    land: Land, tenant: str, *, chat: bool = True, counted: Counter[str] | None = None, **options: Any
+) -> Heard:
+    """`counted`: events by tenant."""
     heard = Heard()
     options = {"temperature": 0, "max_tokens": 200, "stream_options": {"include_usage": True}} | options
     what: dict[str, Any] = {"messages": [{"role": "user", "content": LONG}]}
@@ -155,6 +158,8 @@ async def ask(land: Land, tenant: str, *, chat: bool = True, **options: Any) -> 
         try:
             async for event in await of.create(model="support", stream=True, **{**what, **options}):
                 heard.events += 1
+                if counted is not None:
+                    counted[tenant] += 1
                 if event.usage:
                     heard.counts = (event.usage.prompt_tokens, event.usage.completion_tokens)
                 for choice in event.choices:
@@ -163,6 +168,28 @@ async def ask(land: Land, tenant: str, *, chat: bool = True, **options: Any) -> 
         except openai.APIError as error:
             heard.error = error.code
     return heard
+
+
+async def test_kill_9_of_an_engine_interrupts_no_stream(land: Land, mended_fleet: Fleet):
+    whole = {tenant: await ask(land, tenant) for tenant in CUSTOMERS}
+    begun: Counter[str] = Counter()
+    tasks = [asyncio.ensure_future(ask(land, CUSTOMERS[i % 3], counted=begun)) for i in range(12)]
+    async with asyncio.timeout(60):
+        while not all(begun[tenant] > 20 for tenant in CUSTOMERS):
+            await asyncio.sleep(0.005)
+    pool = land.gateway.state.pool
+    victim = max((0, 1), key=lambda n: pool.state(f"e{n}").in_flight)
+    mended_fleet.engines[victim].kill()
+    results = await asyncio.gather(*tasks)
+    for i, heard in enumerate(results):
+        if heard.error is None:
+            assert (heard.text, heard.counts) == (
+                whole[CUSTOMERS[i % 3]].text,
+                whole[CUSTOMERS[i % 3]].counts,
+            )
+    found = land.results()
+    assert found["resumed"] > 0
+    assert sum(heard.error is not None for heard in results) == found["not_resumable"]  # white space
 
 
 @pytest.mark.parametrize("chat", [True, False], ids=["chat", "completions"])
@@ -186,7 +213,6 @@ async def test_at_temperature_0_the_joined_text_is_the_undisturbed_one(land: Lan
             else:
                 assert heard.error == "stream_interrupted"
                 assert whole.text.startswith(heard.text)
-    print(Counter(results))
     assert Counter(results)["resumed"] > len(results) * 0.8
 
 
