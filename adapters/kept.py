@@ -1,10 +1,10 @@
 """The registry as this host's workers knew it last, on disk: what a worker starts from when Redis is away or
 has lost it, and what an operator puts back.
 
-    registry.json           three lines: the SHA-256 of the rest; where the registry stood, and when it was
+    registry-kept.json      three lines: the SHA-256 of the rest; where the registry stood, and when it was
                             written; documents and secrets. The last two are JSON
-    registry.previous.json  the same, of the epoch before
-    registry.lock           held while one of several workers writes
+    registry-previous.json  the same, of the epoch before
+    registry-kept.lock      held while one of several workers writes
 
 Only its owner may read it: it holds the digests of keys and the installation's secrets. What is torn,
 changed, open to others or not ours is refused.
@@ -28,9 +28,9 @@ from pydantic import TypeAdapter
 from adapters.continuity import Position
 from adapters.store import Restored, Snapshot
 
-NAME: Final = "registry.json"
-PREVIOUS: Final = "registry.previous.json"
-_LOCK: Final = "registry.lock"
+NAME: Final = "registry-kept.json"
+PREVIOUS: Final = "registry-previous.json"
+_LOCK: Final = "registry-kept.lock"
 _FORMAT: Final = 1
 _LONGEST_HEAD: Final = 64 * 1024
 _positions = TypeAdapter(Position)
@@ -142,7 +142,7 @@ def _link(path: Path, to: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f"{path.name}.new")  # under the lock: what is there, the dead have left
     try:
         with suppress(FileNotFoundError):
             beside.unlink()

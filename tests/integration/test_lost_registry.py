@@ -40,7 +40,7 @@ class Traffic:
         return answer.headers["x-florin-adapter"]
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(0.02):
             try:
                 self.answered.append(self.ask())
             except OpenAIError as error:
@@ -177,7 +177,7 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
 ):
     state = tmp_path / "state"
     key = await customer(tmp_path, valkey, engine)
-    assert (state / "registry.json").stat().st_mode & 0o777 == 0o600
+    assert (state / "registry-kept.json").stat().st_mode & 0o777 == 0o600
     (salt,) = salts(engine)
     valkey.stop()
     with serving(state, FLORIN_REDIS_URL=valkey.url, FLORIN_WORKERS="2") as gateway:
@@ -216,8 +216,8 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
         assert answer.json()["known"]["tenant"] == 0  # intended, this time
         assert not again.state.conditions.now()
         assert (await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code == 401
-    assert '"epoch":1' in (state / "registry.json").read_text().splitlines()[1]
-    assert '"acme"' in (state / "registry.previous.json").read_text()
+    assert '"epoch":1' in (state / "registry-kept.json").read_text().splitlines()[1]
+    assert '"acme"' in (state / "registry-previous.json").read_text()
 
 
 def loaded(engine: MockProcess) -> list[dict]:

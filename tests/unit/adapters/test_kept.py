@@ -97,7 +97,7 @@ def test_several_workers_write_whole_files(tmp_path: Path):
     found = kept.read(tmp_path / NAME)
     assert found is not None
     assert found.position.seq == 59
-    assert {path.name for path in tmp_path.iterdir()} == {NAME, "registry.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {NAME, "registry-kept.lock"}
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -110,4 +110,4 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space"):
         kept.write(tmp_path, at(11))
     assert kept.read(tmp_path / NAME) == at(10)
-    assert {path.name for path in tmp_path.iterdir()} == {NAME, "registry.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {NAME, "registry-kept.lock"}
