@@ -37,8 +37,8 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "problem",
         "Redis has lost the registry, or part of it: requests are served from what was known before, and "
         "nothing is changed.",
-        "`florin registry show` says what is missing. `florin registry restore` puts it back; `florin registry "
-        "accept` goes on with what Redis has. Until then, restart nothing whose state directory would be lost.",
+        "`florin registry show` says what is missing; `florin registry restore` puts it back, and `florin "
+        "registry accept` goes on with what Redis has. Until then, keep the gateways' state directories.",
     ),
     "registry_shrinking": Meaning(
         "warning",
