@@ -71,6 +71,7 @@ class Meter:
             tick=self._tick,
             carry=self._carry,
             after=self._account,
+            synced=self._metrics.wal_write,
         )
         try:
             self._wal.open()
@@ -97,6 +98,11 @@ class Meter:
     def accepting(self) -> bool:
         """False: the log cannot be written, and the setting is to refuse requests then."""
         return self._serve_when_full or (self._wal is not None and self._wal.healthy)
+
+    @property
+    def disk_slow(self) -> bool:
+        """Writes to the log take so long that requests wait for them."""
+        return self._wal is not None and self._wal.slow
 
     @property
     def backlog(self) -> float:
