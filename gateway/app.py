@@ -229,6 +229,7 @@ async def build(
         conditions = Conditions()
         conditions.when(lambda: not follower.connected, "feed_lost")
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
+        conditions.when(lambda: meter.behind, "ledger_behind")
         conditions.when(lambda: meter.disk_slow, "disk_slow")
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},

@@ -39,6 +39,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Make room on the disk of FLORIN_STATE_DIR.",
         serves=False,
     ),
+    "ledger_behind": Meaning(
+        "warning",
+        "Usage records have waited more than a minute for the ledger.",
+        "See that the ledger's database is up, reachable and not locked. Nothing is lost meanwhile, as long "
+        "as there is room on the disk of FLORIN_STATE_DIR.",
+    ),
     "disk_low": Meaning(
         "warning",
         "A disk is nearly full.",

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from gateway.config import SettingsError
 from gateway.errors import FlorinError
 
 log = logging.getLogger(__name__)
@@ -76,16 +77,22 @@ class StandIn:
     async def _serve(self, begun: threading.Event) -> None:
         self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
         begun.set()
+        answer = _refuse
+        try:
+            tls = self._tls()
+        except SettingsError as error:  # a certificate that has become unusable may be why no worker starts
+            log.error("%s", error)
+            tls, answer = None, _hang_up
         # A duplicate: closing the server closes its socket, and the workers' must stay.
         server = await asyncio.start_server(
-            _refuse, sock=self._listener.dup(), ssl=self._tls(), limit=_HEAD_BYTES, backlog=2048
+            answer, sock=self._listener.dup(), ssl=tls, limit=_HEAD_BYTES, backlog=2048
         )
         await self._done.wait()
         server.close()
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError, ValueError, EOFError, asyncio.LimitOverrunError, TimeoutError):
+    try:
         async with asyncio.timeout(_SECONDS):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(_ANSWER)
@@ -94,4 +101,12 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
                 writer.write_eof()
             while await reader.read(_HEAD_BYTES):  # else the client is told that the connection broke
                 pass
+    except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError):
+        pass  # it is not worth a word
+    finally:
+        writer.close()
+
+
+async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del reader
     writer.close()

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from gateway.metering import meter
 from loadtests.mock_engine import MockEngine
 from tests.alerting import fires, silent
 from tests.harness import Gateway, fake_adapter, running_gateway
@@ -109,8 +110,11 @@ async def test_a_slow_disk_delays_requests_and_is_told(
     assert fires("FlorinDiskSlow", before, during, tmp_path)
 
 
-async def test_a_ledger_that_is_away_is_told(tmp_path: Path, valkey_url: str, prefix: str):
+async def test_a_ledger_that_is_away_is_told(
+    tmp_path: Path, valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+):
     """Another program has locked the SQLite ledger; PostgreSQL that is away looks the same from here."""
+    monkeypatch.setattr(meter, "_BEHIND", 0.5)
     state = tmp_path / "state"
     async with MockEngine() as engine, running_gateway(state, valkey_url, prefix) as gateway:
         await gateway.add_engine("a", engine.url)
@@ -131,7 +135,11 @@ async def test_a_ledger_that_is_away_is_told(tmp_path: Path, valkey_url: str, pr
                 async with asyncio.timeout(60):
                     while not await waits():
                         await asyncio.sleep(0.05)
-                assert await ready(gateway) == 200, "it serves on"
+                async with asyncio.timeout(60):
+                    while not gateway.state.conditions.now():
+                        await asyncio.sleep(0.05)
+                answer = await http.get("/readyz")
+                assert (answer.status_code, answer.json()["conditions"]) == (200, ["ledger_behind"])
                 await ask(gateway)
                 during = (await http.get("/metrics")).text
                 other.execute("ROLLBACK")
