@@ -234,6 +234,12 @@ CODES: dict[str, Code] = {
         "The files of a version cannot be stored.",
         "Mend or free the disk of FLORIN_ARTIFACT_DIR.",
     ),
+    "no_worker": Code(
+        503,
+        _SERVER,
+        "All workers of the gateway have ended, and none has started again yet.",
+        "Retry; see the gateway's log for why they end (docs/incidents.md, FlorinWorkerCrashLoop).",
+    ),
     "shutting_down": Code(503, _SERVER, "The gateway is stopping.", "Retry: another worker or host answers."),
     "internal_error": Code(500, _SERVER, "A defect in Florin.", "Report it with the request id."),
 }

@@ -148,8 +148,7 @@ class Exchange:
             task.cancel()
 
     async def noticed(self) -> None:
-        """Until the server has seen, too, that the client has gone: it takes a request without an answer
-        for a defect."""
+        """Until the server has seen it too: it takes a request without an answer for a defect."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE_SECONDS):
                 await (self._watch or self._receive())

@@ -88,6 +88,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
     "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
+    "florin_wal_write_seconds": "Time that one write of the usage log to the disk took (its sync).",
+    "florin_disk_free_bytes": "Room on the file system of a directory: `state`, `artifacts` or `exports`.",
+    "florin_disk_size_bytes": "Size of that file system.",
     "florin_condition": "1 while a worker finds that something is wrong with it, by condition: /readyz and "
     "`florin doctor` say the same (highest of workers).",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
@@ -149,6 +152,7 @@ _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300,
 _ADAPTER_FIRST_TOKEN = (0.1, 0.25, 0.5, 1, 2.5, 10)
 _ADAPTER_DURATION = (0.5, 1, 5, 15, 60, 300)
 _ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
+_WRITE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -247,6 +251,9 @@ class Metrics:
         for result in ALARMING:
             self._usage_records.labels(result)
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
+        self._wal_write = self._histogram("florin_wal_write_seconds", _WRITE)
+        self._disk_free = self._gauge("florin_disk_free_bytes", "livemin", "directory")
+        self._disk_size = self._gauge("florin_disk_size_bytes", "livemin", "directory")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
         self._condition = self._gauge("florin_condition", "livemax", "condition")
         self.conditions(())
@@ -385,6 +392,13 @@ class Metrics:
 
     def wal_oldest(self, seconds: float) -> None:
         self._wal_oldest.set(seconds)
+
+    def wal_write(self, seconds: float) -> None:
+        self._wal_write.observe(seconds)
+
+    def disk(self, directory: str, *, free: int, size: int) -> None:
+        self._disk_free.labels(directory).set(free)
+        self._disk_size.labels(directory).set(size)
 
     def feed_connected(self, *, connected: bool) -> None:
         self._feed_connected.set(int(connected))
