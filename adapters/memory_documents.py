@@ -154,6 +154,9 @@ class MemoryDocuments:
         self._now()
         return self._secrets.setdefault(name, fresh)
 
+    async def time(self) -> int:
+        return self._now() * 1000
+
     async def facts(self) -> Facts:
         self._now()
         return Facts("memory", persistent=False)

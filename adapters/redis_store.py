@@ -264,6 +264,10 @@ class RedisStore:
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
 
+    async def time(self) -> int:
+        seconds, micros = await self._bounded(self._redis.time())
+        return self._clock() * 1000 if self._clock else int(seconds) * 1_000_000 + int(micros)
+
     async def facts(self) -> Facts:
         try:
             info = await self._bounded(self._redis.info())

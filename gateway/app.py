@@ -41,6 +41,7 @@ from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
+from gateway.clock import Clock
 from gateway.conditions import Conditions
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
@@ -48,6 +49,7 @@ from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
+from gateway.metering import clock_watch
 from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
@@ -120,7 +122,8 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         control_session = await stack.enter_async_context(_engine_session(security.engines))
 
         metrics = Metrics()
-        directory = Directory(settings.bootstrap_key)
+        clock = await asyncio.to_thread(Clock, settings.state_dir / "clock.json")
+        directory = Directory(settings.bootstrap_key, clock.now)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
         follower = Follower(store, [directory, catalog, residency, deaths])
@@ -131,7 +134,11 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         spool = Spool(settings.exports, settings.export_max_bytes)
         await asyncio.to_thread(spool.sweep)
         meter = Meter(
-            settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
+            settings.state_dir / "usage",
+            ledger,
+            metrics,
+            serve_when_full=settings.wal_full == "serve",
+            clock=clock,
         )
         await meter.start()
         stack.push_async_callback(meter.close)
@@ -164,7 +171,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             changed=changed,
             before_claim=pool.flush,
         )
-        probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval), clock.now)
         stack.push_async_callback(probe_log.close)
         if settings.verify_loads:
             loader.verifier = Probes(
@@ -208,7 +215,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             faults=EngineFaults(metrics.engine_fault),
             cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
         )
-        engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval), clock)
         stack.push_async_callback(engine_time.close)
         prober = Prober(
             pool,
@@ -217,18 +224,21 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             engine_time,
             interval=settings.probe_interval,
             timeout=settings.probe_timeout,
+            clock=clock.now,
         )
-        reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
+        reconciler = _reconciler(settings, loader, follower, Trash(artifacts), clock)
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected, "feed_lost")
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
+        conditions.add(clock.conditions)
         keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
             owner=worker,
             interval=settings.bookkeeping_interval,
             retention_days=settings.retention_days,
+            clock=clock.now,
         )
         for work in (
             pool.run,
@@ -247,6 +257,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             ),
             partial(_show_conditions, conditions, follower, metrics),
             partial(security.watch, metrics),
+            partial(clock_watch.watch, clock, store, ledger, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(
@@ -279,6 +290,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             spool=spool,
             security=security,
             conditions=conditions,
+            clock=clock,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -299,7 +311,9 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: Trash) -> Reconciler:
+def _reconciler(
+    settings: Settings, loader: Loader, follower: Follower, trash: Trash, clock: Clock
+) -> Reconciler:
     store, catalog, residency, control = loader.store, loader.catalog, loader.residency, loader.control
     return Reconciler(
         store=store,
@@ -319,6 +333,7 @@ def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: T
             trash,
             grace=settings.artifact_grace * 3600,
             probe_timeout=settings.probe_timeout,
+            now=clock.now,
         ),
         retrial=Retrial(store, catalog, residency, loader),
         current=lambda: follower.connected,

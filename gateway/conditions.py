@@ -33,6 +33,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "See that Redis is up and reachable; the worker tries again by itself. If this stays although Redis "
         "answers, see the gateway's log.",
     ),
+    "clock_off": Meaning(
+        "warning",
+        "Clocks differ: this host's, Redis's or the ledger database's is not the one by which Florin books.",
+        "Set the clock that is wrong, and keep it synchronized (NTP). Requests are served, and no time is "
+        "booked that did not pass. If two of the clocks agree for five minutes, Florin follows them.",
+    ),
     "usage_unrecorded": Meaning(
         "problem",
         "Usage cannot be recorded, so requests are refused.",

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import time
 from dataclasses import dataclass, field
 
 from adapters.catalog import Catalog, Target
@@ -252,7 +251,7 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
     if key.revoked is not None:
         token = key.role is Role.ENROLMENT
         raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
-    if key.expires is not None and key.expires <= time.time_ns() // 1000:
+    if directory.expired(key):
         raise FlorinError("expired_api_key", "This key or token has expired.")
     return key
 

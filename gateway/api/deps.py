@@ -16,6 +16,7 @@ from adapters.feed import Follower
 from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.store import Change, Store
+from gateway.clock import Clock
 from gateway.conditions import Conditions
 from gateway.config import Settings
 from gateway.costs.books import Books
@@ -61,6 +62,7 @@ class State:
     spool: Spool
     security: TransportSecurity
     conditions: Conditions
+    clock: Clock
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

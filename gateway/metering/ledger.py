@@ -101,6 +101,14 @@ class Ledger:
         with writing(self._ready()) as connection:
             yield connection
 
+    def time(self) -> int | None:
+        """Unix microseconds, by the database's clock; None: it has none but this host's."""
+        with self.read() as connection:
+            if connection.dialect.name != "postgresql":
+                return None
+            micros = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+            return int(connection.exec_driver_sql(micros).scalar_one())
+
     def insert(self, records: Sequence[UsageRecord]) -> Inserted:
         """Take each id once, in one transaction, and mark the pool-hours that new records touch. The same id
         with other content goes to quarantine, as does what comes after its time was pruned."""
