@@ -275,7 +275,8 @@ class Store(Protocol):
         ...
 
     async def leases(self, engine: str) -> dict[str, int]:
-        """Versions of `engine` → how many live leases (workers, graces) hold them."""
+        """Versions of `engine` → requests in flight under live leases, of all workers. A grace counts as one,
+        and so does a worker of an earlier Florin, which does not say how many."""
         ...
 
     async def lead(self, role: str, owner: str, ttl_ms: int) -> int:

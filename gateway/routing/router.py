@@ -11,7 +11,7 @@ from adapters.catalog import Catalog, Target
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.loader import Loader
 from adapters.model import Engine
-from adapters.placement import Candidate, Decision, decide
+from adapters.placement import Candidate, Decision, decide, explained
 from gateway.errors import FlorinError
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
@@ -141,7 +141,8 @@ class Router:
 
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
-        return decide(self._candidates(target, ()), rank=target.version.rank if target.version else None)
+        rank = target.version.rank if target.version else None
+        return explained(decide(self._candidates(target, ()), rank=rank))
 
     def refusals(self) -> dict[Group, tuple[int, float]]:
         """Tenants' uses of adapters that are held back: deaths of engines that count, seconds left."""
