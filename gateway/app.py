@@ -193,6 +193,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             deaths=deaths,
             budget=RetryBudget(settings.retry_budget),
             timeout=settings.placement_timeout,
+            max_queue=settings.max_queue_seconds,
         )
         warmer = Warmer(pool, router, loader, timeout=settings.placement_timeout)
         stack.push_async_callback(warmer.close)
@@ -242,6 +243,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         )
         for work in (
             pool.run,
+            lifecycle.loop_watch.run,
             deaths.run,
             prober.run,
             reconciler.run,

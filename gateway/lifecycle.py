@@ -20,6 +20,7 @@ from adapters.errors import AdaptersError
 from adapters.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
+from gateway.admission.overload import LoopWatch
 from gateway.call import Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, translate
@@ -60,6 +61,7 @@ class Lifecycle:
     faults: EngineFaults
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
+    loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
     _policy: Policy = field(init=False)
@@ -92,6 +94,8 @@ class Lifecycle:
             exchange.close()
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
+        if self.loop_watch.overloaded:  # before anything is read or looked up
+            raise FlorinError("overloaded", "This worker has more to do than it can.", retry_after=1)
         key = authenticate_caller(exchange, self.directory, self.follower)
         exchange.place = self.bounds.enter(key.id, key.tenant)
         call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint)
@@ -133,7 +137,7 @@ class Lifecycle:
         return target
 
     def admit(self, exchange: Exchange, key: Key, target: Target) -> None:
-        """Limits, budgets and the fair queue have their place here; today, only metering can refuse."""
+        """Limits, budgets and the fair queue have their place here; today, metering and engines refuse."""
         if not self.meter.accepting:
             self.meter.reject(
                 request_id=exchange.request_id,
@@ -143,6 +147,7 @@ class Lifecycle:
                 base_model=target.base_model,
             )
             raise unmetered()
+        self.router.admit(target)
 
     def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """The request, as it will be recognised should an engine die of it."""

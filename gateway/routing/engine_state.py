@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from adapters.model import Engine
+from gateway.admission.overload import EngineLoad, Pace
 from gateway.routing.identity import RequestIdentity
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class Lease:
         state.in_flight -= 1
         state.leases.discard(self)
         use = state.uses.get(self.version)
+        if self.begun:
+            state.pace.note(self.clock())
         if use is not None:
             use.in_flight -= 1
             use.last_used = self.clock()
@@ -111,6 +114,10 @@ class EngineState:
     """Requests of other workers, by the engine's own metrics at the last probe."""
     running: int = 0
     waiting: int = 0
+    runs: int = 0
+    """How many it ran when it said, twice in a row, that others wait; 0: none do."""
+    pace: Pace = field(default_factory=Pace)
+    """Of the answers to this worker's requests."""
     began: int = 0
     """When its process began, as it said last; Unix microseconds; 0: it has not said."""
     uses: dict[str, Use] = field(default_factory=dict)
@@ -144,6 +151,9 @@ class EngineState:
     seen_up: float = -math.inf
     missed_from: float = 0.0
     """When the first of `strikes` was."""
+
+    def load(self, now: float) -> EngineLoad:
+        return EngineLoad(self.in_flight, self.in_flight + self.elsewhere, self.runs, self.pace.at(now))
 
     def tell(self) -> None:
         self.news.set()

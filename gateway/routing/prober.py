@@ -82,7 +82,7 @@ class Prober:
         for count in itertools.count():
             state.wake.clear()
             try:
-                await self.probe(state, measure=count % METRICS_EVERY == 0)
+                await self.probe(state, measure=count % METRICS_EVERY == 0 or state.waiting > 0)
             except Exception:  # an engine that nobody probes would stay suspect for ever
                 log.exception("probing %s stumbled", state.engine.name)
             with contextlib.suppress(TimeoutError):
@@ -142,6 +142,7 @@ class Prober:
         return reading.sample
 
     def _take_load(self, state: EngineState, reading: Reading, own: int) -> None:
+        state.runs = reading.running if reading.waiting and state.waiting else 0
         state.running, state.waiting = reading.running, reading.waiting
         state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
 

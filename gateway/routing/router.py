@@ -68,6 +68,7 @@ class Router:
         deaths: DeathWatch,
         budget: RetryBudget,
         timeout: float,
+        max_queue: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalog = catalog
@@ -77,7 +78,19 @@ class Router:
         self._deaths = deaths
         self._budget = budget
         self._timeout = timeout
+        self._max_queue = max_queue
         self._clock = clock
+
+    def admit(self, target: Target) -> None:
+        """Raises FlorinError when a request would wait for longer than it should."""
+        wait = self._pool.expected_wait(target.base_model, target.version) if self._max_queue else 0.0
+        if wait > self._max_queue:
+            raise FlorinError(
+                "overloaded",
+                f"{target.label} would wait {wait:.0f} s for an engine to begin it, longer than "
+                f"{self._max_queue:g} s.",
+                retry_after=math.ceil(wait),
+            )
 
     def journey(self, target: Target, identity: RequestIdentity) -> Journey:
         self._budget.request()
