@@ -183,6 +183,9 @@ class MemoryDocuments:
         self._position = replace(self._position, installation=self._secrets.get("installation", ""))
         return secret
 
+    async def time(self) -> int:
+        return self._now() * 1000
+
     async def facts(self) -> Facts:
         self._now()
         return Facts("memory", persistent=False)

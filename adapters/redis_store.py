@@ -8,7 +8,8 @@ Keys, all with the hash tag of the installation, so that they share one slot of 
     {florin}:until              hash    engine/version → ms at which `loading` or `leaving` lapses
     {florin}:where              hash    version → engines that have it assigned
     {florin}:recency:<engine>   zset    version → ms of last use; being a member is having a slot
-    {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses
+    {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses,
+                                        version|worker|n → its requests in flight
     {florin}:role:<name>        string  deadline, fence token and holder
     {florin}:audit              stream  server's id → note (JSON of store.AuditNote)
     {florin}:beats              hash    engine → deadline, and what its agent says of itself
@@ -272,9 +273,9 @@ class RedisStore:
         now = self._ms(time)
         live: dict[str, int] = {}
         for lease, deadline in leases.items():
-            if int(deadline) > now:
+            if not lease.endswith("|n") and int(deadline) > now:
                 version = lease.partition("|")[0]
-                live[version] = live.get(version, 0) + 1
+                live[version] = live.get(version, 0) + int(leases.get(f"{lease}|n", 1))
         return live
 
     # -- agents ---------------------------------------------------------------------------------------
@@ -302,6 +303,10 @@ class RedisStore:
             pipe.get(key)
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
+
+    async def time(self) -> int:
+        seconds, micros = await self._bounded(self._redis.time())
+        return self._clock() * 1000 if self._clock else int(seconds) * 1_000_000 + int(micros)
 
     # -- its history ----------------------------------------------------------------------------------
 

@@ -314,7 +314,8 @@ class Store(Protocol):
         ...
 
     async def leases(self, engine: str) -> dict[str, int]:
-        """Versions of `engine` → how many live leases (workers, graces) hold them."""
+        """Versions of `engine` → requests in flight under live leases, of all workers. A grace counts as one,
+        and so does a worker of an earlier Florin, which does not say how many."""
         ...
 
     async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
@@ -326,6 +327,10 @@ class Store(Protocol):
 
     async def secret(self, name: str, fresh: str) -> str:
         """The installation's secret of that name; `fresh` becomes it if there is none."""
+        ...
+
+    async def time(self) -> int:
+        """Unix microseconds, by the server's clock."""
         ...
 
     async def facts(self) -> Facts: ...

@@ -129,7 +129,7 @@ async def test_a_lease_given_up_wakes_its_task_but_not_while_it_writes(pool, wri
     reached = asyncio.Event()
     task = asyncio.create_task(held(lease, reached, writing=writing))
     await reached.wait()
-    lease.abandon()
+    lease.abandon("down")
     if cancel:
         task.cancel()
     assert await task == told
