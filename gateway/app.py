@@ -81,7 +81,7 @@ class Florin:
         self.settings = settings
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
-        self.access: AccessLog | None = None
+        self.access = AccessLog() if settings.access_log else None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -107,12 +107,9 @@ class Florin:
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
         async with build(self.settings, self.security) as state:
             api.state.florin = state
-            self.access = AccessLog() if self.settings.access_log else None
             self.data_plane = DataPlane(state.lifecycle, self.access)
             yield
             self.data_plane = None
-            if self.access:
-                await asyncio.to_thread(self.access.close)
 
 
 @contextlib.asynccontextmanager
