@@ -18,31 +18,31 @@ _UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines; what they find out is in the metrics."""
 
 
-class AccessLog:
-    def answered(self, exchange: Exchange) -> None:
-        """A request on the data plane has ended, in whatever way."""
-        context = exchange.context
-        seconds = time.monotonic() - context.began
-        _say(exchange.method, exchange.path, exchange.client, context.status, seconds, _told(context))
+def answered(exchange: Exchange) -> None:
+    """A request on the data plane has ended, in whatever way."""
+    context = exchange.context
+    seconds = time.monotonic() - context.began
+    _say(exchange.method, exchange.path, exchange.client, context.status, seconds, _told(context))
 
-    async def watch(self, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request to the other side: the operator's, or the analyst's."""
-        if scope["type"] != "http" or scope["path"] in _UNSEEN:
-            await app(scope, receive, send)
-            return
-        status, began = 0, time.monotonic()
 
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+async def watched(app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """A request to the other side: the operator's, or the analyst's."""
+    if scope["type"] != "http" or scope["path"] in _UNSEEN:
+        await app(scope, receive, send)
+        return
+    status, began = 0, time.monotonic()
 
-        try:
-            await app(scope, receive, noting)
-        finally:
-            client = (scope.get("client") or ("",))[0]
-            _say(scope["method"], scope["path"], client, status, time.monotonic() - began, {})
+    async def noting(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
+
+    try:
+        await app(scope, receive, noting)
+    finally:
+        client = (scope.get("client") or ("",))[0]
+        _say(scope["method"], scope["path"], client, status, time.monotonic() - began, {})
 
 
 def _say(method: str, path: str, client: str, status: int, seconds: float, told: dict[str, Any]) -> None:
