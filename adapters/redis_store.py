@@ -338,7 +338,7 @@ def _told(note: AuditNote) -> str:
     """For the log: names, and an engine's state. Other details may quote where files came from."""
     version = f"@{note.version}" if note.version else ""
     state = note.details.get("state")
-    about = f" (state {state['new']})" if isinstance(state, dict) and "new" in state else ""
+    about = f" (state {state['new']})" if isinstance(state, dict) and "old" in state else ""
     return f"{note.action} {note.subject}{version}{about} by {note.actor}"
 
 

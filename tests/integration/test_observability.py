@@ -301,7 +301,7 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
 
 async def test_all_that_an_agent_says_and_its_engine_is_json(gateway, run):
     agent = await run("--mock-core", FLORIN_LOG_FORMAT="json")
-    await registered(gateway, agent)
+    await registered(gateway, agent, seconds=120)
     assert await agent.stop() == 0
     said = [json.loads(line) for line in agent.log.splitlines()]
     assert {"florin.engine", "adapters.hosts.agent"} <= {s["logger"] for s in said}
