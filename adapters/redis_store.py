@@ -180,14 +180,8 @@ class RedisStore:
             change = changes[number - 1]
             raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
         _check(fence, done != -1)
-        if audit:  # with its names only: details may quote where files came from
-            log.info(
-                "%s %s%s by %s",
-                audit.action,
-                audit.subject,
-                audit.version and f"@{audit.version}",
-                audit.actor,
-            )
+        if audit:
+            log.info("%s", _told(audit))
         return int(number)
 
     async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
@@ -414,6 +408,14 @@ class RedisStore:
 def _check(fence: Fence | None, holds: object) -> None:
     if fence and not holds:
         raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
+
+
+def _told(note: AuditNote) -> str:
+    """For the log: names, and an engine's state. Other details may quote where files came from."""
+    version = f"@{note.version}" if note.version else ""
+    state = note.details.get("state")
+    about = f" (state {state['new']})" if isinstance(state, dict) and "old" in state else ""
+    return f"{note.action} {note.subject}{version}{about} by {note.actor}"
 
 
 def _order(entry_id: str) -> tuple[int, int]:

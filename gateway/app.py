@@ -37,7 +37,7 @@ from adapters.shrinkage import Shrinkage
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
-from gateway.access_log import AccessLog
+from gateway import access_log
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
 from gateway.api import admin, exceptions, finance, health, prices
@@ -93,7 +93,6 @@ class Florin:
         self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
-        self.access: AccessLog | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -110,8 +109,8 @@ class Florin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
-        elif self.access:
-            await self.access.watch(self.gate, scope, receive, send)
+        elif self.settings.access_log:
+            await access_log.watched(self.gate, scope, receive, send)
         else:
             await self.gate(scope, receive, send)
 
@@ -119,12 +118,9 @@ class Florin:
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
         async with build(self.settings, self.security, self._crew) as state:
             api.state.florin = state
-            self.access = AccessLog() if self.settings.access_log else None
-            self.data_plane = DataPlane(state.lifecycle, self.access)
+            self.data_plane = DataPlane(state.lifecycle)
             yield
             self.data_plane = None
-            if self.access:
-                await asyncio.to_thread(self.access.close)
 
 
 @contextlib.asynccontextmanager

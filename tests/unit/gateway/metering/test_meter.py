@@ -396,7 +396,9 @@ async def test_metrics_follow_the_records(meter):
     assert sample(meter, "florin_tokens_total", **labels, token_type="cached") == 4
     assert sample(meter, "florin_tokens_total", **labels, token_type="output") == 7
     assert sample(meter, "florin_tenant_tokens_total", tenant="acme", token_type="output") == 7
-    assert sample(meter, "florin_time_to_first_token_seconds_count") == 1
+    for name in ("time_to_first_token", "request_duration"):
+        assert sample(meter, f"florin_{name}_seconds_count", engine="gpu-a") == 1
+        assert sample(meter, f"florin_adapter_{name}_seconds_count", adapter="acme/support") == 1
 
 
 async def test_a_flood_of_rejections_does_not_fill_the_ledger(meter, ledger):
