@@ -138,9 +138,8 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
             }
             until(lambda: "registry_regressed" in conditions(gateway))
             during = ask(gateway, "GET", "/metrics").text
-            doctor = gateway.florin("doctor")
-            assert doctor.returncode == 1
-            assert "registry_regressed" in doctor.stdout
+            doctor = ask(gateway, "GET", "/admin/v1/doctor").json()["data"]
+            assert ("registry_regressed", "problem") in {(d["check"], d["status"]) for d in doctor}
             assert ask(gateway, "GET", "/v1/models", key="fl_new_key").status_code == 503  # and not 401
             assert refusal(gateway) == "registry_regressed"
             assert traffic.failed == []
