@@ -214,6 +214,8 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
         answer = await http.post("/admin/v1/registry/accept", json={"found": shown["found"]})
         assert answer.json()["known"]["tenant"] == 0  # intended, this time
         assert not again.state.conditions.now()
+        kept = again.state.lifecycle.cache_secret.decode()  # which workers that start later need, too
+        assert await again.state.store.secret("cache_salt", "another") == kept
         assert (await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code == 401
     assert '"epoch":1' in (state / "registry-kept.json").read_text().splitlines()[1]
     assert '"acme"' in (state / "registry-previous.json").read_text()
