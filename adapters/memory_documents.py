@@ -135,7 +135,7 @@ class MemoryDocuments:
         raise NotImplementedError
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         raise NotImplementedError
 

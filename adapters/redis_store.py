@@ -313,7 +313,7 @@ class RedisStore:
             return position_of(await self._bounded(pipe.execute()), known)
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         """A transaction and no script: a registry may be larger than what should block a server at once, and
         what is written depends on nothing that is read meanwhile."""
@@ -328,8 +328,10 @@ class RedisStore:
                 raise changed
             now = self._ms(await self._bounded(self._redis.time()))
             pipe.multi()  # type: ignore[no-untyped-call]  # redis-py's
-            if restored:
-                replace_all(pipe, keys, left, restored, now)
+            if restored.documents is not None:
+                replace_all(pipe, keys, left, restored.documents, now)
+            for name, secret in restored.secrets.items():
+                pipe.set(self._key("secret", name), secret, nx=restored.documents is None)
             write_epoch(pipe, keys, found, begun)
             pipe.xadd(self._key("audit"), {"note": dump_note(note)})
             try:

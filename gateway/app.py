@@ -263,7 +263,8 @@ async def build(
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
-        conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
+        shrinkage = Shrinkage(partial(_counts, directory, catalog))
+        conditions.add(partial(_registry, follower, keeper, shrinkage))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
         conditions.add(hangs.conditions)
         conditions.add(clock.conditions)
@@ -415,17 +416,18 @@ def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
     return changed
 
 
-def _registry(
-    follower: Follower, keeper: Keeper, directory: Directory, catalog: Catalog, shrinkage: Shrinkage
-) -> Iterator[Condition]:
-    if follower.lost:
-        yield Condition("registry_regressed", message=follower.lost)
-    counts = {
+def _counts(directory: Directory, catalog: Catalog) -> dict[str, int]:
+    return {
         "tenants": len(directory.tenants),
         "keys": sum(key.revoked is None for key in directory.keys.values()),
         "adapters": len(catalog.adapters),
     }
-    shrunk = shrinkage.of(counts, time.monotonic())
+
+
+def _registry(follower: Follower, keeper: Keeper, shrinkage: Shrinkage) -> Iterator[Condition]:
+    if follower.lost:
+        yield Condition("registry_regressed", message=follower.lost)
+    shrunk = shrinkage.look(time.monotonic())
     if shrunk:
         yield Condition("registry_shrinking", message=shrunk)
     if keeper.trouble:
