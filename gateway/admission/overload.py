@@ -18,9 +18,10 @@ WINDOW_SECONDS: Final = 30.0
 _MOST = 256
 """Answers that are remembered."""
 TICK_SECONDS: Final = 0.05
-LATE_SECONDS: Final = 0.25
-"""Processor time of the event loop between two ticks, twice in a row: it is overloaded. Not time by the
-clock: a loop that others keep from the processor has not too much to do."""
+LATE_SECONDS: Final = 0.5
+"""A tick that comes so late, twice in a row: the event loop is overloaded, if it also worked for"""
+BUSY_SECONDS: Final = 0.1
+"""of processor time meanwhile. One that others keep from the processor has not too much to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,13 @@ class LoopWatch:
     def overloaded(self) -> bool:
         return self._late > 1
 
-    def note(self, busy: float) -> None:
-        """`busy`: processor seconds since the last tick."""
-        self._late = self._late + 1 if busy > LATE_SECONDS else 0
+    def note(self, late: float, busy: float) -> None:
+        """Seconds by which a tick came late, and processor seconds since the one before."""
+        self._late = self._late + 1 if late > LATE_SECONDS and busy > BUSY_SECONDS else 0
 
     async def run(self) -> None:
         """For ever; cancel to stop."""
         while True:
-            before = time.thread_time()
+            due, before = time.monotonic() + TICK_SECONDS, time.thread_time()
             await asyncio.sleep(TICK_SECONDS)
-            self.note(time.thread_time() - before)
+            self.note(time.monotonic() - due, time.thread_time() - before)

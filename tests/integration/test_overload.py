@@ -28,25 +28,32 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
         async with gateway.http(gateway.keys["acme"]) as client, gateway.http() as operator:
             assert (await ask(client)).status_code == 200
             engine.faults.update({"event_delay": 0.25})
-            waiting = [asyncio.create_task(ask(client)) for _ in range(40)]
+            refused: list[httpx.Response] = []
+
+            async def one_after_the_other() -> None:
+                while not refused:
+                    answer = await ask(client)
+                    if answer.status_code != 200:
+                        refused.append(answer)
+
+            # Two at a time, each half a second: the last of forty waits for ten.
+            asking = [asyncio.create_task(one_after_the_other()) for _ in range(40)]
             state = gateway.state.pool.state("a")
-            async with asyncio.timeout(30):  # two at a time, each half a second: it takes ten
-                while (answer := await ask(client)).status_code == 200:
-                    pass
+            async with asyncio.timeout(40):
+                await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            answer = refused[0]
             error = answer.json()["error"]
             assert (answer.status_code, error["code"], error["type"]) == (503, "overloaded", "server_error")
-            assert 1 <= int(answer.headers["retry-after"]) <= 30
+            assert int(answer.headers["retry-after"]) >= 2  # above the setting, rounded up
             assert "would wait" in error["message"]
-            sent = len(engine.state.calls)
-            assert (await ask(client)).status_code == 503
-            assert len(engine.state.calls) == sent  # the engine hears nothing of it
+            heard = {call.headers["x-request-id"].rpartition("-")[0] for call in engine.state.calls}
+            assert answer.headers["x-request-id"] not in heard
+            assert len(heard) > 1
             assert (await operator.get("/healthz")).status_code == 200
             assert (await operator.get("/readyz")).json()["status"] == "ok"
             engine.faults.update({"event_delay": 0.0})
-            codes = [answer.status_code for answer in await asyncio.gather(*waiting)]
-            assert set(codes) <= {200, 503}
-            assert codes.count(200) > 4
-            async with asyncio.timeout(10):
+            await asyncio.gather(*asking)
+            async with asyncio.timeout(40):
                 while state.runs:
                     await asyncio.sleep(0.02)
             assert (await ask(client)).status_code == 200
@@ -55,7 +62,7 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
 async def test_a_worker_that_has_too_much_to_do_refuses_before_it_reads(tmp_path, valkey_url, prefix):
     async with running_gateway(tmp_path / "state", valkey_url, prefix) as gateway:
         watch = gateway.state.lifecycle.loop_watch
-        watch.note = lambda busy: None  # its own looks
+        watch.note = lambda late, busy: None  # its own looks
         watch._late = 2
         async with gateway.http() as client:
             answer = await client.post("/v1/chat/completions", content=b"{")

@@ -43,13 +43,15 @@ def test_the_pace_is_of_the_latest_answers():
 
 def test_a_worker_is_overloaded_while_its_loop_is_late_again_and_again():
     watch = LoopWatch()
-    for busy, expected in (
-        (0.01, False),
-        (LATE_SECONDS + 0.1, False),
-        (LATE_SECONDS + 0.1, True),
-        (0.1, False),
+    for late, busy, expected in (
+        (0.0, 0.01, False),
+        (1.0, 0.9, False),
+        (1.0, 0.9, True),
+        (1.0, 0.01, False),  # others kept it from the processor
+        (1.0, 0.9, False),
+        (0.1, 0.15, False),
     ):
-        watch.note(busy)
+        watch.note(late, busy)
         assert watch.overloaded is expected
 
 
