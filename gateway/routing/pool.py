@@ -299,10 +299,16 @@ class Pool:
         state.healthy, state.suspect, state.reason = False, False, reason
         state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
+        others = self._others(state)
         for lease in list(state.leases):
             silent = now - lease.heard > SILENT_SECONDS
-            if hopeless or not lease.begun or (lease.resumable and silent):
+            if hopeless or not lease.begun or (lease.resumable and silent and others):
                 lease.abandon("down")
+
+    def _others(self, state: EngineState) -> bool:
+        """Whether another engine could go on with what runs there."""
+        base = state.engine.base_model
+        return any(o.usable and o.engine.base_model == base for o in self._states.values() if o is not state)
 
     def _died(self, state: EngineState, now: float) -> None:
         state.deaths += 1

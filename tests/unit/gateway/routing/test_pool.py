@@ -145,6 +145,9 @@ async def test_streams_that_can_go_on_elsewhere_leave_a_dead_engine_when_they_fa
     clock.now += SILENT_SECONDS + 1
     leases["speaking"].heard = clock.now
     pool.mark_down(pool.state("a"), "no answer")
+    assert not any(lease.abandoned for lease in leases.values())  # there is no other engine
+    pool.mark_up(pool.state("b"))
+    pool.mark_down(pool.state("a"), "no answer")
     assert {name for name, lease in leases.items() if lease.abandoned} == {"silent"}
     clock.now += HOPELESS_SECONDS + 1
     pool.mark_down(pool.state("a"), "no answer")
