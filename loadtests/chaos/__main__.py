@@ -42,6 +42,9 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result = uvloop.run(_run(options, directory.resolve()))
+    except BaseException:
+        console.print(f"again: {again(options)}", markup=False, highlight=False)
+        raise
     finally:
         if options.keep is None:
             shutil.rmtree(directory, ignore_errors=True)

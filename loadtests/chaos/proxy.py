@@ -94,7 +94,7 @@ class Proxy:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     connection = writer.get_extra_info("socket")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # None once it is closed
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
 

@@ -96,6 +96,7 @@ async def run(
         "all recorded": [*checks.unrecorded(reached, ledger.records), *_late(ledger.late)],
         "balance": checks.unbalanced(ledger.imbalances, ledger.provisioned, elapsed + _START_S),
         "settled": unsettled,
+        "starts": [name for house in world.houses for name in house.failed_starts],
         "keys": checks.lost_keys(await locksmith.refused(), result.windows),
         "logs": [news for house in world.houses if (news := Log(house.log).news())],
     }

@@ -31,6 +31,7 @@ from loadtests.postgres import Postgres
 HOT = 3
 """Tenants whose adapters are pinned, so that they are resident somewhere whatever is called beside them."""
 DISK_BYTES = 96 * 2**20
+STARTS = 30
 SETTINGS = {
     "probe_interval": "0.3",
     "probe_timeout": "1",
@@ -79,9 +80,23 @@ class House:
         self._world = world
         self._port = free_port()
         self.gateway: Gateway | None = None
+        self.failed_starts: list[str] = []
 
     async def start(self) -> None:
-        """Also once more, after its end: on the same port and state directory."""
+        """Also once more, after its end: on the same port and state directory. What systemd would do, too: try
+        again when it does not start, and write that down."""
+        for _ in range(STARTS):
+            try:
+                await self._start()
+            except GatewayError as error:
+                last = str(error).strip().splitlines()[-1]
+                self.failed_starts.append(f"gateway {self.number} did not start: {last}")
+                await asyncio.sleep(1)
+            else:
+                return
+        raise GatewayError(f"Gateway {self.number} cannot be started: {self.failed_starts[-1]}")
+
+    async def _start(self) -> None:
         settings = {f"FLORIN_{name.upper()}": value for name, value in self._world.settings.items()}
         settings |= {
             "FLORIN_WORKERS": str(self.workers),
@@ -94,7 +109,11 @@ class House:
         gateway = Gateway(self.disk.path, self.log, port=self._port, settings=settings)
         gateway.operator_key = self._world.operator_key
         gateway.launch()  # on this thread, with which the gateway ends
-        await asyncio.to_thread(gateway.wait)
+        try:
+            await asyncio.to_thread(gateway.wait)
+        except GatewayError:
+            gateway.stop()
+            raise
         self.gateway = gateway
 
     @property
@@ -145,11 +164,11 @@ class World:
             (self.directory / "artifacts").mkdir(parents=True)
             self.library = shim.build(self.directory)
             self.engines = await asyncio.to_thread(self._engines, engines)
-            stack.callback(self.engines.close)
+            stack.push_async_callback(asyncio.to_thread, self.engines.close)
             self.valkeys = Pair(self.directory)
-            stack.callback(self.valkeys.close)
+            stack.push_async_callback(asyncio.to_thread, self.valkeys.close)
             self.postgres = await asyncio.to_thread(Postgres)
-            stack.callback(self._stop_postgres)
+            stack.push_async_callback(asyncio.to_thread, self._stop_postgres)
             starts = (self.engines.start, self.valkeys.start, self.postgres.start)
             await asyncio.gather(*(asyncio.to_thread(start) for start in starts))
             for engine in self.engines.all:
@@ -160,8 +179,8 @@ class World:
                 self.houses.append(house)
                 await self._proxy(stack, house.redis)
                 await self._proxy(stack, house.postgres)
-                stack.callback(self._stop_house, house)
-                await house.start()
+            stack.push_async_callback(self._stop_houses)  # through whose proxies they write their last
+            await asyncio.gather(*(house.start() for house in self.houses))
             await self._register()
             self._stack = stack.pop_all()
         return self
@@ -207,13 +226,13 @@ class World:
             os.kill(self.postgres.pid, 18)  # SIGCONT, should it be stopped
         self.postgres.stop()
 
-    @staticmethod
-    def _stop_house(house: House) -> None:
-        for process in house.crew():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-        if house.gateway is not None:
-            house.gateway.stop()
+    async def _stop_houses(self) -> None:
+        for house in self.houses:
+            for process in house.crew():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
+        running = [house.gateway for house in self.houses if house.gateway is not None]
+        await asyncio.gather(*(asyncio.to_thread(gateway.stop) for gateway in running))
 
     async def _register(self) -> None:
         first = self.houses[0]
