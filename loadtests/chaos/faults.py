@@ -90,7 +90,7 @@ async def _worker_kill(world: World, event: Event) -> AsyncIterator[None]:
     if crew:  # else its replacement is just being started
         crew[min(number, len(crew) - 1)].kill()
     yield
-    while len(house.crew()) < house.workers:
+    while len(house.crew()) < house.workers:  # noqa: ASYNC110 - another process starts it
         await asyncio.sleep(0.05)
 
 

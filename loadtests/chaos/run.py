@@ -121,7 +121,7 @@ async def _strike(world: World, schedule: Sequence[Event], result: Result, progr
     async with asyncio.TaskGroup() as group:
         for event in schedule:
             due = result.zero + event.start + late
-            while time.monotonic() < due or _blocked(event, running, over):
+            while time.monotonic() < due or _blocked(event, running, over):  # noqa: ASYNC110 - and time
                 await asyncio.sleep(0.02)
             late = max(late, time.monotonic() - result.zero - event.start)
             progress(f"{event.kind}, {event.where}", len(over))

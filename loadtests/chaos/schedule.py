@@ -99,7 +99,7 @@ def plan(
     once: bool = False,
 ) -> list[Event]:
     """Faults until `kills` processes have been killed and `seconds` are over; with `once`, until each kind
-    has come. `counts`: how many victims there are of each role. Each kind comes once before any comes again."""
+    has come. `counts`: how many victims there are of each role. No kind comes twice before all have come."""
     if kills and not any(KINDS[kind].kill for kind in kinds):
         raise ValueError("None of these faults kills anything: name one that does, or a number of seconds.")
     draw = random.Random(seed)

@@ -10,7 +10,7 @@ import random
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -83,8 +83,8 @@ class House:
         self.failed_starts: list[str] = []
 
     async def start(self) -> None:
-        """Also once more, after its end: on the same port and state directory. What systemd would do, too: try
-        again when it does not start, and write that down."""
+        """Also once more, after its end: on the same port and state directory. When it does not start, that is
+        written down, and it is tried again, as systemd would."""
         for _ in range(STARTS):
             try:
                 await self._start()
@@ -145,11 +145,19 @@ class World:
     """`async with World(directory) as world`. Mutable: all that runs."""
 
     def __init__(
-        self, directory: Path, *, gateways: int = 2, workers: int = 2, engines: int = 3, real: bool = False
+        self,
+        directory: Path,
+        *,
+        gateways: int = 2,
+        workers: int = 2,
+        engines: int = 3,
+        real: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        """`settings`: more FLORIN_* variables, by their names in lower case, without the prefix."""
         self.directory = directory
         self.operator_key = f"operator-{secrets.token_urlsafe(24)}"
-        self.settings = dict(SETTINGS)
+        self.settings = SETTINGS | dict(settings or {})
         self.keys: dict[str, str] = {}
         self.houses: list[House] = []
         self.proxies: list[Proxy] = []

@@ -32,8 +32,8 @@ ALLOWED: Final[dict[str, float | None]] = {
     "ledger rows": None,
     "ledger MiB": None,
 }
-"""By the end of a series' name: how far it may grow from the end of the warm-up to the end, however long that is.
-None: it grows by design, up to a bound of its own (feed, audit) or with every request (ledger)."""
+"""By the end of a series' name: how far it may grow from the end of the warm-up to the end, however long that
+is. None: it grows by design, up to a bound of its own (feed, audit) or with every request (ledger)."""
 
 
 def allowed(name: str) -> float | None:
@@ -98,7 +98,7 @@ def _files(world: World) -> dict[str, float]:
 
 
 def _sizes(house: House) -> list[int]:
-    """Of all files in the state directory; as they lie on the disk, since some are sparse. The usage log's are
+    """Of all files in the state directory, as they lie on the disk, since some are sparse. The usage log is
     left out, whose segments come and go in large steps."""
     found = []
     for directory, _, names in os.walk(house.disk.path):
