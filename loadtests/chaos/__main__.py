@@ -22,17 +22,9 @@ from loadtests.chaos.schedule import KINDS, Event, plan
 from loadtests.chaos.world import World
 
 KILLS = 50
-QUICK = (
-    "worker-kill",
-    "engine-kill",
-    "engine-cut",
-    "gateway-kill",
-    "redis-kill",
-    "postgres-kill",
-    "redis-slow",
-)
+QUICK = ("worker-kill", "engine-kill", "engine-cut", "redis-kill", "postgres-kill")
 """Of the short form: one of each."""
-console = Console(stderr=True)
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 
 
 def main() -> int:
@@ -116,16 +108,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> Result:
 
 
 def _schedule(options: argparse.Namespace, world: World, kinds: list[str]) -> list[Event]:
-    counts = {
-        "engine": len(world.proxies),
-        "gateway": len(world.houses),
-        "worker": sum(house.workers for house in world.houses),
-        "redis": 1,
-        "postgres": 1,
-    }
     return plan(
         options.seed,
-        counts,
+        world.counts(),
         kinds=kinds,
         kills=options.kills or 0,
         seconds=options.seconds or 0.0,

@@ -83,8 +83,8 @@ class House:
         self.failed_starts: list[str] = []
 
     async def start(self) -> None:
-        """Also once more, after its end: on the same port and state directory. When it does not start, that is
-        written down, and it is tried again, as systemd would."""
+        """Also once more, after its end: on the same port and state directory. When it does not start, that
+        is written down, and it is tried again, as systemd would."""
         for _ in range(STARTS):
             try:
                 await self._start()
@@ -208,6 +208,12 @@ class World:
     @property
     def ledger_url(self) -> str:
         return self.postgres.url("postgres")
+
+    def counts(self) -> dict[str, int]:
+        """How many victims there are of each role."""
+        workers = sum(house.workers for house in self.houses)
+        gateways, engines = len(self.houses), len(self.proxies)
+        return {"engine": engines, "gateway": gateways, "worker": workers, "redis": 1, "postgres": 1}
 
     def skipped(self) -> dict[str, str]:
         """Faults that cannot be had on this machine, and why."""

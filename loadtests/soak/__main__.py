@@ -37,7 +37,7 @@ from loadtests.soak.trend import Point, trend
 SETTINGS = {"artifact_grace": "0.01"}
 """Hours: so that what is retired is also removed while one looks."""
 SHIP_S = 60.0
-console = Console(stderr=True)
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 
 
 def main() -> int:
@@ -154,7 +154,7 @@ def _show(document: dict[str, Any]) -> None:
     rows, mib = (document["series"].get(name) for name in ("ledger rows", "ledger MiB"))
     console.print(
         f"{document['requests']:,} requests in {document['seconds']:,.0f} s, {document['answered']:,} "
-        f"answered whole, {document['aborted']:,} aborted by clients, errors: {document['errors'] or 'none'}.",
+        f"answered whole, {document['aborted']:,} aborted, errors: {document['errors'] or 'none'}.",
         f"Changes: {changes or 'none'}. Refused: {refused or 'none'}.",
         f"Largest keys of Redis: {largest}.",
         sep="\n",

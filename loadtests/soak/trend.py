@@ -1,8 +1,8 @@
 """Does it grow? Pure.
 
 The slope is Theil and Sen's, the median of the slopes between all pairs of points, which a few outliers do
-not move. What it comes to over the time looked at counts as growth when it exceeds both what is allowed and three
-times the noise: the median distance of the points from their line.
+not move. What it comes to over the time looked at counts as growth when it exceeds both what is allowed and
+three times the noise: the median distance of the points from their line.
 """
 
 from __future__ import annotations
