@@ -150,15 +150,18 @@ async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
 
 async def restore(world: World, export: dict[str, Any]) -> None:
     """What an operator does who has lost the registry: apply the last export, until it is taken."""
+    last = ""
     for _ in range(RESTORES):
         try:
             result = await world.houses[0].call("POST", "/admin/v1/apply", export)
-        except GatewayError:
-            result = {"failed": 1}
-        if not result["failed"]:
-            return
+        except GatewayError as error:
+            last = str(error)
+        else:
+            if not result["failed"]:
+                return
+            last = str([action for action in result["actions"] if action["outcome"] == "failed"][:3])
         await asyncio.sleep(0.5)
-    raise RuntimeError(f"the registry cannot be restored: {result}")
+    raise RuntimeError(f"the registry cannot be restored: {last}")
 
 
 @asynccontextmanager
