@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.routing import suspects
 from loadtests.chaos.schedule import KINDS, Event
 from loadtests.chaos.voices import Heard
 
@@ -105,12 +106,23 @@ def unexcused(heard: Iterable[Heard], windows: Sequence[Window], workers: int, z
 
 
 def _excused(one: Heard, windows: Sequence[Window], workers: int) -> bool:
+    if one.error == "adapter_suspended":
+        return _suspended(one, windows)
     return any(
         one.error in KINDS[w.event.kind].errors | (frozenset() if one.hot else KINDS[w.event.kind].cold)
         and _there(one, w.event, workers)
         for w in windows
         if _overlap(one, w)
     )
+
+
+def _suspended(one: Heard, windows: Sequence[Window]) -> bool:
+    """By design: its tenant had requests, answered nowhere since, on three engines that failed within ten
+    minutes; that ends after at most fifteen."""
+    failed = [w for w in windows if w.event.role == "engine" and KINDS[w.event.kind].errors]
+    return sum(
+        one.began - suspects.WINDOW - suspects.LONGEST_REFUSAL < w.began < one.ended for w in failed
+    ) >= (suspects.GROUP_DEATHS)
 
 
 def _there(one: Heard, event: Event, workers: int) -> bool:

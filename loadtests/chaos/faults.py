@@ -149,8 +149,23 @@ async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
 
 
 async def restore(world: World, export: dict[str, Any]) -> None:
-    """What an operator does who has lost the registry: apply the last export, until it is taken."""
+    """What an operator does who has lost the registry: have the gateways put back what they know. Those that
+    cannot are given the last export, until it is taken."""
+    first = world.houses[0]
     last = ""
+    for _ in range(RESTORES):
+        try:
+            found = await first.call("GET", "/admin/v1/registry")
+            if found["status"] == "ok":
+                return
+            await first.call("POST", "/admin/v1/registry/restore", {"found": found["found"]})
+        except GatewayError as error:
+            last = str(error)
+            if ": 404 " in last:
+                break
+        await asyncio.sleep(0.5)
+    else:
+        raise RuntimeError(f"the registry cannot be restored: {last}")
     for _ in range(RESTORES):
         try:
             result = await world.houses[0].call("POST", "/admin/v1/apply", export)

@@ -31,7 +31,7 @@ class Kind:
 
 
 _BEGUN = frozenset({"stream_interrupted"})
-_UNDECIDED = frozenset({"store_unavailable"})
+_UNDECIDED = frozenset({"store_unavailable", "registry_regressed"})
 _CONNECTION = frozenset({"connection"})
 
 KINDS: Final[dict[str, Kind]] = {

@@ -17,7 +17,9 @@ PROMPT = "When will it arrive?"
 PATIENCE = 40.0
 """Seconds after which a client gives up: longer than any fault, and than a gateway may take to give up."""
 AGAIN = 5
-"""How often an interrupted answer is asked for again, as the error's documentation says."""
+"""How often an answer that broke off is asked for: clients do so, and it clears a tenant whose requests were
+on engines that died."""
+_BROKEN = {"stream_interrupted", "connection", "truncated"}
 TOKENS = (2, 24)
 _ABORTS = 0.04
 _HOT = 0.85
@@ -109,10 +111,11 @@ class Crowd:
             leave = draw.uniform(0.0, 0.4) if draw.random() < _ABORTS else None
             self._number += 1
             body = {"max_tokens": draw.randint(*TOKENS), "seed": self._number}  # no two requests are the same
-            for _ in range(AGAIN):
-                heard = self._new(tenant, gateway, stream=stream)
+            for turn in range(AGAIN):
+                there = (gateway + turn) % len(self.gateways)  # as a balancer would
+                heard = self._new(tenant, there, stream=stream)
                 await self._left(heard, body, leave)
-                if heard.error != "stream_interrupted":
+                if heard.error not in _BROKEN:
                     break
             await asyncio.sleep(_AFTER_ERROR if heard.error else draw.uniform(*_PAUSE))
 

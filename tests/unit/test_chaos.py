@@ -114,6 +114,14 @@ def test_errors_need_a_cause(kind, victim, fields, excused):
         assert found[0].startswith(f"1 times {fields['error']} during ")
 
 
+def test_a_tenant_is_suspended_after_three_deaths_and_not_before():
+    heard = replace_heard(finished=False, error="adapter_suspended", began=30.0, ended=31.0)
+    deaths = [window("engine-kill", began=at, ended=at + 1) for at in (1.0, 10.0, 20.0)]
+    assert checks.unexcused([heard], deaths, workers=2, zero=0.0) == []
+    assert checks.unexcused([heard], deaths[1:], workers=2, zero=0.0) != []
+    assert checks.unexcused([heard], [*deaths[1:], window("engine-slow")], workers=2, zero=0.0) != []
+
+
 # -- the ledger
 
 
