@@ -8,6 +8,7 @@ AdaptersError
 ├── InUseError              cannot be removed while something depends on it
 ├── RejectedError           an adapter that cannot work; carries `findings`
 ├── StoreUnavailableError   Redis is away: nothing that needs a decision can be decided
+│   └── RegistryRegressedError  it answers, but has lost what this worker knows: nothing changes there
 ├── EngineError             an engine refused, failed or did not answer
 │   ├── EngineUnreachableError
 │   └── EngineSuspectError  its base model answers unlike itself: nothing is to be loaded there
@@ -75,6 +76,10 @@ class RejectedError(AdaptersError):
 
 
 class StoreUnavailableError(AdaptersError):
+    pass
+
+
+class RegistryRegressedError(StoreUnavailableError):
     pass
 
 

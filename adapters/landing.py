@@ -81,6 +81,11 @@ class Landing:
                 if victim:
                     self.observer.eviction(engine.name)
                     await self.control.unload(engine, victim)
+                    gone = self.catalog.by_engine_name.get(victim)
+                    log.info(
+                        "Engine %s: %s evicted for %s", engine.name, gone.id if gone else victim, version.id,
+                        extra={"engine": engine.name, "adapter": gone.id if gone else victim},
+                    )  # fmt: skip
                 await self.control.load(engine, version)
                 if version.engine_name not in (await self.control.serving(engine)).loras:
                     raise EngineError(f"{engine.name} accepted {version.id} but does not list it")
@@ -92,6 +97,10 @@ class Landing:
             result = Loaded.OK if confirmed else Loaded.LOST
             loaded = version.engine_name, engine.name
             self.landed[loaded] = self.landed.get(loaded, 0) + 1
+            log.info(
+                "Engine %s: %s loaded in %.2f s", engine.name, version.id, self.clock() - started,
+                extra={"engine": engine.name, "adapter": version.id, "tenant": version.tenant},
+            )  # fmt: skip
         except EngineUnreachableError:
             result = Loaded.UNREACHABLE
             await self._abandon(engine, version)

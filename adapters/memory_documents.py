@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from adapters.continuity import Position, loss, mark_after
 from adapters.errors import ConflictError, FencedError, StoreUnavailableError
 from adapters.store import (
     DOCUMENT_KINDS,
@@ -17,6 +19,8 @@ from adapters.store import (
     Facts,
     Fence,
     GapError,
+    Restored,
+    Snapshot,
     check_kinds,
     dump_note,
     load_note,
@@ -36,7 +40,7 @@ class MemoryDocuments:
     def __init__(self, clock: Callable[[], int] | None) -> None:
         self.away = False
         self._clock = clock or (lambda: time.monotonic_ns() // 1_000_000)
-        self._seq = 0
+        self._position = Position()
         self._events: list[Event] = []
         self._news = asyncio.Event()
         self._documents: dict[str, dict[str, str]] = {kind: {} for kind in (*DOCUMENT_KINDS, "placement")}
@@ -44,6 +48,10 @@ class MemoryDocuments:
         self._audit: list[tuple[tuple[int, int], str]] = []
         self._beats: dict[str, tuple[int, str]] = {}
         self._secrets: dict[str, str] = {}
+
+    @property
+    def _seq(self) -> int:
+        return self._position.seq
 
     def _now(self) -> int:
         if self.away:
@@ -107,10 +115,29 @@ class MemoryDocuments:
             self._documents[kind].pop(id_, None)
         else:
             self._documents[kind][id_] = data
-        self._seq += 1
-        self._events.append(Event(self._seq, kind, id_, data))
+        mark = mark_after(self._position.mark, kind, id_, data)
+        self._position = replace(self._position, seq=self._seq + 1, mark=mark)
+        self._events.append(Event(self._seq, kind, id_, data, mark))
         self._news.set()
         self._news = asyncio.Event()
+
+    # -- its history, of which it never loses anything ---------------------------------------------------
+
+    def trust(self, position: Position) -> None:
+        pass
+
+    async def look(self, known: Position) -> tuple[Position, str]:
+        self._now()
+        at = next((e.mark for e in self._events if e.seq == known.seq), None)
+        return self._position, loss(known, self._position, at)
+
+    async def rest(self) -> Snapshot:
+        raise NotImplementedError
+
+    async def begin_epoch(
+        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+    ) -> None:
+        raise NotImplementedError
 
     def trim(self, keep: int) -> None:
         """Drop all events but the last `keep` from the feed, as a server does in time."""
@@ -130,7 +157,7 @@ class MemoryDocuments:
 
     async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
         now = self._now()
-        until, token, holder = self._roles.get(role, (0, 0, ""))
+        until, token, holder = self._roles.get(role, (0, now, ""))
         if holder != owner and (until > now or ttl_ms == 0):
             return 0
         if ttl_ms == 0:
@@ -152,7 +179,9 @@ class MemoryDocuments:
 
     async def secret(self, name: str, fresh: str) -> str:
         self._now()
-        return self._secrets.setdefault(name, fresh)
+        secret = self._secrets.setdefault(name, fresh)
+        self._position = replace(self._position, installation=self._secrets.get("installation", ""))
+        return secret
 
     async def facts(self) -> Facts:
         self._now()

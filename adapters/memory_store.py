@@ -65,7 +65,7 @@ class MemoryStore(MemoryDocuments):
                     id_ = f"{name}/{version}"
                     left = with_time_left(documents["placement"][id_], held.until - now)
                     documents["placement"][id_] = left
-        return Snapshot(seq=self._seq, documents=documents)
+        return Snapshot(self._position, documents)
 
     # -- placement: placement.lua ---------------------------------------------------------------------
 

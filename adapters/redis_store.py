@@ -3,7 +3,7 @@
 Keys, all with the hash tag of the installation, so that they share one slot of a Redis Cluster:
 
     {florin}:doc:<kind>         hash    id → JSON
-    {florin}:feed               stream  <seq>-0 → kind, id, data (absent: deleted)
+    {florin}:feed               stream  <seq>-0 → kind, id, data (absent: deleted), mark
     {florin}:placement          hash    engine/version → JSON of model.Placement
     {florin}:until              hash    engine/version → ms at which `loading` or `leaving` lapses
     {florin}:where              hash    version → engines that have it assigned
@@ -13,6 +13,7 @@ Keys, all with the hash tag of the installation, so that they share one slot of 
     {florin}:audit              stream  server's id → note (JSON of store.AuditNote)
     {florin}:beats              hash    engine → deadline, and what its agent says of itself
     {florin}:secret:<name>      string
+    {florin}:epoch              string  JSON: its number, and the installations that this one has replaced
 
 Times are the server's own, so the workers' clocks do not matter.
 """
@@ -21,15 +22,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
-from adapters.errors import ConflictError, FencedError, StoreUnavailableError
-from adapters.redis_connection import bounded, client, facts_of, without_password
+from adapters.continuity import Position, mark_after
+from adapters.errors import ConflictError, FencedError, RegistryRegressedError, StoreUnavailableError
+from adapters.redis_connection import bounded, client, facts_of, unavailable, without_password
+from adapters.redis_epochs import LOOKED, Keys, ask_position, position_of, replace_all, write_epoch
 from adapters.store import (
     DOCUMENT_KINDS,
     AuditEntry,
@@ -41,6 +46,7 @@ from adapters.store import (
     Facts,
     Fence,
     GapError,
+    Restored,
     Snapshot,
     Touch,
     after_entry,
@@ -50,6 +56,8 @@ from adapters.store import (
     with_time_left,
 )
 
+log = logging.getLogger(__name__)
+
 LUA: Final = Path(__file__).parent / "lua"
 BATCH: Final = 1000
 """Events per read of the feed."""
@@ -58,6 +66,9 @@ QUIET_MS: Final = 900
 CONNECTIONS: Final = 32
 """Per store; more callers than that wait for one."""
 
+REGRESSED: Final = "REGRESSED"
+"""Beginning of a script's refusal to work where the caller's last event is not."""
+
 Clock = Callable[[], int]
 
 
@@ -65,6 +76,7 @@ class _Script:
     """One Lua file with what it needs in front of it."""
 
     def __init__(self, *names: str) -> None:
+        self.name = names[-1]
         self.text = "\n".join((LUA / f"{name}.lua").read_text() for name in ("prelude", *names))
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
@@ -83,6 +95,8 @@ class RedisStore:
         self._tag = f"{{{prefix}}}"
         self._clock = clock
         self._timeout = timeout
+        self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
+        """Told of each call's round trip, failed or not: a script's name, `read` or `snapshot`."""
         self._redis = client(url, timeout, CONNECTIONS)
         self._commit = _Script("fence", "commit")
         self._claim = _Script("placement", "claim")
@@ -94,6 +108,7 @@ class RedisStore:
         self._lead = _Script("lead")
         self._beat = _Script("beat")
         self._beats = _Script("beats")
+        self._known = Position()  # mutable: what the caller trusts
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._tag} at {without_password(self._url)}>"
@@ -101,29 +116,42 @@ class RedisStore:
     # -- documents and their feed ---------------------------------------------------------------------
 
     async def snapshot(self) -> Snapshot:
+        snapshot, lost = await self._snapshot(self._known)
+        if lost:
+            raise RegistryRegressedError(lost)
+        return snapshot
+
+    async def rest(self) -> Snapshot:
+        return (await self._snapshot(Position()))[0]
+
+    async def _snapshot(self, known: Position) -> tuple[Snapshot, str]:
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.xrevrange(self._key("feed"), count=1)
+            ask_position(pipe, Keys(self._key), known)
             pipe.time()
             pipe.hgetall(self._key("until"))
             pipe.hgetall(self._key("placement"))
             for kind in DOCUMENT_KINDS:
                 pipe.hgetall(self._key("doc", kind))
-            replies = await self._bounded(pipe.execute(), self._timeout * 5)
-        tail, time, until, placement, *documents = replies
+            replies = await self._bounded(pipe.execute(), self._timeout * 5, operation="snapshot")
+        (*asked, time, until, placement), documents = replies[: LOOKED + 3], replies[LOOKED + 3 :]
+        found, lost = position_of(asked, known)
         now = self._ms(time)
         snapshot = dict(zip(DOCUMENT_KINDS, documents, strict=True))
         snapshot["placement"] = {
             id_: with_time_left(text, int(until[id_]) - now) if id_ in until else text
             for id_, text in placement.items()
         }
-        return Snapshot(seq=_seq(tail[0][0]) if tail else 0, documents=snapshot)
+        return Snapshot(found, snapshot), lost
 
     async def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         feed = self._key("feed")
         redis = client(self._url, self._timeout, 1)  # its own connection: its reads block
+        mark = self._known.mark if self._known.seq == after else ""
         try:
             while True:
-                entries = await self._bounded(redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS))
+                entries = await bounded(
+                    redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS), self._timeout
+                )
                 if not entries and await self._tail(redis) < after:
                     raise GapError(f"the feed ends before event {after}: the server has lost data")
                 events = [_event(entry) for entry in entries[0][1]] if entries else []
@@ -131,6 +159,9 @@ class RedisStore:
                     after += 1
                     if event.seq != after:
                         raise GapError(f"event {after} is gone: the feed goes on with {event.seq}")
+                    if mark and event.mark not in ("", mark_after(mark, event.kind, event.id, event.data)):
+                        raise GapError(f"event {after} follows another than {after - 1} as it was")
+                    mark = event.mark
                 yield events
         finally:
             await redis.aclose()
@@ -148,6 +179,14 @@ class RedisStore:
             change = changes[number - 1]
             raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
         _check(fence, done != -1)
+        if audit:  # with its names only: details may quote where files came from
+            log.info(
+                "%s %s%s by %s",
+                audit.action,
+                audit.subject,
+                audit.version and f"@{audit.version}",
+                audit.actor,
+            )
         return int(number)
 
     async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
@@ -264,6 +303,41 @@ class RedisStore:
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
 
+    # -- its history ----------------------------------------------------------------------------------
+
+    def trust(self, position: Position) -> None:
+        self._known = position
+
+    async def look(self, known: Position) -> tuple[Position, str]:
+        async with self._redis.pipeline(transaction=True) as pipe:
+            ask_position(pipe, Keys(self._key), known)
+            return position_of(await self._bounded(pipe.execute()), known)
+
+    async def begin_epoch(
+        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+    ) -> None:
+        """A transaction and no script: a registry may be larger than what should block a server at once, and
+        what is written depends on nothing that is read meanwhile."""
+        left = await self.rest()
+        keys = Keys(self._key)
+        changed = ConflictError("The registry has changed since it was looked at: look again first.")
+        async with self._redis.pipeline(transaction=True) as pipe:
+            with unavailable():
+                await pipe.watch(*keys.position)
+            now_found, _ = await self.look(found)
+            if now_found != found or left.position != found:
+                raise changed
+            now = self._ms(await self._bounded(self._redis.time()))
+            pipe.multi()  # type: ignore[no-untyped-call]  # redis-py's
+            if restored:
+                replace_all(pipe, keys, left, restored, now)
+            write_epoch(pipe, keys, found, begun)
+            pipe.xadd(self._key("audit"), {"note": dump_note(note)})
+            try:
+                await self._bounded(pipe.execute(), self._timeout * 5)
+            except redis_errors.WatchError:
+                raise changed from None
+
     async def facts(self) -> Facts:
         try:
             info = await self._bounded(self._redis.info())
@@ -304,14 +378,27 @@ class RedisStore:
 
     async def _run(self, script: _Script, keys: list[str], arguments: list[Any]) -> Any:
         now = self._clock() if self._clock else ""
-        call = (len(keys), *keys, now, *arguments)
+        first = f"{now}|{self._known.seq}|{self._known.mark}"
+        call = (len(keys), *keys, first, *arguments)
         try:
-            return await self._bounded(self._redis.evalsha(script.sha, *call))
-        except redis_errors.NoScriptError:  # the server is new: it learns the script by running it
-            return await self._bounded(self._redis.eval(script.text, *call))
+            try:
+                return await self._bounded(self._redis.evalsha(script.sha, *call), operation=script.name)
+            except redis_errors.NoScriptError:  # the server is new: it learns the script by running it
+                return await self._bounded(self._redis.eval(script.text, *call), operation=script.name)
+        except redis_errors.ResponseError as error:
+            if not str(error).startswith(REGRESSED):
+                raise
+            raise RegistryRegressedError(
+                f"Redis has lost what this worker knows ({self._known.seq} changes): nothing is changed "
+                "there until an operator has decided. See florin registry show."
+            ) from error
 
-    async def _bounded(self, reply: object, timeout: float | None = None) -> Any:
-        return await bounded(reply, timeout or self._timeout)
+    async def _bounded(self, reply: object, timeout: float | None = None, operation: str = "read") -> Any:
+        began = perf_counter()
+        try:
+            return await bounded(reply, timeout or self._timeout)
+        finally:
+            self.observe(operation, perf_counter() - began)
 
 
 def _check(fence: Fence | None, holds: object) -> None:
@@ -336,4 +423,10 @@ def _seq(entry_id: str) -> int:
 
 def _event(entry: tuple[str, dict[str, str]]) -> Event:
     entry_id, fields = entry
-    return Event(seq=_seq(entry_id), kind=fields["kind"], id=fields["id"], data=fields.get("data"))
+    return Event(
+        seq=_seq(entry_id),
+        kind=fields["kind"],
+        id=fields["id"],
+        data=fields.get("data"),
+        mark=fields.get("mark", ""),
+    )

@@ -15,6 +15,8 @@ Promises, held by tests/contract and tests/property:
 - A lease lapses `ttl_ms` after its last renewal, whatever became of the worker.
 - A change under a fence whose role has passed on changes nothing (FencedError).
 - An audit note is there exactly when its changes are.
+- Once a position is trusted, nothing is changed or read as a whole in a registry that is not its
+  continuation (RegistryRegressedError). See `adapters.continuity`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import TypeAdapter
 
+from adapters.continuity import Position
 from adapters.model import Placement, dump, load
 
 DOCUMENT_KINDS = (
@@ -99,6 +102,8 @@ class Event:
     kind: str
     id: str
     data: str | None
+    mark: str = field(default="", compare=False)
+    """See `Position.mark`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,12 @@ class Snapshot:
     """Everything, as of `seq`. `documents` has every kind of DOCUMENT_KINDS, and `placement`, whose `for_ms`
     count from the snapshot (0: none left)."""
 
-    seq: int
+    position: Position
     documents: dict[str, dict[str, str]]
+
+    @property
+    def seq(self) -> int:
+        return self.position.seq
 
 
 class ClaimResult(StrEnum):
@@ -163,6 +172,14 @@ class Facts:
     used_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What is put in the place of a registry that has lost something."""
+
+    documents: dict[str, dict[str, str]]
+    secrets: dict[str, str]
+
+
 def check_kinds(changes: Sequence[Change]) -> None:
     """ValueError for a kind that no snapshot would show."""
     for change in changes:
@@ -193,6 +210,27 @@ class Store(Protocol):
     """All methods raise StoreUnavailableError when the server cannot be reached in time."""
 
     async def snapshot(self) -> Snapshot: ...
+
+    def trust(self, position: Position) -> None:
+        """From now on, this is what the caller knows: what is not its continuation is another registry."""
+        ...
+
+    async def look(self, known: Position) -> tuple[Position, str]:
+        """Where the registry stands, and why that cannot be what became of `known`, in a sentence (empty:
+        it can), whatever is trusted."""
+        ...
+
+    async def rest(self) -> Snapshot:
+        """As `snapshot`, whatever is trusted: of a registry that has lost something, what is left."""
+        ...
+
+    async def begin_epoch(
+        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+    ) -> None:
+        """An operator has decided: what is there now (`restored`: None), or all of `restored` in its place,
+        is the registry, in an epoch of its own (`continuity.next_epoch`), which every worker takes over.
+        Raises ConflictError when it no longer stands at `found`."""
+        ...
 
     def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         """Batches of events from `after` + 1 on, for ever; empty batches now and then prove liveness

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import aiohttp
 from fastapi import FastAPI
 
+from adapters import keeper as keeping
 from adapters.artifacts import ArtifactStore
 from adapters.catalog import Catalog
 from adapters.engine_access import EngineAccess
@@ -26,34 +26,39 @@ from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
 from adapters.graves import Gravedigger
+from adapters.keeper import Keeper
 from adapters.loader import Loader
 from adapters.reconciler import Reconciler
 from adapters.redis_store import RedisStore
 from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.retrial import Retrial
+from adapters.shrinkage import Shrinkage
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
+from gateway.access_log import AccessLog
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
-from gateway.conditions import Conditions
+from gateway.conditions import Condition, Conditions
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
+from gateway.logs import worker_name
 from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
+from gateway.metrics_crew import Crew
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.faults import EngineFaults
 from gateway.routing.pool import Pool
@@ -77,10 +82,12 @@ UPLOADS = 4
 class Florin:
     """Sends the data plane straight to its handler, past the framework, and the rest to FastAPI."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, crew: Crew | None = None) -> None:
         self.settings = settings
+        self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
+        self.access: AccessLog | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -97,34 +104,44 @@ class Florin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
+        elif self.access:
+            await self.access.watch(self.gate, scope, receive, send)
         else:
             await self.gate(scope, receive, send)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with build(self.settings, self.security) as state:
+        async with build(self.settings, self.security, self._crew) as state:
             api.state.florin = state
-            self.data_plane = DataPlane(state.lifecycle)
+            self.access = AccessLog() if self.settings.access_log else None
+            self.data_plane = DataPlane(state.lifecycle, self.access)
             yield
             self.data_plane = None
+            if self.access:
+                await asyncio.to_thread(self.access.close)
 
 
 @contextlib.asynccontextmanager
-async def build(settings: Settings, security: TransportSecurity) -> AsyncIterator[State]:
+async def build(
+    settings: Settings, security: TransportSecurity, crew: Crew | None = None
+) -> AsyncIterator[State]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
-    worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    worker = f"{worker_name()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
         store = RedisStore(settings.redis_url, prefix=settings.redis_prefix)
         stack.push_async_callback(store.close)
         session = await stack.enter_async_context(_engine_session(security.engines))
         control_session = await stack.enter_async_context(_engine_session(security.engines))
 
-        metrics = Metrics()
+        metrics = Metrics(crew=crew)
+        store.observe = metrics.redis_call
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
-        follower = Follower(store, [directory, catalog, residency, deaths])
+        kept = await asyncio.to_thread(keeping.read, settings.state_dir)
+        follower = Follower(store, [directory, catalog, residency, deaths], kept.snapshot if kept else None)
         ledger = Ledger(settings.ledger)
+        ledger.observe = metrics.ledger_transaction
         stack.callback(ledger.close)
         books = Books(settings.ledger)
         stack.push_async_callback(books.close)
@@ -137,6 +154,9 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         stack.push_async_callback(meter.close)
         await follower.start()
         stack.push_async_callback(follower.close)
+        secret = await keeping.secrets_of(store, follower, kept)
+        keeper = Keeper(settings.state_dir, follower, secret)
+        stack.push_async_callback(keeper.close)
 
         changed = _changed(follower)
         pool = Pool(
@@ -151,7 +171,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         control = EngineControl(
             control_session,
             timeout=settings.load_timeout,
-            agent_secret=(await store.secret("agent", secrets.token_hex(32))).encode(),
+            agent_secret=secret["agent"].encode(),
         )
         loader = Loader(
             store=store,
@@ -191,7 +211,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         stack.push_async_callback(warmer.close)
         upstream = Upstream(session, connect_timeout=settings.connect_timeout)
         artifacts = ArtifactStore(settings.artifacts)
-        await asyncio.to_thread(artifacts.open, await store.secret("installation", secrets.token_hex(8)))
+        await asyncio.to_thread(artifacts.open, secret["installation"])
         lifecycle = Lifecycle(
             settings=settings,
             directory=directory,
@@ -206,7 +226,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
                 settings.max_body_values, settings.max_body_containers, depth=settings.max_body_containers
             ),  # of depth, orjson has limits of its own
             faults=EngineFaults(metrics.engine_fault),
-            cache_secret=(await store.secret("cache_salt", secrets.token_hex(32))).encode(),
+            cache_secret=secret["cache_salt"].encode(),
         )
         engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
         stack.push_async_callback(engine_time.close)
@@ -221,9 +241,10 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
         reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
-        conditions.when(lambda: not follower.connected, "feed_lost")
+        conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
+        conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
-        keeper = bookkeeper.Bookkeeper(
+        books_keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
             owner=worker,
@@ -237,6 +258,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             reconciler.run,
             engine_time.run,
             probe_log.run,
+            books_keeper.run,
             keeper.run,
             AuditShipper(store, ledger, worker).run,
             partial(
@@ -246,6 +268,7 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
                 seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
             ),
             partial(_show_conditions, conditions, follower, metrics),
+            partial(_show_waiting, lifecycle.bounds, pool, metrics),
             partial(security.watch, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
@@ -279,14 +302,15 @@ async def build(settings: Settings, security: TransportSecurity) -> AsyncIterato
             spool=spool,
             security=security,
             conditions=conditions,
+            keeper=keeper,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
 
 
-def create_app(settings: Settings | None = None) -> Florin:
-    """Raises SettingsError when a setting is wrong."""
-    return Florin(settings or load_settings())
+def create_app(settings: Settings | None = None, crew: Crew | None = None) -> Florin:
+    """`crew`: when this is one of several workers. Raises SettingsError when a setting is wrong."""
+    return Florin(settings or load_settings(), crew)
 
 
 def _bounds(settings: Settings) -> Bounds:
@@ -348,10 +372,33 @@ def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
     return changed
 
 
+def _registry(
+    follower: Follower, keeper: Keeper, directory: Directory, catalog: Catalog, shrinkage: Shrinkage
+) -> Iterator[Condition]:
+    if follower.lost:
+        yield Condition("registry_regressed", message=follower.lost)
+    counts = {
+        "tenants": len(directory.tenants),
+        "keys": sum(key.revoked is None for key in directory.keys.values()),
+        "adapters": len(catalog.adapters),
+    }
+    shrunk = shrinkage.of(counts, time.monotonic())
+    if shrunk:
+        yield Condition("registry_shrinking", message=shrunk)
+    if keeper.trouble:
+        yield Condition("registry_unkept", message=keeper.trouble)
+
+
 async def _show_conditions(conditions: Conditions, follower: Follower, metrics: Metrics) -> None:
     while True:
         metrics.feed_connected(connected=follower.connected)
         metrics.conditions({condition.code for condition in conditions.now()})
+        await asyncio.sleep(1)
+
+
+async def _show_waiting(bounds: Bounds, pool: Pool, metrics: Metrics) -> None:
+    while True:
+        metrics.requests_waiting(max(0, bounds.requests - pool.in_flight_here))
         await asyncio.sleep(1)
 
 

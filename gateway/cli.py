@@ -20,6 +20,7 @@ from gateway.commands import (
     keys,
     placement,
     prices,
+    registry,
     tenants,
 )
 from gateway.commands import check as _check  # noqa: F401  # joins the group of adapters
@@ -59,6 +60,7 @@ app.add_typer(prices.prices, name="price")
 app.add_typer(cost.app, name="cost")
 calibrate.register(app)
 declarative.register(app)
+app.add_typer(registry.app, name="registry")
 doctor.register(app)
 
 

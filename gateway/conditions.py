@@ -33,6 +33,24 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "See that Redis is up and reachable; the worker tries again by itself. If this stays although Redis "
         "answers, see the gateway's log.",
     ),
+    "registry_regressed": Meaning(
+        "problem",
+        "Redis has lost the registry, or part of it: requests are served from what was known before, and "
+        "nothing is changed.",
+        "`florin registry show` says what is missing. `florin registry restore` puts it back; `florin registry "
+        "accept` goes on with what Redis has. Until then, restart nothing whose state directory would be lost.",
+    ),
+    "registry_shrinking": Meaning(
+        "warning",
+        "A large part of the tenants, keys or adapters has been removed within minutes.",
+        "`florin audit list` says by whom. If it was a mistake, stop it, and apply the last export.",
+    ),
+    "registry_unkept": Meaning(
+        "warning",
+        "What is known of the registry cannot be kept on this host's disk: a restart while Redis is away "
+        "would fail.",
+        "Make room on the disk of FLORIN_STATE_DIR, or give Florin's user the right to write there.",
+    ),
     "usage_unrecorded": Meaning(
         "problem",
         "Usage cannot be recorded, so requests are refused.",

@@ -239,6 +239,20 @@ class Settings(BaseSettings):
     shutdown_grace: PositiveFloat = Field(
         30.0, description="Seconds that running requests may take to finish after SIGTERM."
     )
+    log_format: str = Field(
+        "text",
+        pattern="^(text|json)$",
+        description="What stderr gets: `text`, or `json`, one object a line. Of `florin engine run`, too.",
+    )
+    log_level: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="The least that is logged: `debug`, `info`, `warning` or `error`. Of `florin engine "
+        "run`, too.",
+    )
+    access_log: bool = Field(
+        False, description="Whether each request is logged in a line. Prompts and keys never are."
+    )
     wal_full: str = Field(
         "refuse",
         pattern="^(refuse|serve)$",

@@ -196,6 +196,12 @@ CODES: dict[str, Code] = {
         "Redis is away, and this needs a decision (a cold adapter, a new key).",
         "Retry; restore Redis.",
     ),
+    "registry_regressed": Code(
+        503,
+        _SERVER,
+        "Redis has lost what this gateway knows of the registry, so nothing is changed there.",
+        "`florin registry show`, then `florin registry restore` or `florin registry accept`.",
+    ),
     "ledger_unavailable": Code(
         503, _SERVER, "The ledger's database is away.", "Retry; nothing metered is lost meanwhile."
     ),
@@ -270,6 +276,7 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.InUseError: "in_use",
     adapters_errors.RejectedError: "adapter_rejected",
     adapters_errors.StoreUnavailableError: "store_unavailable",
+    adapters_errors.RegistryRegressedError: "registry_regressed",
     adapters_errors.EngineError: "engine_rejected",
     adapters_errors.EngineUnreachableError: "engine_rejected",
     adapters_errors.EngineSuspectError: "engine_rejected",
@@ -283,8 +290,16 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
 
 
 def translate(error: AdaptersError) -> FlorinError:
-    """An error of the adapter side in the caller's vocabulary."""
+    """An error of the adapter side in the operator's vocabulary, with every detail."""
     code = _FROM_ADAPTERS[type(error)]
     findings = error.findings if isinstance(error, adapters_errors.RejectedError) else ()
     retry = 1 if CODES[code].status == 503 else None
     return FlorinError(code, str(error), findings=findings, retry_after=retry)
+
+
+def for_tenant(error: AdaptersError) -> FlorinError:
+    """The same for a tenant, who is told nothing of what is behind the gateway."""
+    if isinstance(error, adapters_errors.StoreUnavailableError):
+        text = "Florin cannot decide this at the moment: what it needs for it is unavailable. Try again soon."
+        return FlorinError("store_unavailable", text, retry_after=1)
+    return translate(error)

@@ -14,6 +14,8 @@ from typing import Any
 
 from gateway.admission.bounds import Place
 from gateway.errors import FlorinError
+from gateway.peer import GONE
+from gateway.request_context import CURRENT, RequestContext
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,20 +31,25 @@ READ_OVER = 64 * 1024
 used again; where more may come, the connection is closed instead."""
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_SECONDS = 2.0
+_NOTICE_SECONDS = 1.0
 
 
 class ClientGoneError(Exception):
-    """The client hung up before its request was whole."""
+    """The client hung up before any engine heard of its request."""
 
 
 class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
+        self.client: str = (scope.get("client") or ("",))[0]
+        """Address of whoever is connected: the client, or a proxy."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._gone: Callable[[], bool] | None = scope.get(GONE)
         self._receive = receive
         self._send = send
         self.request_id = "req-" + os.urandom(12).hex()
+        self.context = RequestContext(self.request_id)
         self.extra_headers: list[tuple[bytes, bytes]] = []
         self.started = False
         """The response has begun: its status can no longer change."""
@@ -57,6 +64,12 @@ class Exchange:
         self._watch: asyncio.Future[Message] | None = None
 
     # -- the request
+
+    def introduce(self) -> RequestContext:
+        """What the client's headers say of where the request belongs; from now on the log bears its names."""
+        self.context.read(self._headers)
+        CURRENT.set(self.context)
+        return self.context
 
     def bearer(self) -> bytes:
         """The key in `Authorization: Bearer …`; empty when there is none."""
@@ -114,16 +127,31 @@ class Exchange:
             self.place.hold(0)
 
     def watch(self) -> None:
-        """From now on, a client that hangs up cancels the running task. Call when the body has been read."""
+        """From now on, a client that hangs up cancels the running task. Call when the body has been read.
+        Raises ClientGoneError."""
+        self.check_client()
         task = asyncio.current_task()
         assert task is not None
         self._watch = asyncio.ensure_future(self._receive())
         self._watch.add_done_callback(lambda f: self._on_message(f, task))
 
+    def check_client(self) -> None:
+        """Raises ClientGoneError when the client has hung up, even if nothing has been read that says so."""
+        if self._gone is not None and self._gone():
+            self.hung_up = self.finished = True
+            raise ClientGoneError
+
     def _on_message(self, future: asyncio.Future[Message], task: asyncio.Task[Any]) -> None:
         if not self.finished and not future.cancelled() and future.exception() is None:
             self.hung_up = True
             task.cancel()
+
+    async def noticed(self) -> None:
+        """Until the server has seen, too, that the client has gone: it takes a request without an answer
+        for a defect."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_NOTICE_SECONDS):
+                await (self._watch or self._receive())
 
     def close(self) -> None:
         """However the request ends, and any number of times."""
@@ -137,6 +165,7 @@ class Exchange:
     async def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole JSON response."""
         self.started = True
+        self.context.status = status
         self._let_go()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         unread = self.leaves_unread()
@@ -149,7 +178,7 @@ class Exchange:
                 "headers": [
                     (b"content-type", JSON),
                     (b"content-length", b"%d" % len(body)),
-                    (b"x-request-id", self.request_id.encode()),
+                    *self._ids(),
                     *self.extra_headers,
                     *more,
                 ],
@@ -178,6 +207,7 @@ class Exchange:
 
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
+        self.context.status = 200
         self._let_go()
         await self._send(
             {
@@ -186,11 +216,18 @@ class Exchange:
                 "headers": [
                     (b"content-type", EVENTS),
                     (b"cache-control", b"no-cache"),
-                    (b"x-request-id", self.request_id.encode()),
+                    *self._ids(),
                     *self.extra_headers,
                 ],
             }
         )
+
+    def _ids(self) -> list[tuple[bytes, bytes]]:
+        """Florin's, which is on the bill, and the client's own."""
+        ids = [(b"x-request-id", self.request_id.encode())]
+        if self.context.client_request_id:
+            ids.append((b"x-client-request-id", self.context.client_request_id.encode()))
+        return ids
 
     async def write(self, data: bytes) -> None:
         """Waits while the client reads more slowly than the engine writes."""

@@ -23,7 +23,7 @@ from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
 from gateway.call import Call, Endpoint, parse, policy
 from gateway.config import Settings
-from gateway.errors import FlorinError, translate
+from gateway.errors import FlorinError, for_tenant
 from gateway.exchange import ClientGoneError, Exchange
 from gateway.fields.rule import Policy
 from gateway.fields.unknown import UnknownFields
@@ -73,16 +73,21 @@ class Lifecycle:
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
-            pass
+            await exchange.noticed()
+            self.metrics.client_abort("body")
         except asyncio.CancelledError:
-            if not exchange.hung_up:  # the server stops, and the grace period is over
+            if exchange.hung_up:
+                sent = "answer" if exchange.context.attempts else "waiting"
+                self.metrics.client_abort("stream" if exchange.started else sent)
+            else:  # the server stops, and the grace period is over
                 await self._fail(
                     exchange, FlorinError("shutting_down", "The gateway is stopping.", retry_after=1)
                 )
         except FlorinError as error:
             await self._fail(exchange, error)
         except AdaptersError as error:
-            await self._fail(exchange, translate(error))
+            log.info("request %s: %s", exchange.request_id, error)
+            await self._fail(exchange, for_tenant(error))
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             await self._fail(
@@ -94,12 +99,15 @@ class Lifecycle:
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
         key = authenticate_caller(exchange, self.directory, self.follower)
+        context = exchange.context
         exchange.place = self.bounds.enter(key.id, key.tenant)
         call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint)
         exchange.watch()
+        context.stream = call.stream
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
+        context.adapter = target.label
         self.admit(exchange, key, target)
         exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
         journey = self.router.journey(target, self.identity(endpoint, key, target, exchange.payload))
@@ -178,6 +186,8 @@ class Lifecycle:
             adapter_loads=journey.loads,
             estimate=call.estimate,
         )
+        context = exchange.context
+        context.engine, context.attempts, context.attempt = engine.name, journey.attempts, record
         exchange.extra_headers = [
             (b"x-florin-adapter", target.label.encode()),
             (b"x-florin-engine", engine.name.encode()),
@@ -189,9 +199,10 @@ class Lifecycle:
             await record.logged()  # before the engine hears of it
             if not self.meter.accepting:
                 raise unmetered()
+            exchange.check_client()
             sent = True
             async with self.upstream.post(
-                engine, call.endpoint.path, exchange.payload, request_id, target
+                engine, call.endpoint.path, exchange.payload, request_id, target, context.trace
             ) as response:
                 await (relay.stream(response) if call.stream else relay.answer(response))
             self.router.served(lease)
@@ -207,6 +218,9 @@ class Lifecycle:
                 self.router.served(lease)
             elif sent:
                 lease.lost()
+            raise
+        except ClientGoneError:
+            record.end(Outcome.CLIENT_ABORT, billable=False, exact=False, worked=False)
             raise
         except asyncio.CancelledError:
             if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
@@ -228,6 +242,7 @@ class Lifecycle:
         return GoElsewhere("down", f"{lease.state.engine.name} was found dead", counts=False)
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
+        exchange.context.error = error.code
         self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
@@ -249,6 +264,7 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
         if not follower.connected:  # it may have been made since this worker last heard
             raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
         raise FlorinError("invalid_api_key", "This API key does not exist.")
+    exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
     if key.revoked is not None:
         token = key.role is Role.ENROLMENT
         raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")

@@ -1,35 +1,106 @@
-"""Log lines on stderr: one event, one line, whatever the event quotes.
+"""Log lines on stderr: one event, one line, whatever the event quotes; as text, or as JSON objects.
 
 Messages quote what engines, sources and clients send. A newline or a terminal control sequence in there could
 forge a line, or rewrite what an operator sees. So a message is kept on one line, control characters are
-escaped, and tracebacks are indented: only a real event begins a line.
+escaped, and tracebacks are indented: only a real event begins a line. JSON is ASCII throughout, so that
+nothing but the end of an object ends a line.
+
+Each event bears the names of the request that it happened in (`request_context`), and whatever of FIELDS the
+caller gives as `extra`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import re
+import socket
 import sys
 import textwrap
-from typing import Any
+import threading
+import time
+from types import TracebackType
+from typing import Any, Final, Literal, get_args
+
+from gateway.request_context import CURRENT
+
+Format = Literal["text", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 LONGEST = 4_000
 """Characters of one message; the rest is cut off."""
+_LONGEST_TRACEBACK = 20_000
+FIELDS: Final = ("request_id", "client_request_id", "trace_id", "tenant", "adapter", "engine")
+"""What an event may be about, besides its message."""
+_OWN = ("gateway", "adapters", "deploy", "florin")
+"""Loggers that FLORIN_LOG_LEVEL is about. What libraries say below a warning may quote headers and bodies."""
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_PLAIN = re.compile(r"[^\s\"=]+")
+
+log = logging.getLogger(__name__)
 
 
-def log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for name in ("uvicorn", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_no_cancellations)
+def log_to_stderr(form: str | None = None, level: str | None = None) -> None:
+    """From now on. By default as FLORIN_LOG_FORMAT and FLORIN_LOG_LEVEL say, where they say anything that can
+    be: for what is logged before the settings have been read, and for processes that have none."""
+    form = form or _from_environment("FLORIN_LOG_FORMAT", FORMATS, "text")
+    level = level or _from_environment("FLORIN_LOG_LEVEL", LEVELS, "info")
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if isinstance(handler, _Stderr)]
+    if not root.handlers:
+        ours = [_Stderr(sys.stderr)]
+        root.addHandler(ours[0])
+    for handler in ours:  # none, where somebody else has taken over the log: a test
+        handler.setFormatter(JsonLines() if form == "json" else OneLine(TEXT))
+    number = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(max(number, logging.WARNING))
+    for name in _OWN:
+        logging.getLogger(name).setLevel(number)
+    uvicorn = logging.getLogger("uvicorn.error")
+    if _no_cancellations not in uvicorn.filters:
+        uvicorn.addFilter(_no_cancellations)
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda args: _uncaught(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def is_json() -> bool:
+    """Whether stderr is for JSON alone."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+def worker_name() -> str:
+    """This process among all of an installation's; its leases in Redis begin with it."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What an event is about: what it says itself goes before the request it happened in."""
+    context = CURRENT.get()
+    found: dict[str, Any] = {}
+    for name in FIELDS:
+        value = getattr(record, name, None) or (getattr(context, name) if context is not None else None)
+        if value:
+            found[name] = value
+    return found | getattr(record, "fields", {})
 
 
 class OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        record.about = "".join(
+            f" {name}={shown(value)}" for name, value in fields_of(record).items() if value is not None
+        )
+        return super().format(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802  # logging's own name
+        del datefmt
+        return rfc3339(record.created)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
         record.message = one_line(record.message)
         return super().formatMessage(record)
@@ -39,14 +110,78 @@ class OneLine(logging.Formatter):
         return textwrap.indent("\n".join(map(one_line, lines)), "  ", lambda _: True)
 
 
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s%(about)s"
+
+
+class JsonLines(logging.Formatter):
+    """One object a line. Own code, since a library would save fifteen lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._worker = worker_name()
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": cut(record.getMessage(), LONGEST),
+            "worker": self._worker,
+            **fields_of(record),
+        }
+        if record.exc_info:
+            said["exception"] = cut(self.formatException(record.exc_info), _LONGEST_TRACEBACK)
+        return json.dumps(said, separators=(",", ":"), default=str)
+
+
+class _Stderr(logging.StreamHandler[Any]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's own name
+        """The original prints a traceback past the format. Nothing to be done where stderr itself is gone."""
+        if record.args and not isinstance(sys.exception(), OSError):
+            self.handle(record.__class__(
+                record.name, record.levelno, record.pathname, record.lineno,
+                "This message could not be put together: %.500s", (repr(record.msg),), None,
+            ))  # fmt: skip
+
+
+def rfc3339(seconds: float) -> str:
+    """`2026-11-22T04:55:51.042Z`, of seconds since the epoch."""
+    whole = int(seconds)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
+
+
 def one_line(text: str) -> str:
     """`text` without anything that a terminal or a reader of lines would obey."""
-    if len(text) > LONGEST:
-        text = text[:LONGEST] + "…"
+    text = cut(text, LONGEST)
     if text.isprintable():
         return text
     text = _LINE_BREAKS.sub(" ", text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "…"
+
+
+def shown(value: object) -> str:
+    """As the value in a text line's `name=value`: in quotes where it could be taken for more than one."""
+    if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.isprintable()):
+        return json.dumps(value)
+    return json.dumps(value) if isinstance(value, bool | None) else str(value)
+
+
+def _from_environment(name: str, allowed: tuple[str, ...], default: str) -> str:
+    value = os.environ.get(name, "")
+    return value if value in allowed else default
+
+
+def _uncaught(
+    kind: type[BaseException], error: BaseException | None, traceback: TracebackType | None
+) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error or kind(), traceback)
+        return
+    log.critical("Uncaught exception", exc_info=(kind, error or kind(), traceback))
 
 
 def _no_cancellations(record: logging.LogRecord) -> bool:

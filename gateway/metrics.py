@@ -3,26 +3,29 @@
 `Metrics` is built once per worker by `create_app`. Label children are resolved once and cached, names are
 capped, and most updates come from the metering's flusher thread, off the event loop.
 
-With several workers `florin serve` gives each a PROMETHEUS_MULTIPROC_DIR of theirs, which prometheus_client
-looks at when it is imported; then any worker renders the sum over all.
+With several workers their values lie where each can read them (`metrics_crew`), and any worker renders the
+sum over all.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from itertools import islice
-from pathlib import Path
+from platform import python_version
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import values as prometheus_values
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from gateway.conditions import CONDITIONS
-from gateway.metrics_files import all_of, render_all
+from gateway.metrics_crew import Crew, Together
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "__unknown__"
@@ -32,11 +35,13 @@ OTHER: Final = "__other__"
 BASE: Final = "__base__"
 """`adapter` label of requests to the base model itself."""
 LABEL_CAP: Final = 1000
+HISTOGRAM_CAP: Final = 250
+"""Engines, and adapters, with histograms of their own: each has 9 to 18 series."""
 ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
 """Results of usage records that are shown before there is any, so that the first is seen as a rise."""
+UNAUTHENTICATED: Final = ("missing_api_key", "invalid_api_key", "revoked_api_key", "expired_api_key")
+"""Errors that are shown before there is any, likewise."""
 
-AdapterInfo = tuple[str, str, str]
-"""Full name, tenant, base model."""
 Series = Sequence[tuple[Sequence[str], float]]
 """Label values, and the value."""
 
@@ -44,8 +49,26 @@ METRICS: Final[dict[str, str]] = {
     "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
     "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes those that came from the cache.",
     "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes those that came from the cache.",
-    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token.",
-    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt.",
+    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token, by engine.",
+    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by engine.",
+    "florin_adapter_time_to_first_token_seconds": "From dispatch to an engine until its first token, by "
+    "adapter.",
+    "florin_adapter_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by "
+    "adapter.",
+    "florin_adapter_holders": "Engines that hold the adapter's live version now.",
+    "florin_engine_slots": "Versions that the engine can hold for requests at one time.",
+    "florin_engine_slots_used": "Versions that are assigned to the engine's slots now.",
+    "florin_engine_running": "Requests that the engine says it is working on, of all gateways.",
+    "florin_engine_waiting": "Requests that the engine says wait in its own queue, of all gateways.",
+    "florin_requests_waiting": "Requests that are on no engine now: being read, waiting for a place, or "
+    "between two attempts.",
+    "florin_client_aborts_total": "Requests whose client left before the end, by how far they had come: "
+    "`body` (it was being sent), `waiting` (for an engine), `answer` (on an engine, nothing answered yet), "
+    "`stream`.",
+    "florin_redis_call_seconds": "Round trips to Redis, by operation; failed ones count, too.",
+    "florin_ledger_transaction_seconds": "Transactions of the ledger's database, by operation: `read` or "
+    "`write`.",
+    "florin_build_info": "1, with the version of Florin and of Python.",
     "florin_adapter_info": "1 for each registered adapter with a live version, called or not.",
     "florin_verdict_info": "1 for each version that is quarantined or failed, and each engine that is "
     "suspect: `about` names it.",
@@ -75,6 +98,7 @@ METRICS: Final[dict[str, str]] = {
     "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
     "each of them.",
     "florin_unknown_fields_total": "Fields of requests that were left out because Florin does not know them.",
+    "florin_worker_restarts_total": "Workers that ended by themselves and were replaced.",
     "florin_errors_total": "Error answers to clients, by error code.",
     "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
     "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
@@ -101,8 +125,24 @@ BOOKS: Final[dict[str, tuple[str, ...]]] = {
 }
 """What the ledger tells, and its labels."""
 
+AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
+    "florin_adapter_info": ("adapter", "tenant", "base_model"),
+    "florin_verdict_info": ("about", "code"),
+    "florin_adapter_holders": ("adapter",),
+    "florin_engine_slots": ("engine",),
+    "florin_engine_slots_used": ("engine",),
+    "florin_engine_running": ("engine",),
+    "florin_engine_waiting": ("engine",),
+    "florin_build_info": ("version", "python"),
+}
+"""What is told at the scrape, from what the worker knows then, and its labels."""
+
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+# Of an adapter, with as few as show whether it is slow: there may be hundreds of adapters.
+_ADAPTER_FIRST_TOKEN = (0.1, 0.25, 0.5, 1, 2.5, 10)
+_ADAPTER_DURATION = (0.5, 1, 5, 15, 60, 300)
+_ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
 _LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -155,19 +195,38 @@ class BookFigures:
 class Metrics:
     """One worker's metrics. Every method is thread-safe and costs about a microsecond."""
 
-    def __init__(self, *, label_cap: int = LABEL_CAP) -> None:
-        self._multiprocess_dir = os.environ.get("PROMETHEUS_MULTIPROC_DIR", "")
+    def __init__(self, *, label_cap: int = LABEL_CAP, crew: Crew | None = None) -> None:
+        """`crew`: when this is one of several workers. Then there is no other Metrics in this process."""
         self.registry = CollectorRegistry()
+        self._crew = crew
+        if crew is not None:
+            prometheus_values.ValueClass = crew.value_class  # the seam it has for that
         # Mutable state: the names seen so far.
         self._adapters = LabelCap(label_cap)
         self._tenants = LabelCap(label_cap)
         self._engines: set[str] = set()
+        """Those that are registered, as far as probes have told."""
+        self._flights: dict[str, int] = {}
+        """Attempts running, by engine, also on those that have left."""
+        self._showing = threading.Lock()
         self._books: BookFigures | None = None
         self._requests = self._counter("florin_requests_total", "adapter", "outcome")
         self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
         self._tenant_tokens = self._counter("florin_tenant_tokens_total", "tenant", "token_type")
-        self._first_token = self._histogram("florin_time_to_first_token_seconds", _FIRST_TOKEN)
-        self._duration = self._histogram("florin_request_duration_seconds", _DURATION)
+        self._adapter_histograms = LabelCap(min(label_cap, HISTOGRAM_CAP))
+        self._engine_histograms = LabelCap(min(label_cap, HISTOGRAM_CAP))
+        first_token = self._histogram("florin_time_to_first_token_seconds", _FIRST_TOKEN, "engine")
+        duration = self._histogram("florin_request_duration_seconds", _DURATION, "engine")
+        adapter_first_token = self._histogram(
+            "florin_adapter_time_to_first_token_seconds", _ADAPTER_FIRST_TOKEN, "adapter"
+        )
+        adapter_duration = self._histogram(
+            "florin_adapter_request_duration_seconds", _ADAPTER_DURATION, "adapter"
+        )
+        self._requests_waiting = self._gauge("florin_requests_waiting", "livesum")
+        self._client_aborts = self._counter("florin_client_aborts_total", "stage")
+        self._redis_call = self._histogram("florin_redis_call_seconds", _ROUND_TRIP, "operation")
+        self._ledger_transaction = self._histogram("florin_ledger_transaction_seconds", _LOAD, "operation")
         self._loads = self._counter("florin_adapter_loads_total", "engine", "result")
         self._load_seconds = self._histogram("florin_adapter_load_seconds", _LOAD)
         self._verifications = self._counter("florin_verifications_total", "result")
@@ -194,12 +253,18 @@ class Metrics:
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
+        self._counter("florin_worker_restarts_total")  # the parent counts; one worker alone has none
+        for code in UNAUTHENTICATED:
+            self._errors.labels(code)
         # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
         # the values are capped or come from small sets.
         self._request = cache(self._requests.labels)
         self._token = cache(self._tokens.labels)
         self._tenant_token = cache(self._tenant_tokens.labels)
         self._running = cache(self._in_flight.labels)
+        self._engine_first_token, self._engine_duration = cache(first_token.labels), cache(duration.labels)
+        self._adapter_first_token = cache(adapter_first_token.labels)
+        self._adapter_duration = cache(adapter_duration.labels)
 
     def _counter(self, name: str, *labels: str) -> Counter:
         return Counter(name, METRICS[name], labels, registry=self.registry)
@@ -207,8 +272,8 @@ class Metrics:
     def _gauge(self, name: str, mode: str, *labels: str) -> Gauge:
         return Gauge(name, METRICS[name], labels, registry=self.registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a Literal there
 
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, METRICS[name], registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, METRICS[name], labels, registry=self.registry, buckets=buckets)
 
     def adapter_label(self, adapter: str | None) -> str:
         """None: a name that the registry does not know; empty: the base model."""
@@ -229,11 +294,28 @@ class Metrics:
                 self._token(adapter, gpu_type, kind).inc(count)
                 self._tenant_token(tenant, kind).inc(count)
 
-    def first_token(self, seconds: float) -> None:
-        self._first_token.observe(seconds)
+    def first_token(self, engine: str, adapter: str, seconds: float) -> None:
+        self._engine_first_token(self._engine_histograms(engine)).observe(seconds)
+        self._adapter_first_token(self._adapter_histogram(adapter)).observe(seconds)
 
-    def duration(self, seconds: float) -> None:
-        self._duration.observe(seconds)
+    def duration(self, engine: str, adapter: str, seconds: float) -> None:
+        self._engine_duration(self._engine_histograms(engine)).observe(seconds)
+        self._adapter_duration(self._adapter_histogram(adapter)).observe(seconds)
+
+    def _adapter_histogram(self, adapter: str) -> str:
+        return self._adapter_histograms(adapter) if adapter else BASE
+
+    def requests_waiting(self, count: int) -> None:
+        self._requests_waiting.set(count)
+
+    def client_abort(self, stage: str) -> None:
+        self._client_aborts.labels(stage).inc()
+
+    def redis_call(self, operation: str, seconds: float) -> None:
+        self._redis_call.labels(operation).observe(seconds)
+
+    def ledger_transaction(self, operation: str, seconds: float) -> None:
+        self._ledger_transaction.labels(operation).observe(seconds)
 
     def adapter_load(self, engine: str, result: str, seconds: float) -> None:
         """`result`: `ok`, `failed`, `timeout` …: a small fixed set."""
@@ -248,7 +330,10 @@ class Metrics:
         self._evictions.labels(engine).inc()
 
     def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
-        self._engines.add(engine)
+        if engine not in self._engines:
+            with self._showing:
+                self._engines.add(engine)
+                self._running(engine).set(self._flights.get(engine, 0))
         self._engine_up.labels(engine, gpu_type).set(int(up))
 
     def sample_refused(self, engine: str) -> None:
@@ -256,16 +341,23 @@ class Metrics:
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
         """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
-        self._engines.discard(engine)
-        if self._multiprocess_dir:  # values in shared files cannot be removed: `render` passes over them
-            return
-        for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
-            with suppress(KeyError):
-                gauge.remove(*labels)
-        self._running.cache_clear()
+        with self._showing:
+            self._engines.discard(engine)
+            for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
+                with suppress(KeyError):
+                    gauge.remove(*labels)
+            if self._crew is not None:
+                self._crew.forget_engine(engine)
+            self._running.cache_clear()
 
     def in_flight(self, engine: str, change: int) -> None:
-        self._running(engine).inc(change)
+        """Shown while the engine is registered: what ends after it left must not bring it back."""
+        with self._showing:
+            count = self._flights.pop(engine, 0) + change
+            if count:
+                self._flights[engine] = count
+            if engine in self._engines:
+                self._running(engine).set(count)
 
     def usage_records(self, result: str, count: int = 1) -> None:
         if count:
@@ -284,8 +376,7 @@ class Metrics:
 
     def all_conditions(self) -> set[str]:
         """Those that any worker of this gateway found last."""
-        metrics = all_of(Path(self._multiprocess_dir)) if self._multiprocess_dir else self.registry
-        samples = (s for m in metrics.collect() if m.name == "florin_condition" for s in m.samples)
+        samples = (s for m in self._all().collect() if m.name == "florin_condition" for s in m.samples)
         return {sample.labels["condition"] for sample in samples if sample.value}
 
     def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
@@ -311,38 +402,35 @@ class Metrics:
         """From now on, until there are newer ones. Every worker shows the same."""
         self._books = figures
 
-    def render(self, adapters: Iterable[AdapterInfo] = (), verdicts: Iterable[tuple[str, str]] = ()) -> bytes:
-        """The text exposition: of all workers when there are several. `adapters`: all that the registry
-        knows, so that one that nobody calls is still seen. `verdicts`: about whom, and which code."""
-        known = islice(adapters, LABEL_CAP), islice(verdicts, LABEL_CAP)
-        return self._own() + generate_latest(_AtScrape(*known, self._books))
+    def render(
+        self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]] = MappingProxyType({})
+    ) -> bytes:
+        """The text exposition: of all workers when there are several. `known`: of AT_SCRAPE, what this worker
+        knows now; of each so many series at most."""
+        return generate_latest(self._all()) + generate_latest(_AtScrape(known, self._books))
 
-    def _own(self) -> bytes:
-        if not self._multiprocess_dir:
-            return generate_latest(self.registry)
-        return render_all(Path(self._multiprocess_dir), self._engines)
+    def _all(self) -> CollectorRegistry:
+        return self.registry if self._crew is None else Together(self._crew.values, METRICS)
 
 
 class _AtScrape(CollectorRegistry):
-    """What is the same on every worker, and belongs to none: from the registry, and from the ledger."""
+    """What is the same on every worker, and belongs to none: from registry, engines and ledger."""
 
     def __init__(
-        self,
-        adapters: Iterable[AdapterInfo],
-        verdicts: Iterable[tuple[str, str]],
-        books: BookFigures | None,
+        self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]], books: BookFigures | None
     ) -> None:
         super().__init__()
-        self._verdicts = verdicts
-        self._adapters = adapters
+        self._known = {"florin_build_info": [((_version("florin"), python_version()), 1.0)], **known}
         self._series = books.series if books else {}
 
     def collect(self) -> Iterator[Metric]:
-        name = "florin_adapter_info"
-        yield _family(name, ("adapter", "tenant", "base_model"), ((labels, 1) for labels in self._adapters))
-        yield _family("florin_verdict_info", ("about", "code"), ((labels, 1) for labels in self._verdicts))
+        for name, labels in AT_SCRAPE.items():
+            yield _family(name, labels, islice(self._known.get(name, ()), LABEL_CAP))
         for name, labels in BOOKS.items():
             yield _family(name, labels, self._series.get(name, ()))
+
+
+_version = cache(version)
 
 
 def _family(name: str, labels: Sequence[str], series: Iterable[tuple[Sequence[str], float]]) -> Metric:

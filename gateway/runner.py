@@ -23,6 +23,7 @@ from uvicorn.lifespan.on import LifespanOn
 from adapters.errors import AdaptersError
 from gateway.config import Settings, SettingsError
 from gateway.logs import log_to_stderr
+from gateway.peer import Protocol
 
 FAILED = 1
 
@@ -72,10 +73,10 @@ def run_app(
 ) -> int:
     """Serve `app` on `listener` until a signal. `ready` is called once, when requests are accepted.
     Returns the exit code; a failure to start has been logged as a sentence."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Protocol,
         loop="uvloop",
         ws="none",
         lifespan="on",

@@ -20,7 +20,7 @@ from adapters import private_state
 from adapters.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
 from gateway.exposure import of_listener
-from gateway.logs import log_to_stderr
+from gateway.logs import is_json, log_to_stderr
 from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
 from gateway.transport_security import TransportSecurity
 from gateway.workers import supervise
@@ -41,6 +41,7 @@ def serve() -> int:
     try:
         with ExitStack() as stack:
             settings = load_settings()
+            log_to_stderr(settings.log_format, settings.log_level)
             TransportSecurity(settings).warn()  # what is wrong with it is said before anything is started
             make_state_dir(settings)
             listener = stack.enter_context(bind(settings.host, settings.port))
@@ -57,7 +58,9 @@ def serve() -> int:
 
 def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
     if not settings.bootstrap_key:
-        _say("FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows.", 0)
+        log.warning(
+            "FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows."
+        )
     exposed = of_listener(settings, str(listener.getsockname()[0]))
     if exposed.status != "ok":
         log.warning("%s %s", exposed.message, exposed.mend)
@@ -164,6 +167,10 @@ def _keep(server: EmbeddedValkey, done: threading.Event) -> None:
                 log.error("%s", error)  # the message says it all
 
 
-def _say(error: Exception | str, code: int) -> int:
+def _say(error: Exception, code: int) -> int:
+    """Why nothing is served: a sentence for a person, or the last object of a log."""
+    if is_json():
+        log.critical("%s", error)
+        return code
     sys.stderr.write(f"florin: {error}\n")
     return code

@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing, suppress
 
 from pydantic import SecretStr
 
 from gateway.config import Settings, SettingsError, load_settings
+from gateway.crew_watch import CrewWatch
 from gateway.logs import log_to_stderr
 from gateway.runner import FAILED, Stop, run_app
+from gateway.shared_values import SharedValues
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +38,10 @@ _LONGEST_PAUSE = 10.0
 class _Worker:
     """One seat of the crew, and the process that has it now."""
 
-    def __init__(self, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
+    def __init__(self, start: Callable[[int, int], subprocess.Popen[bytes]], watch: CrewWatch) -> None:
         self._start = start
+        self._watch = watch
+        self._seat = -1
         self._ready_fd = -1
         self._short_lives = 0
         self._due = 0.0
@@ -51,8 +52,9 @@ class _Worker:
     def start(self) -> None:
         self._ready_fd, theirs = os.pipe()
         os.set_blocking(self._ready_fd, False)
+        self._seat = self._watch.take()
         try:
-            self.process = self._start(theirs)
+            self.process = self._start(theirs, self._seat)
         finally:
             os.close(theirs)
         self.started, self.ready = time.monotonic(), False
@@ -76,6 +78,7 @@ class _Worker:
 
     def _bury(self) -> None:
         os.close(self._ready_fd)
+        self._watch.leave(self._seat)
         short = time.monotonic() - self.started < _SHORT_LIFE
         self._short_lives = self._short_lives + 1 if short else 0
         self._due = time.monotonic() + min(0.25 * 2**self._short_lives, _LONGEST_PAUSE)
@@ -85,26 +88,26 @@ class _Worker:
 def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce: Callable[[], None]) -> int:
     """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
     beginning all must start: otherwise something is wrong that a replacement would not mend."""
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     lifeline, keep = os.pipe()
     stop.hold()
     try:
-        with _metrics_dir(settings.state_dir) as metrics:
-            environment = {**os.environ, **as_environment(settings), "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
+        with closing(CrewWatch(settings.workers)) as watch:
+            environment = {**os.environ, **as_environment(settings)}
 
-            def start(ready_fd: int) -> subprocess.Popen[bytes]:
-                fds = (listener.fileno(), ready_fd, lifeline)
+            def start(ready_fd: int, seat: int) -> subprocess.Popen[bytes]:
+                fds = (listener.fileno(), ready_fd, lifeline, watch.values.file)
                 return subprocess.Popen(  # noqa: S603  # this very interpreter, with numbers as arguments
-                    [sys.executable, "-P", "-m", "gateway.workers", *map(str, fds)],
+                    [sys.executable, "-P", "-m", "gateway.workers", *map(str, (*fds, seat))],
                     env=environment,
                     pass_fds=fds,
                     start_new_session=True,
                     stdin=subprocess.DEVNULL,
                 )
 
-            crew = [_Worker(start) for _ in range(settings.workers)]
+            crew = [_Worker(start, watch) for _ in range(settings.workers)]
             try:
-                return _watch(crew, stop, announce)
+                return _watch(crew, stop, announce, watch)
             finally:
                 listener.close()  # new connections are refused from here on, not left waiting
                 _stop_all(crew, stop, settings.shutdown_grace + _KILL_AFTER_GRACE)
@@ -113,7 +116,7 @@ def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce:
         os.close(keep)
 
 
-def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None]) -> int:
+def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None], watch: CrewWatch) -> int:
     announced = False
     for worker in crew:
         worker.start()
@@ -124,6 +127,7 @@ def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None]) -> int
             if code is not None:
                 if not announced:
                     return FAILED
+                watch.restarted()
                 log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
             if announced:
                 worker.revive()
@@ -161,34 +165,13 @@ def as_environment(settings: Settings) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _metrics_dir(state_dir: Path) -> Iterator[Path]:
-    """Where the workers' metrics meet. Left-overs of a killed parent of this state directory are swept."""
-    for old in state_dir.glob("metrics-*-*"):
-        if not _alive(old.name.split("-")[1]):
-            shutil.rmtree(old, ignore_errors=True)
-    path = Path(tempfile.mkdtemp(prefix=f"metrics-{os.getpid()}-", dir=state_dir))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, PermissionError):
-        return True
-    return True
-
-
 def main() -> int:
-    """One worker: `python -m gateway.workers LISTENER READY LIFELINE`, all file descriptors."""
+    """One worker: `python -m gateway.workers LISTENER READY LIFELINE METRICS SEAT`. Four descriptors, and
+    its part of the metrics."""
     from gateway.app import create_app  # noqa: PLC0415  # the parent needs this module, never the app
+    from gateway.metrics_crew import Crew  # noqa: PLC0415
 
-    listener_fd, ready_fd, lifeline = map(int, sys.argv[1:])
+    listener_fd, ready_fd, lifeline, metrics, seat = map(int, sys.argv[1:])
     stop = Stop()
     settings = load_settings()
     patience = settings.shutdown_grace + _KILL_AFTER_GRACE
@@ -198,9 +181,9 @@ def main() -> int:
         os.write(ready_fd, b"!")
         os.close(ready_fd)
 
-    log_to_stderr()
+    log_to_stderr(settings.log_format, settings.log_level)
     try:
-        app = create_app(settings)
+        app = create_app(settings, Crew(SharedValues(metrics), seat))
     except SettingsError as error:  # a certificate that was good when the parent looked
         log.error("%s", error)
         return FAILED

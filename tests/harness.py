@@ -21,6 +21,7 @@ from adapters.store import Change
 from gateway.api.deps import State
 from gateway.app import Florin, create_app
 from gateway.config import Settings
+from gateway.peer import Protocol
 from gateway.tenants import directory
 
 OPERATOR_KEY = "operator-key-of-the-tests"
@@ -127,7 +128,7 @@ async def running_gateway(
     )
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on",
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=5, http=Protocol,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

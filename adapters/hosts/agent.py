@@ -151,7 +151,9 @@ class Agent:
             return None
         self.life.starts += 1
         try:
-            engine = await EngineProcess.start(self.host.command, self.host.environ, mark=str(cache.root))
+            engine = await EngineProcess.start(
+                self.host.command, self.host.environ, mark=str(cache.root), say=self.host.say
+            )
         except StartError as error:
             if self.life.starts == 1:
                 raise

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adapters.hosts.supervisor import EngineProcess
+from adapters.hosts.supervisor import EngineProcess, Say
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Host:
     cache_bytes: int
     drain_timeout: float
     start_timeout: float
+    say: Say | None = None
+    """Takes each line that the engine writes; None: they go on to stdout and stderr as they are."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """One engine's processes: started under a guard, read, told to end; and the pause before the next start.
 
 Nothing survives: not the engine's core when its API server is killed, nor the engine when this process is
-(see `guard`). What the engine writes goes on to this process's own stdout and stderr.
+(see `guard`). What the engine writes goes on to this process's own stdout and stderr, or line by line to a
+function that takes it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,8 @@ MARK = "FLORIN_ENGINE_HOME"
 
 _GUARD = Path(__file__).with_name("guard.py")
 _LINE_BYTES = 4096
+
+Say = Callable[[str], None]
 
 
 class StartError(Exception):
@@ -85,8 +88,11 @@ class EngineProcess:
         return f"<EngineProcess {self.pid}>"
 
     @classmethod
-    async def start(cls, command: Sequence[str], environ: Mapping[str, str], *, mark: str) -> Self:
-        """`mark`: of this engine on this machine, see `end_marked`. Raises StartError."""
+    async def start(
+        cls, command: Sequence[str], environ: Mapping[str, str], *, mark: str, say: Say | None = None
+    ) -> Self:
+        """`mark`: of this engine on this machine, see `end_marked`. `say`: is given each line that the engine
+        writes, in a thread, instead of this process's own streams. Raises StartError."""
         tail = Tail()
         status, told = os.pipe()
         pipes = [os.pipe(), os.pipe()]
@@ -102,7 +108,7 @@ class EngineProcess:
         made = cls(guard, await _reader(status), tail, mark)
         for (read, _), out in zip(pipes, (1, 2), strict=True):
             pump = threading.Thread(
-                target=_pump, args=(read, out, tail), daemon=True, name=f"engine-log-{out}"
+                target=_pump, args=(read, out, tail, say), daemon=True, name=f"engine-log-{out}"
             )
             pump.start()
             made._pumps.append(pump)
@@ -199,14 +205,23 @@ async def _reader(fd: int) -> asyncio.StreamReader:
     return reader
 
 
-def _pump(source: int, target: int, tail: Tail) -> None:
+def _pump(source: int, target: int, tail: Tail, say: Say | None) -> None:
     """Engine → our own stream, until it ends. If nobody reads ours any more, the engine must not notice."""
-    lost = False
+    lost, rest = False, b""
     while data := os.read(source, 65536):
         tail.feed(source, data)
+        if say is not None:
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LINE_BYTES:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                say(line.decode(errors="replace").rstrip())
+            continue
         while data and not lost:
             try:
                 data = data[os.write(target, data) :]
             except OSError:
                 lost = True
+    if say is not None and rest:
+        say(rest.decode(errors="replace").rstrip())
     os.close(source)

@@ -44,6 +44,6 @@ for i = 1, changes do
 end
 if ARGV[3] ~= '' then
   -- '*' never goes back, even if the server's clock does
-  redis.call('XADD', KEYS[2], ARGV[1] == '' and '*' or integer(now) .. '-*', 'note', ARGV[3])
+  redis.call('XADD', KEYS[2], clock == '' and '*' or integer(now) .. '-*', 'note', ARGV[3])
 end
 return {1, tail()}

@@ -43,6 +43,11 @@ class Bounds:
             f"{len(self._keys)} keys, {len(self._tenants)} tenants>"
         )
 
+    @property
+    def requests(self) -> int:
+        """In flight on this worker."""
+        return self._all.requests
+
     def enter(self, key: str, tenant: str) -> Place:
         """A request begins. Raises FlorinError when it is one too many."""
         counts = self._keys.get(key) or _Count(), self._tenants.get(tenant) or _Count(), self._all

@@ -13,6 +13,7 @@ from adapters.catalog import Catalog
 from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
 from adapters.feed import Follower
+from adapters.keeper import Keeper
 from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.store import Change, Store
@@ -61,6 +62,7 @@ class State:
     spool: Spool
     security: TransportSecurity
     conditions: Conditions
+    keeper: Keeper
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

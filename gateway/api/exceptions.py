@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from adapters.errors import AdaptersError
 from gateway.api.answers import ClientStalledError
-from gateway.errors import FlorinError, translate
+from gateway.errors import FlorinError, for_tenant, translate
 from gateway.metering.ledger import LedgerUnavailableError
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,12 @@ async def _florin(_: Request, error: Exception) -> Response:
     return _render(error)
 
 
-async def _adapters(_: Request, error: Exception) -> Response:
+async def _adapters(request: Request, error: Exception) -> Response:
     assert isinstance(error, AdaptersError)
-    return _render(translate(error))
+    if request.url.path.startswith("/admin/"):
+        return _render(translate(error))
+    log.info("%s %s: %s", request.method, request.url.path, error)
+    return _render(for_tenant(error))
 
 
 async def _ledger(_: Request, error: Exception) -> Response:

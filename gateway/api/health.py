@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Response
 
 from gateway.api.deps import MetricsKey, StateDep
+from gateway.api.scrape import known
 from gateway.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
@@ -32,8 +35,6 @@ async def readyz(state: StateDep, response: Response) -> dict[str, object]:
 
 
 @router.get("/metrics", summary="Prometheus metrics; role metrics or operator, for they name every customer")
-def metrics(state: StateDep, _: MetricsKey) -> Response:
-    live = (state.catalog.versions.get(f"{a.name}@v{a.live}") for a in state.catalog.adapters.values())
-    infos = [(v.adapter, v.tenant, v.base_model) for v in live if v]
-    verdicts = [(v.version or v.engine, v.code) for v in state.catalog.verdicts.values()]
-    return Response(state.metrics.render(infos, verdicts), media_type=CONTENT_TYPE)
+async def metrics(state: StateDep, _: MetricsKey) -> Response:
+    text = await asyncio.to_thread(state.metrics.render, known(state))
+    return Response(text, media_type=CONTENT_TYPE)

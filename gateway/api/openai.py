@@ -8,6 +8,7 @@ import orjson
 
 from adapters.catalog import Catalog
 from adapters.model import Adapter
+from gateway.access_log import AccessLog
 from gateway.call import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange, Receive, Scope, Send
@@ -22,12 +23,21 @@ _MOST_BYTES = 16 * 1024 * 1024
 class DataPlane:
     """An ASGI application for everything under /v1/."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, access: AccessLog | None = None) -> None:
         self._lifecycle = lifecycle
+        self._access = access
         self._listings = Listings(lifecycle.catalog)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        exchange.introduce()
+        try:
+            await self._answer(exchange)
+        finally:
+            if self._access is not None:
+                self._access.answered(exchange)
+
+    async def _answer(self, exchange: Exchange) -> None:
         endpoint = ENDPOINTS.get(exchange.path)
         if endpoint is not None and exchange.method == "POST":
             await self._lifecycle.run(exchange, endpoint)
@@ -35,6 +45,7 @@ class DataPlane:
         try:
             await exchange.respond(200, self._models(exchange))
         except FlorinError as error:
+            exchange.context.error = error.code
             self._lifecycle.metrics.error(error.code)
             await exchange.fail(error)
 

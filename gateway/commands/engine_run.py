@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,7 @@ from adapters.hosts import addresses, concealment, environment, flags, gpus
 from adapters.hosts.command_line import CommandRefusedError
 from adapters.hosts.life import Host, Life
 from adapters.model import check_name
+from gateway import logs
 from gateway.commands import host_security
 from gateway.commands.client import Json, UsageError
 from gateway.commands.engines import app
@@ -25,6 +28,8 @@ from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey, TokenFile, 
 from gateway.commands.output import clean, note, say
 from gateway.commands.prices import Purchase
 from gateway.commands.session import HostKeyFile, Session, command
+
+engine_log = logging.getLogger("florin.engine")
 
 _SECRETS = (OPERATOR_KEY, TOKEN)
 _TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
@@ -124,6 +129,7 @@ def run(
             "--operator-key shows the key to every process of this host: put it into a file (--key-file)."
         )
     handed = _concealed(given, withheld)
+    begin_log()
     key = host_key(session, name, token_file, handed)
     if found.note:
         note(found.note)
@@ -159,8 +165,23 @@ def run(
         cache_bytes=cache_bytes,
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,
+        say=partial(_engine_said, name) if logs.is_json() else None,
     )
     raise typer.Exit(_live(hosted, session.gateway, key, security))
+
+
+def begin_log() -> None:
+    """As the gateway's settings of the same names say. Raises UsageError."""
+    for variable, allowed in (("FLORIN_LOG_FORMAT", logs.FORMATS), ("FLORIN_LOG_LEVEL", logs.LEVELS)):
+        value = os.environ.get(variable) or allowed[0]
+        if value not in allowed:
+            raise UsageError(f"{variable} must be one of {', '.join(allowed)}; it is {value!r}.")
+    logs.log_to_stderr()
+    engine_log.setLevel(logging.INFO)  # what an engine writes goes on, whatever of ours is logged
+
+
+def _engine_said(name: str, line: str) -> None:
+    engine_log.info("%s", line, extra={"engine": name})
 
 
 def _concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
@@ -181,7 +202,6 @@ def _live(host: Host, gateway: str, key: HostKey, security: host_security.Securi
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
     from adapters.hosts.engine_watch import EngineWatch  # noqa: PLC0415 - as above
     from adapters.hosts.link import Link  # noqa: PLC0415 - as above
-    from gateway.logs import log_to_stderr  # noqa: PLC0415 - as above
 
     async def live() -> int:
         life = Life()
@@ -201,7 +221,6 @@ def _live(host: Host, gateway: str, key: HostKey, security: host_security.Securi
             watch = EngineWatch(to_engine, host.own_url, host.url)
             return await Agent(host, life, link, watch, own).run()
 
-    log_to_stderr()
     security.warn(host.agent_host)
     return int(asyncio.run(live()))
 

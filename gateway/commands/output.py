@@ -7,6 +7,7 @@ tables have no lines and never wrap, so that grep and awk can read them.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from gateway.logs import is_json
+
+log = logging.getLogger(__name__)
 
 _PIPE_WIDTH = 20_000
 """Wider than any row: a path has at most 4,096 characters."""
@@ -79,7 +84,10 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Beside the result, for people: stderr."""
+    """Beside the result, for people: stderr. Where that is for JSON, an event of the log."""
+    if is_json():
+        log.info("%s", text)
+        return
     console(stderr=True).print(Text(text), soft_wrap=True)
 
 

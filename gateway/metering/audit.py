@@ -25,6 +25,8 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.schema import audit_log
 
 ACTIONS: dict[str, str] = {
+    "registry.restore": "Put back into Redis what the gateway knew of a registry that was lost.",
+    "registry.accept": "Went on with what Redis had, after it had lost something.",
     "tenant.add": "A tenant was added.",
     "tenant.update": "A tenant was changed.",
     "tenant.remove": "A tenant was removed.",

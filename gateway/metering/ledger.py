@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from random import getrandbits
@@ -79,6 +79,8 @@ class Ledger:
         self._url = make_url(url)
         self._engine: Engine | None = None
         self._lock = threading.Lock()
+        self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
+        """Told how long each transaction took: `read` or `write`, to its end."""
 
     def __repr__(self) -> str:
         return f"<Ledger {self._url.render_as_string()}>"
@@ -92,14 +94,22 @@ class Ledger:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger from beginning to end."""
-        with reading(self._ready()) as connection:
+        with self._timed("read"), reading(self._ready()) as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that commits at the end; on SQLite the only writer from its start."""
-        with writing(self._ready()) as connection:
+        with self._timed("write"), writing(self._ready()) as connection:
             yield connection
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.observe(operation, time.perf_counter() - began)
 
     def insert(self, records: Sequence[UsageRecord]) -> Inserted:
         """Take each id once, in one transaction, and mark the pool-hours that new records touch. The same id

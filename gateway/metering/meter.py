@@ -217,9 +217,10 @@ class Meter:
                 if attempt.shown:
                     metrics.in_flight(attempt.engine, -1)
                 metrics.request(attempt.adapter, attempt.outcome.value)
+                engine, adapter = attempt.engine, attempt.adapter
                 if attempt.first:
-                    metrics.first_token((attempt.first - attempt.start) / 1e9)
-                metrics.duration((attempt.ended - attempt.start) / 1e9)
+                    metrics.first_token(engine, adapter, (attempt.first - attempt.start) / 1e9)
+                metrics.duration(engine, adapter, (attempt.ended - attempt.start) / 1e9)
                 prompt, cached, completion = attempt.tokens
                 sums = tokens.setdefault((attempt.tenant, attempt.adapter, attempt.gpu_type), [0, 0, 0])
                 sums[0] += prompt

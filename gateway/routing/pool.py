@@ -248,7 +248,7 @@ class Pool:
 
     def mark_up(self, state: EngineState) -> None:
         if state.healthy is not True:
-            log.info("engine %s is up", state.engine.name)
+            log.info("engine %s is up", state.engine.name, extra={"engine": state.engine.name})
             if state.healthy is False or state.new:
                 state.slow_from, state.new = self._clock(), False
         state.healthy, state.suspect, state.reason = True, False, ""
@@ -277,7 +277,9 @@ class Pool:
         others are given up when it has been silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
-            log.warning("engine %s is down: %s", state.engine.name, reason)
+            log.warning(
+                "engine %s is down: %s", state.engine.name, reason, extra={"engine": state.engine.name}
+            )
             state.down_since = now
             state.ends += 1
             known = self._catalog.engines.get(state.engine.name)
@@ -314,6 +316,11 @@ class Pool:
                 await news.wait()
 
     # -- keeping suspects apart
+
+    @property
+    def in_flight_here(self) -> int:
+        """This worker's requests on all engines."""
+        return sum(state.in_flight for state in self._states.values())
 
     def trials(self) -> list[Lease]:
         """Requests in flight that may be what killed an engine."""

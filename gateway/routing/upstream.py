@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,17 +61,24 @@ class Upstream:
 
     @asynccontextmanager
     async def post(
-        self, engine: Engine, path: str, payload: bytes, request_id: str, target: Target
+        self,
+        engine: Engine,
+        path: str,
+        payload: bytes,
+        request_id: str,
+        target: Target,
+        trace: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The engine's 200. Raises GoElsewhere, or FlorinError when the engine refuses the request.
+        """The engine's 200. `trace`: `traceparent` and `tracestate`, checked. Raises GoElsewhere, or
+        FlorinError when the engine refuses the request.
 
         Leaving the context before the body is read closes the connection, which aborts the engine's work.
         """
         url = self._urls.get((engine.url, path))
         if url is None:
             url = self._urls[engine.url, path] = URL(engine.url + path)
-        # None of the client's headers go along: several steer the engine.
-        headers = {"content-type": "application/json", "x-request-id": request_id}
+        # None of the client's headers go along but its trace: several steer the engine.
+        headers = {"content-type": "application/json", "x-request-id": request_id, **(trace or {})}
         data = payload if len(payload) <= _AT_ONCE else io.BytesIO(payload)
         try:
             response = await self._session.post(

@@ -19,6 +19,7 @@ from gateway.api.admin import (
     keys,
     placement,
     registering,
+    registry,
     release,
     tenants,
     trust,
@@ -46,5 +47,6 @@ for noun in (
     audit,
     doctor,
     declarative,
+    registry,
 ):
     router.include_router(noun.router)

@@ -119,8 +119,21 @@ def test_every_alert_is_tested_and_says_what_to_do():
             fired.setdefault(case["alertname"], set()).add(bool(case["exp_alerts"]))
     assert fired == {rule["alert"]: {True, False} for rule in alerts()}
     for rule in alerts():
-        assert rule["annotations"].keys() == {"summary", "description", "action"}
+        assert rule["annotations"].keys() == {"summary", "description", "action", "runbook"}
+        assert rule["annotations"]["runbook"] == runbook(rule["alert"])
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+
+
+def runbook(alert: str) -> str:
+    """Where GitHub and other renderers put the section of that heading."""
+    return f"docs/incidents.md#{alert.lower()}"
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert():
+    sections = re.split(r"^### ", (ROOT / "docs" / "incidents.md").read_text(), flags=re.MULTILINE)[1:]
+    found = {head: body for head, _, body in (section.partition("\n") for section in sections)}
+    assert {head for head in found if head.startswith("Florin")} == {rule["alert"] for rule in alerts()}
+    assert all(body.strip() for body in found.values())
 
 
 def test_errors_that_count_are_those_that_are_not_the_clients():
@@ -139,7 +152,14 @@ def test_what_the_ledger_tells_is_never_added_up_over_hosts():
 
 def test_the_dashboard_can_be_imported():
     board = json.loads(DASHBOARD.read_text())
-    assert [p["title"] for p in board["panels"] if p["type"] == "row"] == ["Developer", "Operator", "Finance"]
+    rows = ["Developer", "Operator", "Engines", "Engine $engine", "Adapters", "Finance"]
+    assert [p["title"] for p in board["panels"] if p["type"] == "row"] == rows
+    repeated = {p["repeat"] for p in board["panels"] if p.get("repeat")}
+    assert (
+        repeated
+        <= {v["name"] for v in board["templating"]["list"] if v.get("multi")}
+        == {"adapter", "engine"}
+    )
     ids = [panel["id"] for panel in panels(board)]
     assert len(set(ids)) == len(ids)
     for panel in panels(board):

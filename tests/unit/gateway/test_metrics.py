@@ -1,10 +1,28 @@
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
+from importlib.metadata import version
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.metrics import ALARMING, BOOKS, METRICS, OTHER, UNKNOWN, BookFigures, LabelCap, Metrics
+from gateway import shared_values
+from gateway.crew_watch import CrewWatch
+from gateway.metrics import (
+    ALARMING,
+    AT_SCRAPE,
+    BOOKS,
+    HISTOGRAM_CAP,
+    LABEL_CAP,
+    METRICS,
+    OTHER,
+    UNKNOWN,
+    BookFigures,
+    LabelCap,
+    Metrics,
+)
+from gateway.shared_values import Name, SharedValues
 
 
 def sample(metrics, name, **labels):
@@ -15,9 +33,8 @@ def test_the_table_names_what_there_is_and_no_more():
     metrics = Metrics()
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
     assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == METRICS.keys() - {
-        "florin_adapter_info",  # told at the scrape, from the registry
-        "florin_verdict_info",
-        *BOOKS,  # and from the ledger
+        *AT_SCRAPE,  # from the registry and the engines
+        *BOOKS,  # from the ledger
     }
     assert all(help_text.endswith(".") for help_text in METRICS.values())
 
@@ -40,6 +57,27 @@ def test_a_flood_of_names_makes_no_flood_of_series():
     assert sample(metrics, "florin_requests_total", adapter=UNKNOWN, outcome="rejected") == 1000
 
 
+def test_histograms_of_ten_thousand_names_are_those_of_a_few_hundred():
+    metrics = Metrics()
+    for number in range(10_000):
+        metrics.first_token(f"e{number}", f"t/a{number}", 0.1)
+        metrics.duration(f"e{number}", f"t/a{number}", 0.1)
+    lines = metrics.render().decode().splitlines()
+    series = [line for line in lines if line.startswith(("florin_adapter_time", "florin_adapter_req"))]
+    assert len([s for s in series if "_created{" not in s]) == 2 * (HISTOGRAM_CAP + 1) * 9
+    left = 10_000 - HISTOGRAM_CAP
+    assert f'florin_adapter_request_duration_seconds_count{{adapter="{OTHER}"}} {left}.0' in lines
+
+
+def test_what_is_known_at_the_scrape_is_shown_up_to_a_cap():
+    known = {"florin_adapter_holders": [((f"t/a{n}",), n) for n in range(2000)]}
+    lines = Metrics().render(known).decode().splitlines()
+    assert 'florin_adapter_holders{adapter="t/a7"} 7.0' in lines
+    assert sum(line.startswith("florin_adapter_holders{") for line in lines) == LABEL_CAP
+    [build] = [line for line in lines if line.startswith("florin_build_info{")]
+    assert f'version="{version("florin")}"' in build
+
+
 def test_no_tokens_make_no_series():
     metrics = Metrics()
     metrics.tokens(tenant="t", adapter="", gpu_type="H100", prompt=3, cached=0, completion=0)
@@ -60,8 +98,12 @@ def test_every_method_shows_in_the_text():
     metrics.feed_connected(connected=True)
     metrics.failover("down")
     metrics.error("not_found")
-    metrics.first_token(0.1)
-    metrics.duration(0.1)
+    metrics.first_token("e", "acme/support", 0.1)
+    metrics.duration("e", "", 0.1)
+    metrics.requests_waiting(2)
+    metrics.client_abort("stream")
+    metrics.redis_call("touch", 0.001)
+    metrics.ledger_transaction("write", 0.01)
     text = metrics.render().decode()
     for line in (
         'florin_adapter_loads_total{engine="e",result="ok"} 1.0',
@@ -74,8 +116,14 @@ def test_every_method_shows_in_the_text():
         "florin_feed_connected 1.0",
         'florin_failovers_total{reason="down"} 1.0',
         'florin_errors_total{code="not_found"} 1.0',
-        "florin_time_to_first_token_seconds_count 1.0",
-        "florin_request_duration_seconds_count 1.0",
+        'florin_time_to_first_token_seconds_count{engine="e"} 1.0',
+        'florin_adapter_time_to_first_token_seconds_count{adapter="acme/support"} 1.0',
+        'florin_request_duration_seconds_count{engine="e"} 1.0',
+        'florin_adapter_request_duration_seconds_count{adapter="__base__"} 1.0',
+        "florin_requests_waiting 2.0",
+        'florin_client_aborts_total{stage="stream"} 1.0',
+        'florin_redis_call_seconds_count{operation="touch"} 1.0',
+        'florin_ledger_transaction_seconds_count{operation="write"} 1.0',
     ):
         assert line in text.splitlines()
     assert "duplicate" not in text.replace(METRICS["florin_usage_records_total"], "")
@@ -127,6 +175,9 @@ def test_an_engine_that_left_leaves_no_gauge():
     metrics.forget_engine("never", "H100")
     assert b'engine="e"' not in metrics.render()
     metrics.in_flight("e", 1)
+    metrics.in_flight("e", -1)
+    assert b'engine="e"' not in metrics.render(), "its last requests do not bring it back"
+    metrics.engine_up("e", "H100", up=True)
     assert sample(metrics, "florin_in_flight", engine="e") == 1
 
 
@@ -140,69 +191,138 @@ def test_two_in_one_process_do_not_meet():
 WORKER = textwrap.dedent("""
     import sys
     from gateway.metrics import BookFigures, Metrics
-    metrics = Metrics()
+    from gateway.metrics_crew import Crew
+    from gateway.shared_values import SharedValues
+    metrics = Metrics(crew=Crew(SharedValues(int(sys.argv[1])), int(sys.argv[2])))
     metrics.error("not_found")
-    metrics.in_flight("e", 1)
+    metrics.duration("e", "acme/support", 0.02)
+    metrics.duration("e", "acme/support", 1000.0)
     metrics.feed_connected(connected=True)
     metrics.engine_up("e", "H100", up=True)
+    metrics.in_flight("e", 1)
     metrics.engine_up("gone", "H100", up=False)
+    metrics.in_flight("gone", 1)
     metrics.forget_engine("gone", "H100")
+    metrics.in_flight("gone", -1)
     metrics.show_books(BookFigures(1, {"florin_cost_total": [(["a", "H100", "USD", "usage"], 2.5)]}))
-    if sys.argv[1] == "stay":
-        print("ready", flush=True)
-        sys.stdin.read()
-    elif sys.argv[1] == "render":
-        print(metrics.render().decode())
+    for line in sys.stdin:
+        exec(line)
+        print("done", flush=True)
 """)
 
 
-MAKING = textwrap.dedent("""
-    import os, pathlib, subprocess, sys, threading
-    from gateway.metrics import Metrics
-    metrics = Metrics()
-    metrics.error("not_found")
-    directory = pathlib.Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left = directory / f"counter_{dead.pid}.db"
-    left.touch()
-    being_made = directory / f"counter_{os.getppid()}.db"
-    being_made.touch()
-    threading.Timer(0.05, being_made.write_bytes, [bytes([8, 0, 0, 0]) + bytes(100)]).start()
-    print(metrics.render().decode(), left.exists(), being_made.exists())
-""")
+class Process:
+    """A worker that does what it is told."""
+
+    def __init__(self, values, seat):
+        command = [sys.executable, "-c", WORKER, str(values.file), str(seat)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[values.file]
+        )
+        self.do("pass")
+
+    def do(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        said = []
+        while (answer := self.process.stdout.readline()) != "done\n":
+            assert answer, "it died"
+            said.append(answer.rstrip("\n"))
+        return said
+
+    def render(self):
+        return self.do("print(metrics.render().decode())")
+
+    def kill(self):
+        self.process.kill()
+        with self.process:
+            pass
 
 
-def test_a_worker_that_is_just_making_its_files_disturbs_no_scrape(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", MAKING],
-        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert 'florin_errors_total{code="not_found"} 1.0' in done.stdout
-    assert done.stdout.endswith("False True\n")
+@pytest.fixture
+def crew():
+    watch = CrewWatch(2)
+    started = []
+
+    def start():
+        started.append(Process(watch.values, watch.take()))
+        return started[-1]
+
+    yield watch, start
+    for process in started:
+        process.kill()
+    watch.close()
 
 
-def test_workers_are_summed_and_the_gauges_of_dead_ones_dropped(tmp_path):
-    env = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-
-    def command(what):
-        return [sys.executable, "-c", WORKER, what]
-
-    subprocess.run(command("die"), env=env, check=True, timeout=60)
-    with subprocess.Popen(command("stay"), env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
-        assert living.stdout.readline() == b"ready\n"
-        text = subprocess.run(
-            command("render"), env=env, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-        living.stdin.close()
+def test_workers_are_summed_and_the_gauges_of_dead_ones_end(crew):
+    watch, start = crew
+    one, two = start(), start()
+    for text in (one.render(), two.render()):
+        assert 'florin_errors_total{code="not_found"} 2.0' in text
+        assert 'florin_in_flight{engine="e"} 2.0' in text
+        assert "florin_feed_connected 1.0" in text
+        assert 'florin_engine_up{engine="e",gpu_type="H100"} 1.0' in text
+        assert not [line for line in text if 'engine="gone"' in line]
+        # What the ledger tells is everybody's, and no sum over workers.
+        assert 'florin_cost_total{adapter="a",bucket="usage",currency="USD",gpu_type="H100"} 2.5' in text
+    one.do("metrics.feed_connected(connected=False)")
+    one.do("metrics.engine_up('e', 'H100', up=False)")
+    assert {"florin_feed_connected 0.0", 'florin_engine_up{engine="e",gpu_type="H100"} 0.0'} <= {
+        *two.render()
+    }
+    one.kill()
+    watch.leave(1)
+    watch.restarted()
+    text = two.render()
+    assert 'florin_errors_total{code="not_found"} 2.0' in text
+    assert 'florin_in_flight{engine="e"} 1.0' in text
+    assert "florin_feed_connected 1.0" in text
+    assert "florin_worker_restarts_total 1.0" in text
+    # The next one in that seat counts on, and begins without its predecessor's gauges.
+    three = start()
+    text = three.render()
     assert 'florin_errors_total{code="not_found"} 3.0' in text
     assert 'florin_in_flight{engine="e"} 2.0' in text
-    assert "florin_feed_connected 1.0" in text
-    assert 'florin_engine_up{engine="e",gpu_type="H100"} 1.0' in text
-    assert 'engine="gone"' not in text
-    # What the ledger tells is everybody's, and no sum over workers.
-    assert 'florin_cost_total{adapter="a",bucket="usage",currency="USD",gpu_type="H100"} 2.5' in text
+    assert text.count("florin_worker_restarts_total 1.0") == 1
+
+
+def test_histograms_of_workers_are_summed_bucket_by_bucket(crew):
+    _, start = crew
+    alone = Metrics()
+    for seconds in (0.02, 1000.0) * 2:
+        alone.duration("e", "acme/support", seconds)
+    one, two = start(), start()
+
+    def histogram(lines):
+        return sorted(line for line in lines if line.startswith("florin_request_duration_seconds"))
+
+    want = [line for line in histogram(alone.render().decode().splitlines()) if "_created" not in line]
+    assert len(want) > 10
+    assert histogram(one.render()) == histogram(two.render()) == want
+
+
+def test_an_engine_that_comes_and_goes_is_shown_while_it_is_there(crew):
+    _, start = crew
+    one = start()
+
+    def shown():
+        return [line for line in one.render() if 'engine="gone"' in line]
+
+    one.do("metrics.in_flight('gone', 2)")
+    assert shown() == []
+    one.do("metrics.engine_up('gone', 'H100', up=True)")
+    assert sorted(shown()) == [
+        'florin_engine_up{engine="gone",gpu_type="H100"} 1.0', 'florin_in_flight{engine="gone"} 2.0',
+    ]  # fmt: skip
+    one.do("metrics.forget_engine('gone', 'H100')")
+    assert shown() == []
+
+
+def test_a_seat_that_is_full_costs_metrics_and_nothing_else(monkeypatch, caplog):
+    monkeypatch.setattr(shared_values, "_SLOTS", 3)
+    with closing(SharedValues.create(1)) as values:
+        writer = values.sit(1)
+        for number in range(5):
+            writer.value(Name("counter", "f", f"f{number}")).inc(2)
+        assert [(name.sample, value) for name, value in values.read()] == [("f0", 2), ("f1", 2), ("f2", 2)]
+    assert "no room for the metric f4" in caplog.text

@@ -82,3 +82,11 @@ def test_a_workers_settings_are_the_parents_in_every_field(tmp_path, monkeypatch
     for name, value in as_environment(parent).items():
         monkeypatch.setenv(name, value)
     assert load_settings() == parent
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_what_stops_a_start_is_said_in_the_logs_format(monkeypatch, capsys, caplog, json_lines):
+    monkeypatch.setattr(server, "is_json", lambda: json_lines)
+    assert server._say(StartError("No room."), 1) == 1
+    assert capsys.readouterr().err == ("" if json_lines else "florin: No room.\n")
+    assert [r.message for r in caplog.records] == (["No room."] if json_lines else [])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.commands.client import UsageError
-from gateway.commands.engine_run import size
+from gateway.commands.engine_run import begin_log, size
 
 RUN = ("engine", "run", "--name", "a1", "--gpu-type", "L4", "--dry-run")
 SERVE = ("--", "vllm", "serve", "/models/base", "--max-loras", "4")
@@ -74,3 +74,9 @@ def test_sizes(text, bytes_):
 def test_what_is_no_size(text):
     with pytest.raises(UsageError):
         size(text)
+
+
+def test_a_log_format_that_there_is_not_is_a_usage_error(monkeypatch):
+    monkeypatch.setenv("FLORIN_LOG_FORMAT", "xml")
+    with pytest.raises(UsageError, match="FLORIN_LOG_FORMAT must be one of text, json; it is 'xml'"):
+        begin_log()

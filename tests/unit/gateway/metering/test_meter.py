@@ -274,6 +274,7 @@ async def test_an_attempt_that_runs_on_is_in_the_log_with_its_checkpoints(
     assert found == [(0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 4, 4), (4, 8, 8), (5, 13, 13)]
     await meter.flush()
     assert records(ledger) == []
+    meter._metrics.engine_up("gpu-a", "H100", up=True)  # it is shown while its engine is registered
     assert sample(meter, "florin_in_flight", engine="gpu-a") == 1
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()

@@ -1,0 +1,40 @@
+"""Whether a large part of what a registry held has gone within minutes, by changes like any other.
+
+A loss shows as a regression (`adapters.continuity`); this is for the script that removes too much, and for
+keys revoked by the hundred.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+WINDOW_SECONDS: Final = 900.0
+SAMPLE_SECONDS: Final = 15.0
+LARGE: Final = 0.25
+"""Of what there was."""
+FEWEST: Final = 5
+"""So many must have gone: of a small registry, one is a large part."""
+
+
+class Shrinkage:
+    """State: what there was, in the window."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def of(self, counts: Mapping[str, int], now: float) -> str:
+        """What has shrunk, in a sentence; empty: nothing. `counts`: what there is, by what it is called;
+        `now`: seconds of a monotonic clock."""
+        samples = self._samples
+        while samples and now - samples[0][0] > WINDOW_SECONDS:
+            samples.popleft()
+        if not samples or now - samples[-1][0] >= SAMPLE_SECONDS:
+            samples.append((now, dict(counts)))
+        gone = []
+        for what, count in counts.items():
+            most = max(then.get(what, 0) for _, then in samples)
+            if most - count >= max(FEWEST, LARGE * most):
+                gone.append(f"{most - count} of {most} {what}")
+        return f"Within {WINDOW_SECONDS / 60:.0f} minutes went {', '.join(gone)}." if gone else ""

@@ -1,0 +1,105 @@
+"""What is known of the request that a task serves: for the log, and for nothing else.
+
+The data plane makes one for each request, the lifecycle fills it in as it finds things out, and whatever is
+logged meanwhile, however deep, bears its names.
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Protocol
+
+CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+"""What a client's own request id may be: anything else is left out, for it goes into logs and headers."""
+_CLIENT_IDS = frozenset({b"x-request-id", b"x-client-request-id"})
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+"""Of W3C Trace Context: version, trace id, parent id, flags; later versions may add to it."""
+_KEY = rb"[a-z0-9][a-z0-9_*/@-]{0,255}"
+_MEMBER = (
+    rb"[ \t]*(?:" + _KEY + rb"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e][ \t]*)?"
+)
+_TRACESTATE = re.compile(_MEMBER + rb"(?:," + _MEMBER + rb"){0,31}")
+_LONGEST_STATE = 512
+_TRACE_HEADERS = frozenset({b"traceparent", b"tracestate"})
+_ASKED = _CLIENT_IDS | _TRACE_HEADERS
+
+
+class Counted(Protocol):
+    """The attempt that was made last (metering's AttemptMeter)."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def tokens(self) -> tuple[int, int | None, int]: ...
+
+    @property
+    def outcome(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """Mutable; one for each request on the data plane."""
+
+    request_id: str
+    """Florin's own."""
+    client_request_id: str = ""
+    """The client's, if it sent one that may be shown."""
+    trace: dict[str, str] = field(default_factory=dict)
+    """`traceparent` and `tracestate`, for the engine."""
+    tenant: str = ""
+    key_id: str = ""
+    adapter: str = ""
+    """`acme/support@v3`, or the base model's name."""
+    engine: str = ""
+    attempts: int = 0
+    stream: bool = False
+    status: int = 0
+    """Of the answer; 0: it has not begun."""
+    error: str = ""
+    """The error's code."""
+    attempt: Counted | None = None
+    began: float = field(default_factory=monotonic)
+
+    @property
+    def trace_id(self) -> str:
+        parent = self.trace.get("traceparent")
+        return parent.split("-")[1] if parent else ""
+
+    def read(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """What the client's headers say of where this request belongs. What is malformed is left out."""
+        asked = [(name, value) for name, value in headers if name in _ASKED]
+        if not asked:
+            return
+        for name, value in asked:
+            if name in _CLIENT_IDS and CLIENT_ID.fullmatch(value):
+                self.client_request_id = value.decode()
+                break
+        parents = [value.strip() for name, value in asked if name == b"traceparent"]
+        parent = traceparent(parents[0]) if len(parents) == 1 else ""
+        if parent:
+            self.trace["traceparent"] = parent
+            state = b",".join(value for name, value in asked if name == b"tracestate").strip()
+            if state and len(state) <= _LONGEST_STATE and _TRACESTATE.fullmatch(state):
+                self.trace["tracestate"] = state.decode()
+
+
+def traceparent(value: bytes) -> str:
+    """As it is passed on: of a later version, what version 00 knows of it. Empty: it is none."""
+    match = _TRACEPARENT.fullmatch(value)
+    if match is None:
+        return ""
+    version, trace, parent, flags, more = match.groups()
+    if version == b"ff" or (version == b"00" and more) or not (trace.strip(b"0") and parent.strip(b"0")):
+        return ""
+    return f"00-{trace.decode()}-{parent.decode()}-{flags.decode()}"
+
+
+CURRENT: ContextVar[RequestContext | None] = ContextVar("florin_request", default=None)
+"""Of the task that runs, and of those that it starts."""
