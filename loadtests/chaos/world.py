@@ -287,7 +287,8 @@ def family(roots: Iterable[int]) -> list[psutil.Process]:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return "gateway.workers" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+        named = process.name() == "florin-worker" or "gateway.workers" in process.cmdline()
+        return named and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
