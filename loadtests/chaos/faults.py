@@ -1,5 +1,5 @@
 """Doing what the schedule says: each fault begins and ends in a world. What ends a fault is its repair: the
-process is started again, the network mended, and a registry that was lost restored from an export."""
+process is started again, the network mended, a registry that was lost restored from what gateways know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 from deploy.demo.gateway import GatewayError
 from loadtests.chaos.engines import Engine
@@ -126,10 +126,9 @@ async def _redis_kill(world: World, event: Event) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _redis_flushed(world: World, event: Event) -> AsyncIterator[None]:
     del event
-    export = await world.houses[0].call("GET", "/admin/v1/export")
     await asyncio.to_thread(world.valkeys.primary.client.flushall)
     yield
-    await restore(world, export)
+    await restore(world)
 
 
 @asynccontextmanager
@@ -137,20 +136,18 @@ async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
     """The replica hears nothing more, then the primary dies: all that it acknowledged meanwhile is lost."""
     del event
     pair = world.valkeys
-    export = await world.houses[0].call("GET", "/admin/v1/export")
     await asyncio.to_thread(pair.replica.promote)
     yield
     await asyncio.to_thread(pair.fail_over)
     for house in world.houses:
         house.redis.upstream = ("127.0.0.1", pair.primary.port)
         house.redis.drop()
-    await restore(world, export)
+    await restore(world)
     await asyncio.to_thread(pair.repair)
 
 
-async def restore(world: World, export: dict[str, Any]) -> None:
-    """What an operator does who has lost the registry: have the gateways put back what they know. Those that
-    cannot are given the last export, until it is taken."""
+async def restore(world: World) -> None:
+    """What an operator does who has lost the registry: have the gateways put back what they know."""
     first = world.houses[0]
     last = ""
     for _ in range(RESTORES):
@@ -159,22 +156,8 @@ async def restore(world: World, export: dict[str, Any]) -> None:
             if found["status"] == "ok":
                 return
             await first.call("POST", "/admin/v1/registry/restore", {"found": found["found"]})
-        except GatewayError as error:
+        except GatewayError as error:  # it is just hearing of it
             last = str(error)
-            if ": 404 " in last:
-                break
-        await asyncio.sleep(0.5)
-    else:
-        raise RuntimeError(f"the registry cannot be restored: {last}")
-    for _ in range(RESTORES):
-        try:
-            result = await world.houses[0].call("POST", "/admin/v1/apply", export)
-        except GatewayError as error:
-            last = str(error)
-        else:
-            if not result["failed"]:
-                return
-            last = str([action for action in result["actions"] if action["outcome"] == "failed"][:3])
         await asyncio.sleep(0.5)
     raise RuntimeError(f"the registry cannot be restored: {last}")
 
