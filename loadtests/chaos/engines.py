@@ -24,7 +24,6 @@ PACE = {"first_byte_delay": 0.01, "event_delay": 0.012}
 """Of a mock engine's answers, in seconds: some of them are always on their way."""
 LONGEST = 24
 """Tokens of a mock engine's answer when nothing cuts it short."""
-_HUNG = {"stop_at": "headers", "stop_how": "hang", "times": -1}
 
 
 class Engine(Protocol):
@@ -86,8 +85,7 @@ class _Mock:
         os.kill(self._process.pid, number)
 
     def hang(self, hung: bool) -> None:  # noqa: FBT001 - see Engine
-        self._process.faults()
-        self._process.faults(**PACE, **(_HUNG if hung else {}))
+        self._process.act("stop-core" if hung else "continue-core")
 
     def reached(self) -> set[str]:
         return {call["headers"]["x-request-id"] for call in self._process.log()["calls"]}

@@ -37,7 +37,7 @@ _CONNECTION = frozenset({"connection"})
 KINDS: Final[dict[str, Kind]] = {
     "engine-kill": Kind("engine", (0.3, 3), weight=4, kill=True, errors=_BEGUN),
     "engine-stop": Kind("engine", (3, 8), errors=_BEGUN),
-    "engine-hang": Kind("engine", (4, 10), errors=_BEGUN),
+    "engine-hang": Kind("engine", (6, 12), errors=_BEGUN),
     "engine-cut": Kind("engine", (0.5, 4), errors=_BEGUN),
     "engine-hole": Kind("engine", (3, 8), errors=_BEGUN),
     "engine-slow": Kind("engine", (2, 5)),

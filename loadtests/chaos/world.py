@@ -37,6 +37,8 @@ SETTINGS = {
     "probe_timeout": "1",
     "placement_timeout": "20",
     "connect_timeout": "1",
+    "hang_timeout": "3",
+    "ejection_time": "2",
     "slow_start": "2",
     "bookkeeping_interval": "2",
     "shutdown_grace": "5",
