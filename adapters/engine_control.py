@@ -13,6 +13,8 @@ import hashlib
 import hmac
 import logging
 import secrets
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,9 @@ class EngineControl:
         self._session = session
         self._timeout = timeout
         self.agent_secret = agent_secret
+        self.guard: Callable[[Engine], AbstractAsyncContextManager[None]] = lambda _engine: nullcontext()
+        """Around each call that an engine's core must answer, and not only its HTTP server: may end it with
+        EngineUnreachableError."""
 
     def agent_token(self, engine: str, key: str = "") -> str:
         """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
@@ -63,7 +68,8 @@ class EngineControl:
         path = await self._stage(engine, version) if engine.agent else version.path
         body = {"lora_name": version.engine_name, "lora_path": path}
         try:
-            await self._call(engine, "POST", "/v1/load_lora_adapter", body)
+            async with self.guard(engine):
+                await self._call(engine, "POST", "/v1/load_lora_adapter", body)
         except EngineError as error:
             # Our names are never reused: if the engine knows this one, it holds these very weights.
             if error.status == 400 and "already" in str(error):
@@ -107,7 +113,8 @@ class EngineControl:
         """Returns also when the engine did not know the name, or would not forget it: no load fails for that,
         and its words, which name another tenant's adapter, reach no client."""
         try:
-            await self._call(engine, "POST", "/v1/unload_lora_adapter", {"lora_name": engine_name})
+            async with self.guard(engine):
+                await self._call(engine, "POST", "/v1/unload_lora_adapter", {"lora_name": engine_name})
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -140,9 +147,19 @@ class EngineControl:
     async def probe(self, engine: Engine, model: str) -> Answer:
         """How `model`, by the engine's name for it, answers the fixed prompts."""
         body = fingerprint.request(model, secrets.token_hex(16))
-        answer = await self._call(engine, "POST", "/v1/completions", body)
+        async with self.guard(engine):
+            answer = await self._call(engine, "POST", "/v1/completions", body)
         try:
             return fingerprint.parse(orjson.loads(answer))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
+
+    async def one_token(self, engine: Engine, *, timeout: float) -> Answer:
+        """Whether its core works: one token of the base model, and what that cost."""
+        body = fingerprint.one_token(engine.base_model, secrets.token_hex(16))
+        answer = await self._call(engine, "POST", "/v1/completions", body, timeout=timeout)
+        try:
+            return fingerprint.cost(orjson.loads(answer))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
 

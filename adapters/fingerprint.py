@@ -28,7 +28,7 @@ outage, and a bad one that passes is what would be served without any verificati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -119,12 +119,18 @@ def parse(body: Any) -> Answer:
     if len(choices) != len(CONTEXTS):
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
     logprobs = [lp for choice in choices for lp in _first(choice["logprobs"]["top_logprobs"])]
+    texts = tuple(_text(choice["text"]) for choice in choices)
+    return replace(cost(body), texts=texts, logprobs=tuple(logprobs))
+
+
+def cost(body: Any) -> Answer:
+    """What a /v1/completions answer has taken, without what it says. Raises as `parse`."""
     usage = body["usage"]
     prompt = _tokens(usage["prompt_tokens"])
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return Answer(
-        tuple(_text(choice["text"]) for choice in choices),
-        tuple(logprobs),
+        (),
+        (),
         prompt,
         None if cached is None else min(_tokens(cached), prompt),
         _tokens(usage["completion_tokens"]),
@@ -166,6 +172,18 @@ def request(model: str, salt: str) -> dict[str, Any]:
         "temperature": 0,
         "logprobs": TOP,
         "return_tokens_as_token_ids": True,
+        "ignore_eos": True,
+        "cache_salt": salt,
+    }
+
+
+def one_token(model: str, salt: str) -> dict[str, Any]:
+    """The body of the least that an engine's core can be asked. `salt`: as for `request`."""
+    return {
+        "model": model,
+        "prompt": "1",
+        "max_tokens": 1,
+        "temperature": 0,
         "ignore_eos": True,
         "cache_salt": salt,
     }

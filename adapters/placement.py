@@ -22,6 +22,8 @@ EVICTION = 60.0
 """Somebody else's adapter must go, and will have to be loaded again."""
 WAIT_FOR_SLOT = 400.0
 """Every slot is in use: a request must end before the load can begin."""
+UNHEALTHY = "unhealthy"
+"""Why an engine that is down is passed over."""
 LEAST_SHARE = 0.1
 """Of its usual requests, what an engine gets that has just come up."""
 
@@ -61,6 +63,8 @@ class Candidate:
     """This request has already failed there."""
     pinned: int = 0
     """Slots taken by other versions that must stay."""
+    hangs: str = ""
+    """It says that it is healthy, but does no work: in words, since when and until when."""
     suspect: bool = False
     """What is loaded there answers wrongly."""
     share: float = 1.0
@@ -123,7 +127,9 @@ def decide(candidates: Iterable[Candidate], *, rank: int | None) -> Decision:
 
 def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
     if not c.healthy:
-        return "unhealthy"
+        return UNHEALTHY
+    if c.hangs:
+        return c.hangs
     if c.draining:
         return "draining"
     if rank is not None and rank > c.max_rank:

@@ -33,10 +33,11 @@ from adapters.model import Placement, dump, load
 
 DOCUMENT_KINDS = (
     "tenant", "key", "adapter", "version", "engine", "base", "pin",
-    "tombstone", "grave", "fingerprint", "verdict", "death",
+    "tombstone", "grave", "fingerprint", "verdict", "death", "hang",
 )  # fmt: skip
 """`pin`: id is a version's `engine_name`; its presence protects the version from eviction. `tombstone` to
-`verdict`: see the classes of those names in `adapters.model`. `death`: see `gateway.routing.deaths`."""
+`verdict`: see the classes of those names in `adapters.model`. `death`, `hang`: see `gateway.routing.deaths`.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from adapters.catalog import Catalog
 from adapters.engine_access import EngineAccess
 from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
-from adapters.feed import Follower
+from adapters.feed import Follower, View
 from adapters.graves import Gravedigger
 from adapters.keeper import Keeper
 from adapters.loader import Loader
@@ -60,7 +60,9 @@ from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
 from gateway.metrics_crew import Crew
 from gateway.routing.deaths import DeathWatch
+from gateway.routing.ejection import Rules
 from gateway.routing.faults import EngineFaults
+from gateway.routing.hangs import HangWatch
 from gateway.routing.pool import Pool
 from gateway.routing.prober import Prober
 from gateway.routing.retry_budget import RetryBudget
@@ -138,8 +140,10 @@ async def build(
         directory = Directory(settings.bootstrap_key)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
+        hang_reports = DeathWatch(store, worker, lambda *_: None, hangs=True)
+        views: list[View] = [directory, catalog, residency, deaths, hang_reports]
         kept = await asyncio.to_thread(keeping.read, settings.state_dir)
-        follower = Follower(store, [directory, catalog, residency, deaths], kept.snapshot if kept else None)
+        follower = Follower(store, views, kept.snapshot if kept else None)
         ledger = Ledger(settings.ledger)
         ledger.observe = metrics.ledger_transaction
         stack.callback(ledger.close)
@@ -164,7 +168,6 @@ async def build(
             residency,
             store,
             worker=worker,
-            idle_timeout=settings.engine_idle_timeout,
             slow_start=settings.slow_start,
         )
         pool.on_death = deaths.died
@@ -198,12 +201,23 @@ async def build(
                 spent=probe_log.probed,
             )
         stack.push_async_callback(loader.close)
+        hangs = HangWatch(
+            pool,
+            control,
+            metrics,
+            hang_reports,
+            rules=Rules(settings.hang_timeout, settings.ejection_time),
+            first_byte_timeout=settings.first_byte_timeout,
+            idle_timeout=settings.engine_idle_timeout,
+            spent=partial(probe_log.probed, prompts=1),
+        )
         router = Router(
             catalog,
             pool,
             loader,
             changed,
             deaths=deaths,
+            hangs=hangs,
             budget=RetryBudget(settings.retry_budget),
             timeout=settings.placement_timeout,
         )
@@ -244,6 +258,7 @@ async def build(
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
         conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
+        conditions.add(hangs.conditions)
         books_keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
@@ -254,6 +269,8 @@ async def build(
         for work in (
             pool.run,
             deaths.run,
+            hang_reports.run,
+            hangs.run,
             prober.run,
             reconciler.run,
             engine_time.run,
@@ -291,6 +308,7 @@ async def build(
             ),
             artifacts=artifacts,
             pool=pool,
+            hangs=hangs,
             router=router,
             warmer=warmer,
             meter=meter,

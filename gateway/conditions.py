@@ -51,6 +51,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "would fail.",
         "Make room on the disk of FLORIN_STATE_DIR, or give Florin's user the right to write there.",
     ),
+    "engine_hung": Meaning(
+        "problem",
+        "An engine says that it is healthy, but does no work; its requests go to other engines, or fail.",
+        "Look at its log, its GPU and its storage; if it does not recover, restart it. It is probed with one "
+        "token now and then, and used again as soon as it answers.",
+    ),
     "usage_unrecorded": Meaning(
         "problem",
         "Usage cannot be recorded, so requests are refused.",

@@ -205,10 +205,26 @@ class Settings(BaseSettings):
         "model and its own first answer, before requests are sent to it.",
     )
     connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
+    first_byte_timeout: PositiveFloat = Field(
+        120.0,
+        description="Seconds that a stream may wait for its first token on an engine that works; then "
+        "another engine is tried.",
+    )
     engine_idle_timeout: PositiveFloat = Field(
-        600.0,
-        description="Seconds of silence after which a stream is given up. (Dead engines are noticed much "
-        "sooner, by probes.)",
+        60.0,
+        description="Seconds of silence after which a stream that has begun is ended with an error event. "
+        "(Dead engines are noticed much sooner, by probes.)",
+    )
+    hang_timeout: PositiveFloat = Field(
+        20.0,
+        description="Seconds after which an engine hangs for which something waits and which shows no sign "
+        "of work: no byte, no counter of its metrics that moves, no answer to a probe of one token, sent "
+        "after half of them. Its requests go elsewhere.",
+    )
+    ejection_time: PositiveFloat = Field(
+        10.0,
+        description="Seconds for which an engine that hangs is ejected, times its ejections of late, 300 at "
+        "most; then a probe decides. At most half of a fleet's engines are ejected at once.",
     )
     probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
     probe_timeout: PositiveFloat = Field(

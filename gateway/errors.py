@@ -163,6 +163,13 @@ CODES: dict[str, Code] = {
     "no_engine": Code(
         503, _SERVER, "No engine of the fleet can hold this adapter.", "Register or uncordon an engine."
     ),
+    "engine_hung": Code(
+        503,
+        _SERVER,
+        "Every engine that could serve this hangs (it says that it is healthy, but does no work), or three "
+        "hung while they had this request.",
+        "Retry after `retry-after`; `florin engine list` shows which, restart them.",
+    ),
     "load_failed": Code(
         503, _SERVER, "An engine refused to load the adapter.", "See the gateway's log and the engine's."
     ),

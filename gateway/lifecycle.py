@@ -37,7 +37,7 @@ from gateway.routing.identity import RequestIdentity
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.router import Journey, Router
-from gateway.routing.upstream import GoElsewhere, Upstream
+from gateway.routing.upstream import GoElsewhere, Upstream, gone
 from gateway.tenants.directory import Directory, Key, Role
 
 log = logging.getLogger(__name__)
@@ -201,6 +201,7 @@ class Lifecycle:
                 raise unmetered()
             exchange.check_client()
             sent = True
+            lease.send(streams=call.stream)
             async with self.upstream.post(
                 engine, call.endpoint.path, exchange.payload, request_id, target, context.trace
             ) as response:
@@ -235,11 +236,11 @@ class Lifecycle:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # unless it has ended
 
     def _engine_lost(self, lease: Lease, record: AttemptMeter) -> Exception:
-        """The pool found the engine dead while this attempt waited for it."""
+        """The engine was found dead, or hangs, or has left this attempt alone for too long."""
         if lease.begun:
             return interrupted(lease)
         record.end(Outcome.FAILOVER, billable=False, exact=False)
-        return GoElsewhere("down", f"{lease.state.engine.name} was found dead", counts=False)
+        return gone(lease)
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code

@@ -79,6 +79,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_verification_seconds": "Time that the probes of one verification took.",
     "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
     "florin_engine_up": "1 while the engine answers probes, else 0.",
+    "florin_engine_hung": "1 while a worker finds that the engine hangs, though it answers probes: nothing "
+    "is sent there (highest of workers).",
+    "florin_engine_ejections_total": "How often engines were ejected because they hung.",
     "florin_engine_samples_refused_total": "Looks at an engine's metrics that were refused, because they say "
     "what cannot be.",
     "florin_in_flight": "Attempts running on the engine now.",
@@ -233,6 +236,8 @@ class Metrics:
         self._verification_seconds = self._histogram("florin_verification_seconds", _LOAD)
         self._evictions = self._counter("florin_evictions_total", "engine")
         self._engine_up = self._gauge("florin_engine_up", "livemin", "engine", "gpu_type")
+        self._engine_hung = self._gauge("florin_engine_hung", "livemax", "engine")
+        self._ejections = self._counter("florin_engine_ejections_total", "engine")
         self._samples_refused = self._counter("florin_engine_samples_refused_total", "engine")
         self._in_flight = self._gauge("florin_in_flight", "livesum", "engine")
         self._usage_records = self._counter("florin_usage_records_total", "result")
@@ -336,14 +341,25 @@ class Metrics:
                 self._running(engine).set(self._flights.get(engine, 0))
         self._engine_up.labels(engine, gpu_type).set(int(up))
 
+    def engine_hung(self, engine: str, *, hung: bool) -> None:
+        self._engine_hung.labels(engine).set(int(hung))
+
+    def engine_ejection(self, engine: str) -> None:
+        self._ejections.labels(engine).inc()
+
     def sample_refused(self, engine: str) -> None:
         self._samples_refused.labels(engine).inc()
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
         """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
+        gone = (
+            (self._engine_up, (engine, gpu_type)),
+            (self._engine_hung, (engine,)),
+            (self._in_flight, (engine,)),
+        )
         with self._showing:
             self._engines.discard(engine)
-            for gauge, labels in ((self._engine_up, (engine, gpu_type)), (self._in_flight, (engine,))):
+            for gauge, labels in gone:
                 with suppress(KeyError):
                     gauge.remove(*labels)
             if self._crew is not None:

@@ -27,6 +27,7 @@ from gateway.lifecycle import Lifecycle, authenticate
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metrics import Metrics
+from gateway.routing.hangs import HangWatch
 from gateway.routing.pool import Pool
 from gateway.routing.router import Router
 from gateway.routing.warmer import Warmer
@@ -50,6 +51,7 @@ class State:
     registrar: Registrar
     artifacts: ArtifactStore
     pool: Pool
+    hangs: HangWatch
     router: Router
     warmer: Warmer
     meter: Meter

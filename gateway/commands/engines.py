@@ -128,6 +128,9 @@ def list_(session: Session) -> None:
             "url",
         )
         show(table(columns, rows, right=("slots", "max rank", "running", "waiting")))
+        for e in body["data"]:
+            if e["hang"]:
+                note(f"{clean(e['name'])} {clean(e['hang']['reason'])}.")
 
     session.result(session.api.get("/admin/v1/engines"), people)
 

@@ -20,7 +20,13 @@ from gateway.commands.output import clean, facts, show, table
 from gateway.commands.session import Session, command
 from gateway.commands.times import idle
 
-_HEALTH_STYLE = {"up": "green", "down": "bold red", "unknown": "yellow"}
+_HEALTH_STYLE = {
+    "up": "green",
+    "down": "bold red",
+    "hung": "bold red",
+    "ejected": "bold red",
+    "unknown": "yellow",
+}
 _BLANK = Text("")
 _STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta"}
 

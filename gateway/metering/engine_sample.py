@@ -16,6 +16,13 @@ _LINES = re.compile(
 )
 _LEAST = {b"process_start_time_seconds", b"vllm:prompt_tokens_created"}
 
+_MOVING = re.compile(
+    rb"\n(vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|num_requests_running|"
+    rb"num_requests_waiting|kv_cache_usage_perc|num_preemptions_total|lora_requests_info)[{ ][^\n]*)"
+)
+"""What changes with an engine's steps, whoever they are for. The last is the time of the latest step, and so
+moves in a long prefill too. None changes while vLLM's core is stopped."""
+
 MOST_BYTES = 4 * 1024 * 1024
 """Of an engine's metrics. vLLM's have some 100 KB for each data-parallel rank."""
 MOST_LINES = 10_000
@@ -86,6 +93,12 @@ def read_metrics(text: bytes, at: int) -> Reading:
         waiting=int(found.get(b"vllm:num_requests_waiting", 0)),
         sample=_sample(found, at),
     )
+
+
+def mark(text: bytes) -> int | None:
+    """Changes while the engine works; None: nothing in its metrics would show that."""
+    moving = _MOVING.findall(b"\n" + text)
+    return hash(tuple(moving)) if moving else None
 
 
 def read_sample(text: bytes, at: int) -> Sample | None:

@@ -38,10 +38,10 @@ class ProbeLog:
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
-    def probed(self, engine: Engine, answer: Answer) -> None:
+    def probed(self, engine: Engine, answer: Answer, prompts: int = len(CONTEXTS)) -> None:
         """Counts that cannot be are no cost: the reconciliation shows what the engine counted."""
         counts = answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, 0
-        if not plausible(*counts, prompts=len(CONTEXTS), choices=len(CONTEXTS)):
+        if not plausible(*counts, prompts=prompts, choices=prompts):
             log.warning("Engine %s: a probe's token counts cannot be: %.200r", engine.name, counts)
         elif len(self._rows) < _MOST:
             self._rows.append(

@@ -8,6 +8,10 @@ which of them were answered, as documents of kind `death`:
 
 So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
 Redis away, each worker goes by what it knows itself.
+
+Hangs are reported likewise, as documents of kind `hang`, by a watch of their own: one hang says little of
+the requests that were there, so it counts against no tenant's use of an adapter, and a request is refused
+only at the third. But the others want to know of it at once, whether requests were there or not.
 """
 
 from __future__ import annotations
@@ -26,15 +30,19 @@ from adapters.errors import ConflictError, StoreUnavailableError
 from adapters.store import Change, Event, Store
 from gateway.errors import FlorinError
 from gateway.routing.identity import RequestIdentity
-from gateway.routing.suspects import FORGET, Group, Suspects, Witness
+from gateway.routing.suspects import FORGET, REQUEST_DEATHS, Group, Suspects, Witness
 
 log = logging.getLogger(__name__)
 
-KIND = "death"
+KIND, HANG_KIND = "death", "hang"
 REPORT_SECONDS = 0.1
 SWEEP_SECONDS = 60.0
 MOST_WITNESSES = 1000
 """Requests in one report: about 100 KB."""
+REQUEST_HANGS = 3
+"""Engines may hang together, for one cause that is none of the requests: more than the deaths allowed."""
+FRESH_REPORT = 60.0
+"""Seconds for which the news of a hang are news."""
 
 
 class DeathWatch:
@@ -46,11 +54,17 @@ class DeathWatch:
         worker: str,
         count: Callable[[str, str], None],
         *,
+        hangs: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`count(tenant, adapter)` is told of each death at which this worker had requests of theirs."""
-        self.suspects = Suspects(clock)
+        """`count(tenant, adapter)` is told of each death at which this worker had requests of theirs.
+        `hangs`: this is the watch over hangs."""
+        self._hangs = hangs
+        self._kind = HANG_KIND if hangs else KIND
+        self.suspects = Suspects(clock, most=REQUEST_HANGS if hangs else REQUEST_DEATHS)
+        self.on_report: Callable[[str], None] = lambda _engine: None
+        """Told of each engine that another worker has just found."""
         self._store = store
         self._worker = worker
         self._count = count
@@ -68,7 +82,7 @@ class DeathWatch:
     def died(self, engine: str, witnesses: Iterable[Witness]) -> None:
         """An engine was found dead, with these requests on it."""
         listed = list(witnesses)[:MOST_WITNESSES]
-        if not listed:
+        if not listed and not self._hangs:
             return
         self._suspect(engine, self._worker, listed, 0.0)
         for group in {each.group for each in listed}:
@@ -81,6 +95,12 @@ class DeathWatch:
         suspects, group = self.suspects, identity.group
         if suspects.any and suspects.known(group) and suspects.answered(identity.fingerprint, group):
             self._answered.append((identity.fingerprint, *group))
+
+    def refused(self, identity: RequestIdentity) -> float:
+        """Seconds for which this request is refused still; 0: it is not."""
+        suspects = self.suspects
+        known = suspects.any and suspects.known(identity.group)
+        return suspects.refused(identity.fingerprint) if known else 0.0
 
     def refuse_group(self, group: Group) -> None:
         """Raises FlorinError while the tenant's use of the adapter is held back."""
@@ -97,11 +117,11 @@ class DeathWatch:
 
     def load(self, documents: dict[str, dict[str, str]]) -> None:
         """What is known already stays known."""
-        for id_, data in sorted(documents.get(KIND, {}).items(), reverse=True):  # deaths before answers
+        for id_, data in sorted(documents.get(self._kind, {}).items(), reverse=True):  # deaths before answers
             self._hear(id_, data)
 
     def apply(self, event: Event) -> None:
-        if event.kind == KIND:
+        if event.kind == self._kind:
             if event.data is None:
                 self._heard.pop(event.id, None)
             else:
@@ -125,6 +145,8 @@ class DeathWatch:
             rows = document["witnesses"]
             witnesses = [Witness(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
             self._suspect(engine, worker, witnesses, ago)
+            if ago < FRESH_REPORT:
+                self.on_report(engine)
         else:
             for fingerprint, tenant, adapter in document["answered"]:
                 self.suspects.answered(fingerprint, (tenant, adapter), ago=ago)
@@ -132,7 +154,7 @@ class DeathWatch:
     def _suspect(self, engine: str, reporter: str, witnesses: list[Witness], ago: float) -> None:
         for group in self.suspects.death(engine, reporter, witnesses, ago=ago):
             left = self.suspects.group_refused(group)
-            if left:
+            if left and not self._hangs:
                 log.warning(
                     "tenant %s with %s is held back for %.0f s: its requests were on several engines that "
                     "died, on %s last",
@@ -160,9 +182,9 @@ class DeathWatch:
     async def report(self) -> None:
         """Tell the others what has happened since the last report."""
         reports, answered = dict(self._reports), list(self._answered)
-        changes = [Change(KIND, id_, data) for id_, data in reports.items()]
+        changes = [Change(self._kind, id_, data) for id_, data in reports.items()]
         if answered:
-            changes.append(Change(KIND, f"/{self._worker}", self._document(answered=answered)))
+            changes.append(Change(self._kind, f"/{self._worker}", self._document(answered=answered)))
         if not changes:
             return
         await self._store.commit(changes)
@@ -178,7 +200,7 @@ class DeathWatch:
         for id_, data in list(self._heard.items()):
             if now - orjson.loads(data)["at"] / 1e6 > FORGET:
                 try:
-                    await self._store.commit([Change(KIND, id_, None, expect=data)])
+                    await self._store.commit([Change(self._kind, id_, None, expect=data)])
                 except ConflictError:  # newer now, or swept by another
                     self._heard.pop(id_, None)
 

@@ -8,8 +8,10 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from adapters.model import Engine
+from gateway.routing.ejection import Standing
 from gateway.routing.identity import RequestIdentity
 
 log = logging.getLogger(__name__)
@@ -35,8 +37,11 @@ class Lease:
     clock: Callable[[], float]
     begun: bool = False
     """The answer has begun to reach the client: the request can no longer go elsewhere."""
-    abandoned: bool = False
-    """The engine was found dead; the request's task has been cancelled so that it goes elsewhere."""
+    resumable: bool = False
+    """Its answer, though it has begun, can be continued on another engine."""
+    abandoned: Literal["", "down", "hung", "first_byte", "idle"] = ""
+    """Why the request's task has been cancelled, so that it goes elsewhere or ends: the engine was found
+    dead, or hangs; the answer did not begin in time, or stopped coming."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
     identity: RequestIdentity | None = None
@@ -45,8 +50,27 @@ class Lease:
     ends: int = 0
     on_trial: Callable[[], None] | None = None
     """Called when it has begun to answer or ended, if it is kept apart from others until then."""
-    heard: float | None = None
-    """When its stream last said something; None while that would mean nothing."""
+    sent: float = 0.0
+    """When the engine was sent it."""
+    waits_from: float | None = None
+    """Since when it has waited for the engine; None: it does not, but for the usage log, or a slow client."""
+    heard: float = -math.inf
+    """When the last byte of its answer came."""
+    streams: bool = False
+
+    @property
+    def movable(self) -> bool:
+        """Whether the request can still be done elsewhere."""
+        return not self.begun or self.resumable
+
+    def send(self, *, streams: bool) -> None:
+        """From now on it waits for the engine."""
+        self.sent = self.waits_from = self.clock()
+        self.streams = streams
+
+    def hear(self) -> None:
+        """The engine has said something of it: only its core can."""
+        self.heard = self.waits_from = self.clock()
 
     def begin(self) -> None:
         """The answer begins to reach the client."""
@@ -68,10 +92,10 @@ class Lease:
             self.state.trials.discard(self)
             settle()
 
-    def abandon(self) -> None:
+    def abandon(self, why: Literal["down", "hung", "first_byte", "idle"]) -> None:
         """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
         if not self.abandoned and self.task is not None:
-            self.abandoned = True
+            self.abandoned = why
             self.task.cancel()
 
     def doubt(self, reason: str) -> None:
@@ -90,6 +114,7 @@ class Lease:
         state = self.state
         state.in_flight -= 1
         state.leases.discard(self)
+        state.sign = max(state.sign, self.heard)
         use = state.uses.get(self.version)
         if use is not None:
             use.in_flight -= 1
@@ -144,6 +169,18 @@ class EngineState:
     seen_up: float = -math.inf
     missed_from: float = 0.0
     """When the first of `strikes` was."""
+    standing: Standing = field(default_factory=Standing)
+    """Whether it hangs, though it says that it is well."""
+    ejected: bool = False
+    """It hangs, and is kept away for a pause; otherwise it would be back at the first sign of life."""
+    doubtful: bool = False
+    """It has been silent for a while, or hangs: each probe looks at its counters too."""
+    sign: float = -math.inf
+    """When it last showed that it works; for requests that run, see `Lease.heard`."""
+    mark: int | None = None
+    """What its counters added up to at the last look: while it works, this changes."""
+    errands: set[asyncio.Timeout] = field(default_factory=set)
+    """Loads and the like that wait for it; when it hangs, they are told so."""
 
     def tell(self) -> None:
         self.news.set()
@@ -152,7 +189,17 @@ class EngineState:
     @property
     def usable(self) -> bool:
         """Unprobed engines are tried: a new worker should not refuse what it has not looked at."""
-        return self.healthy is not False and not self.suspect and self.engine.takes_requests
+        healthy = self.healthy is not False and not self.suspect and not self.standing.hangs
+        return healthy and self.engine.takes_requests
+
+    def last_sign(self) -> float:
+        """When it last showed that it works."""
+        return max(self.sign, max((lease.heard for lease in self.leases), default=-math.inf))
+
+    @property
+    def awaited(self) -> bool:
+        """Whether something waits for it."""
+        return bool(self.errands) or any(lease.waits_from is not None for lease in self.leases)
 
     def __repr__(self) -> str:
         return f"<{self.engine.name} healthy={self.healthy} in_flight={self.in_flight}>"

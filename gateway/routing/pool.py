@@ -18,6 +18,7 @@ from adapters.model import Engine, Version
 from adapters.placement import Candidate, share_after
 from adapters.residency import Residency
 from adapters.store import Store, Touch
+from gateway.routing.ejection import Standing
 from gateway.routing.engine_state import EngineState, Lease, Use
 from gateway.routing.identity import RequestIdentity
 from gateway.routing.suspects import Witness
@@ -30,7 +31,6 @@ FLUSH_SECONDS = 0.1
 LEASE_MS = 5_000
 """A worker's lease outlives it by at most this."""
 RENEW_SECONDS = 1.5
-LOOK_SECONDS = 1.0
 STRIKES = 3
 STREAK = 3
 """So many failed attempts in a row, and an engine starts slowly again, whatever its probes say: one that
@@ -54,7 +54,6 @@ class Pool:
         store: Store,
         *,
         worker: str,
-        idle_timeout: float = 600.0,
         slow_start: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,13 +61,13 @@ class Pool:
         self._residency = residency
         self._store = store
         self._worker = worker
-        self._idle_timeout = idle_timeout
         self._slow_start = slow_start
         self._listed = False
         self._settled = asyncio.Event()
+        self.hanging: Callable[[EngineState], str] = lambda _state: ""
+        """What is to be said of an engine that hangs; empty for others."""
         self.on_death: Callable[[str, list[Witness]], None] = lambda _engine, _witnesses: None
         """Told of each engine that died, and what was on it."""
-        self._next_look = 0.0
         self._clock = clock
         self._states: dict[str, EngineState] = {}
         self._flushing = asyncio.Lock()
@@ -90,6 +89,7 @@ class Pool:
         elif state.engine is not engine:
             if state.engine.url != engine.url:
                 state.healthy, state.suspect, state.new = None, False, True
+                state.standing, state.mark = Standing(), None
             state.engine = engine
         return state
 
@@ -149,6 +149,7 @@ class Pool:
             assigned=engine.slots if holds else sum(1 for held in taken if held != name),
             holds=holds,
             healthy=state.healthy is not False and not state.suspect,
+            hangs=self.hanging(state) if state.standing.hangs else "",
             cordoned=not engine.takes_adapters,
             draining=not engine.takes_requests,
             failed_before=engine.name in failed,
@@ -224,27 +225,19 @@ class Pool:
                 use.reported = now
 
     async def run(self) -> None:
-        """Flush and watch for ever; cancel to stop, then `flush` once more."""
+        """Flush for ever; cancel to stop, then `flush` once more."""
         while True:
             with contextlib.suppress(StoreUnavailableError):  # kept dirty, told on return
                 await self.flush()
-            self.give_up_silent()
             await asyncio.sleep(FLUSH_SECONDS)
 
-    def give_up_silent(self) -> None:
-        """Streams that have said nothing for too long. One look at all, now and then, costs less than a
-        timer for each of their packets."""
-        now = self._clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
-        for state in self._states.values():
-            for lease in list(state.leases):
-                if lease.heard is not None and now - lease.heard > self._idle_timeout:
-                    log.warning("engine %s has let a stream hang", state.engine.name)
-                    lease.abandon()
-
     # -- health
+
+    def counted(self, state: EngineState, mark: int | None) -> None:
+        """What an engine's counters come to now: that they move shows that it works."""
+        if mark is not None and state.mark is not None and mark != state.mark:
+            state.sign = self._clock()
+        state.mark = mark
 
     def mark_up(self, state: EngineState) -> None:
         if state.healthy is not True:
@@ -289,8 +282,8 @@ class Pool:
         state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         for lease in list(state.leases):
-            if hopeless or not lease.begun:
-                lease.abandon()
+            if hopeless or lease.movable:
+                lease.abandon("down")
 
     def _died(self, state: EngineState, now: float) -> None:
         state.deaths += 1

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import aiohttp
 
 from adapters.tls import explain
-from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, read_metrics
+from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, mark, read_metrics
 from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
 from gateway.routing.pool import EngineState, Pool
@@ -81,7 +81,7 @@ class Prober:
         for count in itertools.count():
             state.wake.clear()
             try:
-                await self.probe(state, measure=count % METRICS_EVERY == 0)
+                await self.probe(state, measure=count % METRICS_EVERY == 0 or state.doubtful)
             except Exception:  # an engine that nobody probes would stay suspect for ever
                 log.exception("probing %s stumbled", state.engine.name)
             with contextlib.suppress(TimeoutError):
@@ -123,6 +123,7 @@ class Prober:
             if response.status != 200:
                 return None
             text = await _read(response)
+        self._pool.counted(state, mark(text))
         try:
             reading = read_metrics(text, self._clock())
         except BadSampleError as error:

@@ -45,6 +45,8 @@ class Relay:
         """A whole answer: nothing reaches the client before all of it is here."""
         call = self.call
         body = await read_whole(response)
+        self.lease.hear()
+        self.lease.waits_from = None
         usage = Usage()
         try:
             answer = read_answer(body, choices=call.n * call.prompts)
@@ -73,10 +75,9 @@ class Relay:
             n=call.n,
         )
         held = b""
-        lease.heard = lease.clock()
         try:
             while data := await response.content.readany():
-                lease.heard = lease.clock()
+                lease.hear()
                 held += rewriter.feed(data)
                 self._observe(rewriter.usage)
                 if rewriter.aborted:
@@ -90,7 +91,9 @@ class Relay:
                         self._begin()
                         await exchange.begin_stream()
                     out, held = held, b""
+                    lease.waits_from = None  # a client that reads slowly is no fault of the engine's
                     await exchange.write(out)
+                    lease.waits_from = lease.clock()
         except StreamError as error:
             self._observe(rewriter.usage)  # of events that came in one piece with the bad one
             raise self._broken_by(error) from error

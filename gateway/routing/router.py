@@ -11,10 +11,11 @@ from adapters.catalog import Catalog, Target
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.loader import Loader
 from adapters.model import Engine
-from adapters.placement import Candidate, Decision, decide
+from adapters.placement import UNHEALTHY, Candidate, Decision, decide
 from gateway.errors import FlorinError
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
+from gateway.routing.hangs import HangWatch
 from gateway.routing.identity import RequestIdentity
 from gateway.routing.pool import Lease, Pool
 from gateway.routing.retry_budget import RetryBudget
@@ -66,6 +67,7 @@ class Router:
         changed: Callable[[float], Awaitable[None]],
         *,
         deaths: DeathWatch,
+        hangs: HangWatch,
         budget: RetryBudget,
         timeout: float,
         clock: Callable[[], float] = time.monotonic,
@@ -75,6 +77,7 @@ class Router:
         self._loader = loader
         self._changed = changed
         self._deaths = deaths
+        self._hangs = hangs
         self._budget = budget
         self._timeout = timeout
         self._clock = clock
@@ -124,6 +127,8 @@ class Router:
             journey.reload_on = engine
         else:
             journey.failed_on.add(engine)
+        if lease.abandoned:  # what it waited for was an answer, not an engine
+            journey.deadline = max(journey.deadline, self._clock() + self._timeout)
         if trouble.counts or lease.abandoned:
             journey.losses.append((lease.state, lease.deaths))
             journey.unjudged = lease, trouble
@@ -138,6 +143,7 @@ class Router:
         if lease.identity is not None:
             lease.identity.answered = True
             self._deaths.answered(lease.identity)
+            self._hangs.reports.answered(lease.identity)
 
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
@@ -180,6 +186,13 @@ class Router:
     def _sendable(self, journey: Journey) -> bool:
         """Raises FlorinError for what may have killed engines; False for what should wait for a moment."""
         suspects, identity = self._deaths.suspects, journey.identity
+        left = self._hangs.reports.refused(identity)
+        if left:
+            raise FlorinError(
+                "engine_hung",
+                f"Engines hung more than once while they had this request. It is held back for {left:.0f} s.",
+                retry_after=math.ceil(left),
+            )
         if journey.losses and journey.deaths >= REQUEST_DEATHS:
             raise suspected(suspects.refused(identity.fingerprint))
         if not suspects.any or not suspects.known(identity.group):
@@ -265,10 +278,26 @@ class Router:
         """Wait only for what can come: an engine that is down may return, one that is too small will not
         grow."""
         scores = self.explain(journey.target).scores
-        if not any(s.cost is not None or s.reason == "unhealthy" for s in scores):
+        if not any(s.cost is not None or s.reason == UNHEALTHY for s in scores):
+            self._check_hangs(journey)
             reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
             raise FlorinError(
                 "no_engine", f"No engine can serve {journey.target.label}: {reasons}.", retry_after=5
+            )
+
+    def _check_hangs(self, journey: Journey) -> None:
+        """Rather an answer at once than a wait for an engine that may hang for hours."""
+        hanging = [
+            state
+            for state in self._pool.states()
+            if state.engine.base_model == journey.target.base_model and state.standing.hangs
+        ]
+        if hanging:
+            names = ", ".join(sorted(state.engine.name for state in hanging))
+            raise FlorinError(
+                "engine_hung",
+                f"No engine can serve {journey.target.label} now: {names} hang{'s' * (len(hanging) == 1)}.",
+                retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
 
     def _too_late(self, journey: Journey) -> FlorinError:

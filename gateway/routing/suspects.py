@@ -114,8 +114,10 @@ class _Found:
 class Suspects:
     """Mutable: what is held against whom. The least recently suspected are forgotten first."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, most: int = REQUEST_DEATHS) -> None:
+        """`most`: deaths at which a request is refused."""
         self._clock = clock
+        self._most = most
         self._requests: OrderedDict[str, _Request] = OrderedDict()
         self._groups: OrderedDict[Group, _Group] = OrderedDict()
         self._known: Counter[Group] = Counter()
@@ -221,7 +223,7 @@ class Suspects:
         request.deaths += 1
         request.in_all += 1
         request.answers = 0
-        if request.deaths >= REQUEST_DEATHS or request.in_all >= REQUEST_DEATHS_IN_ALL:
+        if request.deaths >= self._most or request.in_all >= REQUEST_DEATHS_IN_ALL:
             request.refuse(at, FIRST_REFUSAL)
         if len(self._requests) > MOST:
             self._drop_request(next(iter(self._requests)))

@@ -15,6 +15,7 @@ from adapters.catalog import Target
 from adapters.model import Engine
 from gateway.errors import FlorinError
 from gateway.routing.answers import message_of, read_error
+from gateway.routing.engine_state import Lease
 
 _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
@@ -40,7 +41,7 @@ class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
         super().__init__(words)
         self.reason = reason
         """A metric label: `unreachable`, `died`, `status_5xx`, `busy`, `denied`, `unknown_model`, `aborted`,
-        `down`, `malformed`."""
+        `down`, `hung`, `first_byte`, `malformed`."""
         self.suspect = suspect
         """The engine itself is in doubt."""
         self.unknown_model = unknown_model
@@ -102,6 +103,16 @@ class Upstream:
 def died(error: Exception) -> GoElsewhere:
     """The connection broke off."""
     return GoElsewhere("died", str(error) or type(error).__name__, suspect=True)
+
+
+def gone(lease: Lease) -> GoElsewhere:
+    """Of an attempt that was abandoned before its answer began. Only what an engine that works has left
+    undone counts as a failed attempt."""
+    name = lease.state.engine.name
+    words = {"down": "was found dead", "hung": "hangs", "first_byte": "did not begin its answer in time"}
+    return GoElsewhere(
+        lease.abandoned, f"{name} {words[lease.abandoned]}", counts=lease.abandoned == "first_byte"
+    )
 
 
 async def read_whole(response: aiohttp.ClientResponse) -> bytes:

@@ -6,7 +6,8 @@
         assert engine.state.calls[-1].outcome == "aborted"
 
 or in a process of its own: `python -m loadtests.mock_engine --port 0`, then the same by HTTP:
-POST /_mock/faults, DELETE /_mock/faults, GET and DELETE /_mock/log, POST /_mock/forget, POST /_mock/die.
+POST /_mock/faults, DELETE /_mock/faults, GET and DELETE /_mock/log, POST /_mock/forget, POST /_mock/die,
+POST /_mock/stop-core, POST /_mock/continue-core.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import orjson
 from loadtests.mock_engine import answers
 from loadtests.mock_engine.asked import Asked, BadRequestError, read
 from loadtests.mock_engine.connection import Connection
+from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.faults import FaultError, Faults
-from loadtests.mock_engine.generation import Generation
+from loadtests.mock_engine.generation import STREAM_HEAD, Generation
 from loadtests.mock_engine.probing import is_probe, probed
 from loadtests.mock_engine.state import Call, Spec, State
 
@@ -47,6 +49,7 @@ class MockEngine:
         /v1 only."""
         self.state = State(Spec(**spec))
         self.faults = Faults()
+        self.core = Core()
         self.connections: set[Connection] = set()
         self.host = host
         self.port = port
@@ -69,6 +72,8 @@ class MockEngine:
             ("DELETE", "/_mock/log"): self._clear_log,
             ("POST", "/_mock/forget"): self._forget,
             ("POST", "/_mock/die"): lambda _connection, _: self.die(),
+            ("POST", "/_mock/stop-core"): lambda connection, _: self._act(connection, self.stop_core),
+            ("POST", "/_mock/continue-core"): lambda connection, _: self._act(connection, self.core.go_on),
         }
 
     def __repr__(self) -> str:
@@ -123,7 +128,12 @@ class MockEngine:
     async def revive(self) -> None:
         """On the same port, with nothing loaded, as a restarted engine."""
         self.state.forget()
+        self.core = Core()
         await self.start()
+
+    def stop_core(self) -> None:
+        """As SIGSTOP of vLLM's EngineCore: it hangs, and its HTTP server does not know. See `core.go_on`."""
+        self.core.stop(self.state.metrics(self.faults.waiting))
 
     def _cut(self) -> None:
         for connection in tuple(self.connections):
@@ -161,11 +171,11 @@ class MockEngine:
     def _generate(
         self, connection: Connection, path: str, headers: dict[str, str], body: bytes, *, chat: bool
     ) -> None:
-        state, spec = self.state, self.state.spec
+        spec = self.state.spec
         try:
             fields = orjson.loads(body)
             if not chat and is_probe(fields):
-                self._probe(connection, fields)
+                self._do(connection, lambda: self._probe(connection, fields))
                 return
             asked = read(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
         except orjson.JSONDecodeError as problem:
@@ -179,12 +189,23 @@ class MockEngine:
             return
         call = Call(path, asked.model, headers, fields, time.monotonic())
         if spec.log:
-            state.calls.append(call)
+            self.state.calls.append(call)
         refusal = self._refusal(asked)
         if refusal is not None:
             call.ended, call.outcome = time.monotonic(), "refused"
             connection.answer(*refusal)
             return
+        if self.core.stopped and asked.stream:
+            connection.write(STREAM_HEAD)  # vLLM's HTTP server does not wait for its core to say so much
+        head = not self.core.stopped
+        self._do(connection, lambda: self._begin(connection, asked, call, head=head))
+
+    def _do(self, connection: Connection, work: Callable[[], None]) -> None:
+        """When the core can; never, if the client has left by then."""
+        self.core.do(lambda: work() if connection in self.connections else None)
+
+    def _begin(self, connection: Connection, asked: Asked, call: Call, *, head: bool) -> None:
+        state = self.state
         generation = Generation(
             connection,
             asked,
@@ -192,8 +213,10 @@ class MockEngine:
             faults=self.faults,
             struck=self.faults.strikes(asked.model, asked.prompt),
             cached=state.begin(asked),
-            request_id=("chatcmpl-" if chat else "cmpl-") + (headers.get("x-request-id") or uuid.uuid4().hex),
+            request_id=("chatcmpl-" if asked.chat else "cmpl-")
+            + (call.headers.get("x-request-id") or uuid.uuid4().hex),
             on_end=self._ended,
+            head=head,
         )
         connection.generation = generation
         generation.begin()
@@ -261,14 +284,18 @@ class MockEngine:
 
     def _metrics(self, connection: Connection, _: bytes) -> None:
         faults = self.faults
-        body = faults.metrics.encode() * faults.metrics_times or self.state.metrics(faults.waiting)
+        body = faults.metrics.encode() * faults.metrics_times
+        if not body:
+            body = self.core.metrics if self.core.stopped else self.state.metrics(faults.waiting)
         connection.answer(200, body, b"text/plain; version=0.0.4; charset=utf-8")
 
     def _load(self, connection: Connection, body: bytes) -> None:
         if self.faults.load_delay > 0:
             asyncio.get_running_loop().call_later(self.faults.load_delay, self._load_now, connection, body)
+        elif not _parsed(body):
+            self._load_now(connection, body)  # refused by the route
         else:
-            self._load_now(connection, body)
+            self._do(connection, lambda: self._load_now(connection, body))
 
     def _load_now(self, connection: Connection, body: bytes) -> None:
         fields = _parsed(body)
@@ -283,8 +310,15 @@ class MockEngine:
         connection.answer(status, said, _kind(status))
 
     def _unload(self, connection: Connection, body: bytes) -> None:
+        self._do(connection, lambda: self._unload_now(connection, body))
+
+    def _unload_now(self, connection: Connection, body: bytes) -> None:
         status, said = self.state.unload(_parsed(body))
         connection.answer(status, said, _kind(status))
+
+    def _act(self, connection: Connection, act: Callable[[], None]) -> None:
+        act()
+        connection.answer(200, b"{}")
 
     def _show_faults(self, connection: Connection, _: bytes) -> None:
         connection.answer(200, _json(asdict(self.faults)))

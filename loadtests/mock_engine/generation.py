@@ -35,6 +35,7 @@ class Generation:
         "_events",
         "_fault",
         "_faults",
+        "_head",
         "_loop",
         "_next",
         "_on_end",
@@ -58,7 +59,10 @@ class Generation:
         cached: int,
         request_id: str,
         on_end: Callable[[Asked, Call], None],
+        head: bool = True,
     ) -> None:
+        """`head`: a stream's HTTP head has not been sent yet."""
+        self._head = head
         self._connection = connection
         self._faults = faults
         self._fault = replace(faults) if struck else None
@@ -102,6 +106,8 @@ class Generation:
     # steps
 
     def _first_byte(self) -> None:
+        if self._held(self._first_byte):
+            return
         fault = self._fault
         if fault and fault.status:
             kind = "ServiceUnavailableError" if fault.status == 503 else "InternalServerError"
@@ -109,7 +115,8 @@ class Generation:
         elif fault and fault.stop_at == "headers":
             self._stop(fault)
         elif self._asked.stream:
-            self._connection.write(STREAM_HEAD)
+            if self._head:
+                self._connection.write(STREAM_HEAD)
             if fault and (fault.stop_at == "first_event" or (fault.stop_at and not fault.events)):
                 self._stop(fault)
                 return
@@ -151,6 +158,8 @@ class Generation:
 
     def _tick(self) -> None:
         """Send what is due now and set the timer for what comes next."""
+        if self._held(self._tick):
+            return
         if self._paused:
             self._waiting = True
             return
@@ -183,6 +192,13 @@ class Generation:
             part = data[at : at + size]
             end = b"0\r\n\r\n" if last and at + size >= len(data) else b""
             write(b"%x\r\n%b\r\n%b" % (len(part), part, end))
+
+    def _held(self, step: Callable[[], None]) -> bool:
+        """Whether the engine's core is stopped: then the step comes when it goes on, if the client stays."""
+        core = self._connection.engine.core
+        if core.stopped:
+            core.do(lambda: None if self._call.ended else step())
+        return core.stopped
 
     def _stop(self, fault: Faults) -> None:
         how = fault.stop_how

@@ -46,6 +46,10 @@ class MockProcess:
         else:
             httpx.delete(f"{self.url}/_mock/faults").raise_for_status()
 
+    def act(self, what: str) -> None:
+        """One of the routes under /_mock: `stop-core`, `continue-core`, `forget`."""
+        httpx.post(f"{self.url}/_mock/{what}").raise_for_status()
+
     def log(self) -> dict[str, Any]:
         log: dict[str, Any] = httpx.get(f"{self.url}/_mock/log").json()
         return log

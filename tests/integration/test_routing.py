@@ -145,8 +145,7 @@ async def test_a_stream_that_hangs_is_given_up(town: Town):
     await ask(town, "acme")
     (holder,) = [engine for engine in town.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 2, "stop_how": "hang", "times": 1})
-    pool = town.gateway.state.pool
-    pool._idle_timeout = 0.5
+    town.gateway.state.hangs._idle_timeout = 0.5
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
         await stream(town, "acme")
 

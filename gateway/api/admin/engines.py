@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from adapters.errors import InUseError, NotFoundError
 from adapters.model import Engine, SlotState, dump
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences, now_micros
 from gateway.api.admin.hosts import Beats, living
 from gateway.api.deps import Actor, State, StateDep
 
@@ -65,7 +65,7 @@ async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
 
 
 def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
-    """`beat`: what its agent said last; null: it has none, or is silent."""
+    """`beat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -73,6 +73,7 @@ def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
     return {
         **fields,
         "health": health(state, engine.name),
+        "hang": hang(state, engine.name),
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
@@ -80,8 +81,24 @@ def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
     }
 
 
-def health(state: State, name: str) -> Literal["up", "down", "unknown"]:
+def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", "ejected"]:
+    """hung, ejected: it answers health checks and does no work; ejected: for a while at least."""
     seen = state.pool.state(name)
+    if seen is not None and seen.healthy is not False and seen.standing.hangs:
+        return "ejected" if seen.ejected else "hung"
     if seen is None or (seen.healthy is None and not seen.suspect):
         return "unknown"
     return "up" if seen.healthy and not seen.suspect else "down"
+
+
+def hang(state: State, name: str) -> Json | None:
+    """How an engine hangs, as this worker sees it; None: it does not."""
+    seen = state.pool.state(name)
+    if seen is None or not (reason := state.hangs.words(seen)):
+        return None
+    return {
+        "reason": reason,
+        "since": now_micros() - round(state.hangs.lasted(seen) * 1e6),
+        "ejections": seen.standing.ejections,
+        "next_probe_seconds": round(state.hangs.next_probe(seen), 1),
+    }

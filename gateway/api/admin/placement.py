@@ -10,7 +10,7 @@ from adapters.errors import NotFoundError, StoreUnavailableError
 from adapters.model import AdapterName, Engine
 from adapters.placement import Decision
 from gateway.api.admin.common import Json, Operator
-from gateway.api.admin.engines import health
+from gateway.api.admin.engines import hang, health
 from gateway.api.deps import State, StateDep
 
 router = APIRouter(tags=["placement"], dependencies=[Operator])
@@ -70,6 +70,7 @@ async def _engine(state: State, engine: Engine) -> Json:
         "engine": engine.name,
         "gpu_type": engine.gpu_type,
         "health": health(state, engine.name),
+        "hang": hang(state, engine.name),
         "slots": engine.slots,
         "placements": placements,
     }

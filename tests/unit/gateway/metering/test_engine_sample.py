@@ -8,6 +8,7 @@ from gateway.metering.engine_sample import (
     BadSampleError,
     Reading,
     Sample,
+    mark,
     read_metrics,
     read_sample,
 )
@@ -122,3 +123,12 @@ def test_lines_of_others_say_nothing():
 
 def test_the_load():
     assert read_metrics(TEXT, 7).running == 3
+
+
+def test_the_mark_moves_with_steps_and_with_nothing_else():
+    text = TEXT + b'vllm:lora_requests_info{max_lora="2",running_lora_adapters=""} 1.7e+09\n'
+    assert mark(text) == mark(text + b'http_requests_total{handler="/health"} 7.0\n')
+    assert mark(text) == mark(text.replace(b"created{", b'created{x="1",'))
+    assert mark(text) != mark(text.replace(b"1.7e+09", b"1.8e+09"))
+    assert mark(text) != mark(text.replace(b'running{engine="0",model_name="tiny"} 3.0', b"running 4.0"))
+    assert mark(b"up 1\n") is None

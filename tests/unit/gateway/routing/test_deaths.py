@@ -11,7 +11,7 @@ from adapters.feed import Follower
 from adapters.memory_store import MemoryStore
 from adapters.store import Event
 from gateway.errors import FlorinError
-from gateway.routing.deaths import KIND, DeathWatch
+from gateway.routing.deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathWatch
 from gateway.routing.identity import RequestIdentity
 from gateway.routing.suspects import FORGET
 
@@ -174,3 +174,32 @@ def test_a_long_payload_is_let_go_and_told_apart_by_ends_and_length():
         assert p._payload == b""
         prints.add(p.fingerprint)
     assert len(prints) == 5
+
+
+async def test_the_others_hear_of_a_hang_at_once_whether_requests_were_there_or_not(store: MemoryStore):
+    one, two = (DeathWatch(store, name, lambda *_: None, hangs=True) for name in ("w1", "w2"))
+    followers = [Follower(store, [watch]) for watch in (one, two)]
+    heard: list[tuple[str, str]] = []
+    one.on_report = lambda engine: heard.append(("w1", engine))
+    two.on_report = lambda engine: heard.append(("w2", engine))
+    for follower in followers:
+        await follower.start()
+    one.died("a", [])
+    await one.report()
+    for follower in followers:
+        assert await follower.wait_for(store._seq, 5)
+        await follower.close()
+    assert heard == [("w2", "a")]
+    assert list((await store.snapshot()).documents[HANG_KIND]) == ["a/w1"]
+    assert not (await store.snapshot()).documents[KIND]
+
+
+async def test_a_request_is_held_back_at_its_third_hang_and_its_tenant_never(store: MemoryStore):
+    watch = DeathWatch(store, "w", lambda *_: None, hangs=True)
+    for number in range(REQUEST_HANGS):
+        assert not watch.refused(identity())
+        watch.died(f"e{number}", [identity().witness(begun=False), identity("other").witness(begun=False)])
+        watch.answered(identity("other"))
+    assert watch.refused(identity()) > 0
+    assert not watch.refused(identity("other"))
+    assert not watch.refused(identity("KILL", ("acme", "acme/a")))

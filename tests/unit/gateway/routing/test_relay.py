@@ -38,6 +38,7 @@ class Played:
             say("begin")
 
         async def write(data):
+            assert lease.waits_from is None  # the client is slow, not the engine
             say(data)
 
         async def end_stream(data):
@@ -66,9 +67,10 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, heard=None, clock=lambda: 0.0, doubt=say,
+            begun=begun, clock=lambda: 0.0, doubt=say,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
+        lease.hear = lambda: setattr(lease, "waits_from", 0.0)
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
         faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))

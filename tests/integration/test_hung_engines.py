@@ -1,0 +1,255 @@
+"""Engines that hang and say that they are well: their cores stop, as SIGSTOP stops vLLM's, and their HTTP servers go
+on answering health checks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from sqlalchemy import select
+
+from gateway.metering.schema import engine_probes
+from gateway.routing.ejection import Rules
+from loadtests.mock_engine import MockEngine
+from tests import alerting
+from tests.harness import Gateway, running_gateway
+from tests.integration.conftest import Town
+from tests.integration.test_data_plane import voice
+from tests.integration.test_outages import until
+from tests.integration.test_routing import ask, stream
+from tests.promtool import NoPromtoolError
+
+HANG_SECONDS = 1.0
+SOON = 15.0
+"""Seconds for what should take two."""
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Gateway]:
+    async with quick(tmp_path / "state", valkey_url, prefix) as running:
+        yield running
+
+
+def quick(
+    state_dir: Path, url: str, prefix: str, **settings: Any
+) -> contextlib.AbstractAsyncContextManager[Gateway]:
+    settings = {"hang_timeout": HANG_SECONDS, "ejection_time": 0.5, "engine_idle_timeout": 2.0} | settings
+    return running_gateway(state_dir, url, prefix, **settings)
+
+
+def holder_of(town: Town) -> tuple[str, MockEngine]:
+    ((name, engine),) = [(n, e) for n, e in (("a", town.a), ("b", town.b)) if e.state.calls]
+    return name, engine
+
+
+async def admin(gateway: Gateway, path: str) -> Any:
+    async with gateway.http() as http:
+        answer = await http.get(path)
+    return answer.text if path == "/metrics" else answer.json()
+
+
+async def healths(gateway: Gateway) -> dict[str, str]:
+    engines = (await admin(gateway, "/admin/v1/engines"))["data"]
+    return {engine["name"]: engine["health"] for engine in engines}
+
+
+async def test_a_hung_holder_costs_no_request(town: Town, tmp_path: Path):
+    """One engine holds the adapter, and others idle."""
+    gateway = town.gateway
+    await ask(town, "acme")
+    name, engine = holder_of(town)
+    other = town.b if engine is town.a else town.a
+    engine.faults.update({"event_delay": 0.2})
+    calm = await admin(gateway, "/metrics")
+    begun = asyncio.ensure_future(stream(town, "acme", max_tokens=200))
+    await engine.until(lambda state: len(state.calls) == 2 and state.calls[-1].sent > 2)
+    await until(lambda: any(lease.begun for lease in gateway.state.pool.state(name).leases))
+    engine.stop_core()
+    asks = [(ask, stream)[i % 2](town, "acme") for i in range(20)]
+    async with asyncio.timeout(SOON):
+        answers = await asyncio.gather(*asks)
+    assert all(voice(town, "acme/support") in answer for answer in answers)
+    async with asyncio.timeout(HANG_SECONDS):
+        await ask(town, "acme")  # at once
+    assert len(other.state.calls) == 21
+
+    # What can be seen.
+    assert (await healths(gateway))[name] == "ejected"
+    row = next(e for e in (await admin(gateway, "/admin/v1/placement"))["data"] if e["engine"] == name)
+    assert row["health"] == "ejected"
+    assert "no sign of work" in row["hang"]["reason"]
+    explained = (await admin(gateway, "/admin/v1/explain/acme/support"))["decision"]["candidates"]
+    assert next(c for c in explained if c["engine"] == name)["reason"].startswith("hangs: ")
+    ready = await admin(gateway, "/readyz")
+    assert (ready["status"], ready["conditions"]) == ("degraded", ["engine_hung"])
+    found = (await admin(gateway, "/admin/v1/doctor"))["data"]
+    assert [(d["status"], d["subject"]) for d in found if d["check"] == "engine_hung"] == [("problem", name)]
+    during = await admin(gateway, "/metrics")
+    assert f'florin_engine_hung{{engine="{name}"}} 1.0' in during
+    assert f'florin_engine_ejections_total{{engine="{name}"}} 1.0' in during
+    with contextlib.suppress(NoPromtoolError):
+        assert alerting.silent("FlorinEngineHung", calm, tmp_path)
+        assert alerting.fires("FlorinEngineHung", calm, during, tmp_path)
+
+    # The stream that had begun is ended; GPU-time is booked all the while; then it recovers.
+    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+        await begun
+    await until(lambda: gateway.state.pool.state(name).standing.ejections > 1, timeout=SOON)
+    engine.core.go_on()
+    await until(lambda: gateway.state.pool.state(name).usable, timeout=SOON)
+    assert f'florin_engine_hung{{engine="{name}"}} 0.0' in await admin(gateway, "/metrics")
+    outcomes = [record.outcome for record in await gateway.usage("acme")]
+    assert sorted(outcomes) == ["engine_error"] + ["failover"] * 20 + ["ok"] * 22
+    assert "engine_hung" not in (await admin(gateway, "/readyz"))["conditions"]
+
+
+async def test_with_one_engine_requests_fail_at_once_and_it_is_back_as_soon_as_it_works(town: Town):
+    await town.gateway.set_state("b", "draining")
+    await ask(town, "acme")
+    town.a.stop_core()
+    for _ in range(2):  # the first waits until it is certain
+        async with asyncio.timeout(SOON):
+            with pytest.raises(openai.InternalServerError) as caught:
+                await ask(town, "acme")
+        assert caught.value.code == "engine_hung"
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+    assert (await healths(town.gateway))["a"] == "hung"
+    assert not town.gateway.state.pool.state("a").ejected
+    town.a.core.go_on()
+    await until(lambda: town.gateway.state.pool.state("a").usable, timeout=SOON)
+    assert voice(town, "acme/support") in await ask(town, "acme")
+
+
+async def test_a_load_that_hangs_is_made_on_another_engine(town: Town):
+    """Nobody knows of the hang before the load."""
+    town.a.stop_core()
+    async with asyncio.timeout(SOON):
+        assert voice(town, "acme/support") in await ask(town, "acme")
+        assert voice(town, "bolt/support") in await ask(town, "bolt")
+        assert voice(town, "corgi/support") in await ask(town, "corgi")
+    assert {engine for engine, _ in town.loads()} == {"b"}
+    town.a.core.go_on()
+
+
+async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(town: Town):
+    """A long prefill, a deep queue: the counters of its metrics move, and nobody is sent a probe."""
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"first_byte_delay": 2.5 * HANG_SECONDS})
+    answers = await asyncio.gather(ask(town, "acme"), stream(town, "acme"))
+    assert all(voice(town, "acme/support") in answer for answer in answers)
+    assert [record.outcome for record in await town.gateway.usage("acme")] == ["ok"] * 3
+    assert len(engine.state.calls) == 3
+
+
+async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the_books(town: Town):
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"metrics": "nothing 1\n"})
+    engine.faults.update({"stop_at": "headers", "stop_how": "hang", "times": 1})
+    before = await probe_rows(town.gateway)
+    asked = asyncio.ensure_future(ask(town, "acme"))
+    await engine.until(
+        lambda state: any(call.body.get("max_tokens") == 1 for call in state.calls), timeout=SOON
+    )
+    await until(lambda: town.gateway.state.pool.state("a").standing.vain or engine is town.b)
+    assert all(town.gateway.state.pool.state(name).usable for name in "ab")
+    asked.cancel()
+    (row,) = [row for row in await probe_rows(town.gateway) if row not in before]
+    assert row.completion_tokens == 1
+
+
+async def probe_rows(gateway: Gateway) -> list[Any]:
+    state = gateway.state
+    await state.hangs._spent.func.__self__.close()
+    with state.ledger.read() as connection:
+        return list(connection.execute(select(engine_probes)))
+
+
+async def test_at_most_half_of_a_fleet_is_ejected(town: Town, tmp_path: Path):
+    async with MockEngine() as c:
+        await town.gateway.add_engine("c", c.url)
+        await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi")))
+        for engine in (town.a, town.b):
+            engine.stop_core()
+        pool = town.gateway.state.pool
+        async with asyncio.timeout(SOON):
+            answers = await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi") * 3))
+        assert len(answers) == 9
+        town.gateway.state.hangs.accuse("a")
+        town.gateway.state.hangs.accuse("b")
+        await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), timeout=SOON)
+        assert sum(pool.state(n).ejected for n in "ab") == 1
+        for engine in (town.a, town.b):
+            engine.core.go_on()
+        await until(lambda: all(pool.state(n).usable for n in "ab"), timeout=SOON)
+
+
+async def test_every_worker_tells_the_truth(town: Town, tmp_path: Path, valkey_url: str, prefix: str):
+    """Also one that has no request on the engine, and whose own look at it finds nothing."""
+    await ask(town, "acme")
+    name, engine = holder_of(town)
+    async with quick(tmp_path / "second", valkey_url, prefix) as second:
+        engine.stop_core()
+        async with asyncio.timeout(SOON):
+            await ask(town, "acme")
+            while (await healths(second))[name] != "ejected":
+                await asyncio.sleep(0.05)
+        engine.core.go_on()
+        await until(lambda: second.state.pool.state(name).usable, timeout=SOON)
+
+
+async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(town: Town):
+    """And though it has waited for longer than a placement may take."""
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"stop_at": "first_event", "stop_how": "hang", "times": 1})
+    hangs, router = town.gateway.state.hangs, town.gateway.state.router
+    hangs.rules, hangs._first_byte_timeout, router._timeout = replace(hangs.rules, timeout=60), 1.0, 0.5
+    async with asyncio.timeout(SOON):
+        assert voice(town, "acme/support") in await stream(town, "acme")
+    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "failover", "ok"]
+
+
+async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(town: Town):
+    await ask(town, "acme")
+    name, engine = holder_of(town)
+    pool = town.gateway.state.pool
+    town.gateway.state.hangs.rules = Rules(HANG_SECONDS, 300.0)
+    engine.stop_core()
+    async with asyncio.timeout(SOON):
+        await ask(town, "acme")
+    assert pool.state(name).ejected
+    engine.die()
+    await until(lambda: pool.state(name).healthy is False, timeout=SOON)
+    await engine.revive()
+    await until(lambda: pool.state(name).usable, timeout=SOON)
+
+
+async def test_a_worker_that_was_stopped_itself_accuses_nobody(town: Town):
+    await ask(town, "acme")
+    _, engine = holder_of(town)
+    engine.faults.update({"first_byte_delay": 0.5})
+    asked = asyncio.ensure_future(stream(town, "acme"))
+    await until(lambda: len(engine.state.calls) == 2)
+    time.sleep(3 * HANG_SECONDS)  # noqa: ASYNC251 - the whole process, engines too
+    assert voice(town, "acme/support") in await asked
+    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "ok"]
+
+
+async def test_the_gateway_stops_though_engines_hang(town: Town):
+    await ask(town, "acme")
+    for engine in town.engines:
+        engine.stop_core()
+    asks = [asyncio.ensure_future(ask(town, "acme")) for _ in range(3)]
+    await until(lambda: sum(state.in_flight for state in town.gateway.state.pool.states()) == 3)
+    results = await asyncio.gather(*asks, return_exceptions=True)
+    assert {type(r) for r in results} == {openai.InternalServerError}
+    assert {r.code for r in results} == {"engine_hung"}
