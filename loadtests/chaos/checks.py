@@ -16,6 +16,9 @@ GRACE: Final = 3.0
 """Seconds after its repair for which a fault still excuses what clients see of it."""
 SHOWN: Final = 3
 CLOCK_TOLERANCE_S: Final = 5.0
+CRASHES: Final = 3
+CRASH_LOOP_S: Final = 360.0
+"""What Florin calls a crash loop: three workers within five minutes. With a minute to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,10 @@ class State:
     leases: Mapping[str, int]
     in_flight: Sequence[str] = ()
     """Gauges of requests in flight that are not zero."""
-    readiness: Mapping[str, str] = field(default_factory=dict)
-    """Gateway → what /readyz says; `ok` when all is well."""
-    problems: Collection[str] = ()
-    """What `florin doctor` calls a problem now, and did not at the beginning."""
+    conditions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Gateway → what its /readyz says is wrong with it, by codes."""
+    problems: Collection[tuple[str, str]] = ()
+    """What `florin doctor` calls a problem now, and did not at the beginning: its code, and its words."""
     processes: Sequence[str] = ()
     """That belong to nobody any more, or are missing."""
     files: Sequence[str] = ()
@@ -202,13 +205,19 @@ def unbalanced(imbalances: Sequence[str], provisioned: Mapping[str, float], elap
 # -- what is left
 
 
-def unsettled(state: State, limits: Limits) -> list[str]:
+def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str]]) -> list[str]:
+    """`expected`: conditions that each gateway is right to tell of still."""
+    due = frozenset[str]().union(*expected.values())
     return [
         *_disagreements(state),
         *(f"{count} leases are left on {engine}" for engine, count in state.leases.items() if count),
         *(f"still in flight: {line}" for line in state.in_flight),
-        *(f"{gateway} is not ready: {said}" for gateway, said in state.readiness.items() if said != "ok"),
-        *(f"doctor: {problem}" for problem in state.problems),
+        *(
+            f"{gateway} says {', '.join(sorted(codes))}"
+            for gateway, found in state.conditions.items()
+            if (codes := found - expected.get(gateway, frozenset()))
+        ),
+        *(f"doctor: {code} {words}" for code, words in state.problems if code not in due),
         *state.processes,
         *state.files,
         *(
@@ -222,6 +231,17 @@ def unsettled(state: State, limits: Limits) -> list[str]:
             if size > limits.memory
         ),
     ]
+
+
+def conditions_due(windows: Sequence[Window], workers: int, now: float) -> dict[str, frozenset[str]]:
+    """What a gateway may still say when everything is repaired: that its workers were killed again and again
+    within the last minutes."""
+    kills = Counter(
+        f"gateway {w.event.victim // workers}"
+        for w in windows
+        if w.event.kind == "worker-kill" and now - w.began < CRASH_LOOP_S
+    )
+    return {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
 
 
 def _disagreements(state: State) -> list[str]:

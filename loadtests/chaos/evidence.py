@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 import psutil
@@ -34,14 +32,14 @@ def limits(state: State) -> Limits:
     )
 
 
-async def look(world: World, known: Collection[str] = ()) -> State:
+async def look(world: World, known: Collection[tuple[str, str]] = ()) -> State:
     """`known`: the doctor's problems of the beginning. Raises GatewayError or httpx.HTTPError while something
     does not answer."""
     names = await _engine_names(world.houses[0])
     houses = world.houses
     doctors = await asyncio.gather(*(house.call("GET", "/admin/v1/doctor") for house in houses))
     problems = {
-        f"{found['check']} {found['subject']}: {found['message']}"
+        (found["check"], f"{found['subject']}: {found['message']}")
         for doctor in doctors
         for found in doctor["data"]
         if found["status"] == "problem"
@@ -58,7 +56,7 @@ async def look(world: World, known: Collection[str] = ()) -> State:
         },
         leases=await _leases(world),
         in_flight=[line for house in houses for line in await asyncio.to_thread(_in_flight, house)],
-        readiness={f"gateway {h.number}": await asyncio.to_thread(_readiness, h) for h in houses},
+        conditions={f"gateway {h.number}": await asyncio.to_thread(_conditions, h) for h in houses},
         problems=sorted(problems - set(known)),
         processes=_strangers(world),
         files=[name for house in houses for name in _left_over(house)],
@@ -119,10 +117,9 @@ def metrics(house: House) -> str:
     return answer.raise_for_status().text
 
 
-def _readiness(house: House) -> str:
+def _conditions(house: House) -> frozenset[str]:
     answer = httpx.get(f"{house.url}/readyz", timeout=30, trust_env=False).json()
-    codes = [str(code) for code in answer["conditions"]]
-    return "ok" if answer["status"] == "ok" else f"{answer['status']}: {', '.join(codes)}"
+    return frozenset(answer["conditions"])
 
 
 def _strangers(world: World) -> list[str]:
@@ -156,20 +153,21 @@ def _left_over(house: House) -> list[str]:
 
 
 async def settle(
-    world: World, known: Collection[str], judge: Any, seconds: float
-) -> tuple[State | None, list[str], float]:
-    """Until `judge(state)` finds nothing wrong: the last state, what is wrong in it, and after how long."""
+    world: World,
+    known: Collection[tuple[str, str]],
+    judge: Callable[[State], list[str]],
+    seconds: float,
+) -> tuple[list[str], float]:
+    """Until `judge` finds nothing wrong, or the time is over: what is wrong still, and after how long."""
     began = time.monotonic()
     while True:
-        state, wrong = None, []
         try:
-            state = await look(world, known)
-            wrong = judge(state)
+            wrong = judge(await look(world, known))
         except (GatewayError, httpx.HTTPError, psutil.Error, OSError) as error:
             wrong = [f"it does not answer: {error!r}"[:300]]
         took = time.monotonic() - began
         if not wrong or took > seconds:
-            return state, wrong, took
+            return wrong, took
         await asyncio.sleep(0.5)
 
 
@@ -233,7 +231,3 @@ def _read(url: str, late: list[str]) -> Books:
         for r in rows
     ]
     return Books(records, wrong, {name: int(us) / 1e6 for name, us in booked}, late)
-
-
-def load_average() -> float:
-    return os.getloadavg()[0]

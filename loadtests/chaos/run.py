@@ -78,16 +78,16 @@ async def run(
         await crowd.close()
     result.heard, result.keys = crowd.heard, len(locksmith.made)
     progress("settling", len(schedule))
-    bounds = limits(first)
-    _, unsettled, result.settled_s = await settle(
-        world, first.problems, lambda state: checks.unsettled(state, bounds), SETTLE_S
+    workers = world.houses[0].workers
+    bounds, due = limits(first), checks.conditions_due(result.windows, workers, time.monotonic())
+    unsettled, result.settled_s = await settle(
+        world, first.problems, lambda state: checks.unsettled(state, bounds, due), SETTLE_S
     )
     progress("reading the ledger", len(schedule))
     ledger = await books(world, SHIP_S)
     reached = await asyncio.to_thread(world.engines.reached)
     result.records = len(ledger.records)
     elapsed = time.monotonic() - started
-    workers = world.houses[0].workers
     result.wrong = {
         "voices": checks.wrong_voices(crowd.heard, voices),
         "errors": checks.unexcused(crowd.heard, result.windows, workers, result.zero),

@@ -22,7 +22,7 @@ HEARD = Heard(
 RECORD = Record("id-1", "req-1", 1, "acme", "e0", "ok", True, True, 5, 2)
 STATE = State(
     placements={"gateway 0": {"e0": frozenset({"fl-a"})}}, loaded={"e0": frozenset({"fl-a"})},
-    leases={"e0": 0}, readiness={"gateway 0": "ok"}, descriptors={"w": 40}, memory={"w": 100},
+    leases={"e0": 0}, conditions={"gateway 0": frozenset()}, descriptors={"w": 40}, memory={"w": 100},
 )  # fmt: skip
 LIMITS = Limits(descriptors=50, memory=200)
 
@@ -177,8 +177,8 @@ def test_books_that_cannot_be():
         ({"loaded": {"e0": frozenset({"fl-a", "fl-b"})}}, "gateway 0 says that e0 holds [] too many, ['fl-b'] too few"),
         ({"leases": {"e0": 1}}, "1 leases are left on e0"),
         ({"in_flight": ["gateway 0: florin_in_flight{} 1"]}, "still in flight: gateway 0: florin_in_flight{} 1"),
-        ({"readiness": {"gateway 0": "degraded: feed_lost"}}, "gateway 0 is not ready: degraded: feed_lost"),
-        ({"problems": ["engine e0: it is down"]}, "doctor: engine e0: it is down"),
+        ({"conditions": {"gateway 0": frozenset({"feed_lost"})}}, "gateway 0 says feed_lost"),
+        ({"problems": [("engine", "e0: it is down")]}, "doctor: engine e0: it is down"),
         ({"processes": ["process 1 was left behind"]}, "process 1 was left behind"),
         ({"files": ["gateway 0 keeps the usage log 1"]}, "gateway 0 keeps the usage log 1"),
         ({"descriptors": {"w": 51}}, "w has 51 descriptors; the limit is 50"),
@@ -186,8 +186,20 @@ def test_books_that_cannot_be():
     ],
 )  # fmt: skip
 def test_what_is_left_behind(fields, said):
-    assert checks.unsettled(STATE, LIMITS) == []
-    assert checks.unsettled(replace(STATE, **fields), LIMITS) == [said]
+    assert checks.unsettled(STATE, LIMITS, {}) == []
+    assert checks.unsettled(replace(STATE, **fields), LIMITS, {}) == [said]
+
+
+def test_a_gateway_whose_workers_were_killed_may_say_so():
+    kills = [
+        window("worker-kill", victim, began=at) for victim, at in ((0, 1.0), (1, 2.0), (0, 3.0), (3, 4.0))
+    ]
+    due = checks.conditions_due(kills, workers=2, now=100.0)
+    assert due == {"gateway 0": frozenset({"workers_crash"})}
+    assert checks.conditions_due(kills, workers=2, now=1000.0) == {}
+    said = {"gateway 0": frozenset({"workers_crash"}), "gateway 1": frozenset({"workers_crash"})}
+    state = replace(STATE, conditions=said, problems=[("workers_crash", ": again and again")])
+    assert checks.unsettled(state, LIMITS, due) == ["gateway 1 says workers_crash"]
 
 
 def test_keys_that_were_acknowledged_stay():
