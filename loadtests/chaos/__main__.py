@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from loadtests.chaos.report import document, show
 from loadtests.chaos.run import Result, run
 from loadtests.chaos.schedule import KINDS, Event, plan
-from loadtests.chaos.world import World
+from loadtests.chaos.world import World, stop_on_signals
 
 KILLS = 50
 QUICK = ("worker-kill", "engine-kill", "engine-cut", "redis-kill", "postgres-kill")
@@ -92,6 +92,7 @@ def again(options: argparse.Namespace) -> str:
 
 
 async def _run(options: argparse.Namespace, directory: Path) -> Result:
+    stop = stop_on_signals()
     with _progress() as progress:
         bar = progress.add_task("starting", total=None)
         async with World(directory, engines=2 if options.real else 3, real=options.real) as world:
@@ -104,7 +105,9 @@ async def _run(options: argparse.Namespace, directory: Path) -> Result:
             def report(doing: str, done: int) -> None:
                 progress.update(bar, description=f"{doing:<24}", completed=done, total=len(schedule))
 
-            return await run(world, schedule, seed=options.seed, customers=options.customers, progress=report)
+            return await run(
+                world, schedule, seed=options.seed, customers=options.customers, progress=report, stop=stop
+            )
 
 
 def _schedule(options: argparse.Namespace, world: World, kinds: list[str]) -> list[Event]:

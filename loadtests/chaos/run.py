@@ -52,9 +52,16 @@ class Result:
 
 
 async def run(
-    world: World, schedule: Sequence[Event], *, seed: int, customers: int, progress: Progress
+    world: World,
+    schedule: Sequence[Event],
+    *,
+    seed: int,
+    customers: int,
+    progress: Progress,
+    stop: asyncio.Event | None = None,
 ) -> Result:
-    """`world` is running. Everything that is judged is in the result."""
+    """`world` is running. Everything that is judged is in the result. `stop`: strike no more, and judge."""
+    stop = stop or asyncio.Event()
     result = Result(schedule)
     draw = random.Random(seed)
     started = time.monotonic()
@@ -69,7 +76,7 @@ async def run(
             group.create_task(locksmith.run())
             try:
                 await asyncio.sleep(QUIET_S)
-                await _strike(world, schedule, result, progress)
+                await _strike(world, schedule, result, progress, stop)
                 await asyncio.sleep(QUIET_S)
             finally:
                 crowd.stop()
@@ -112,7 +119,9 @@ def _late(gateways: Sequence[str]) -> list[str]:
     return [f"{gateway} still has records on their way after {SHIP_S:.0f} s" for gateway in gateways]
 
 
-async def _strike(world: World, schedule: Sequence[Event], result: Result, progress: Progress) -> None:
+async def _strike(
+    world: World, schedule: Sequence[Event], result: Result, progress: Progress, stop: asyncio.Event
+) -> None:
     """Each fault at its time, or as soon after it as the repair of an earlier one allows."""
     result.zero = time.monotonic()
     late = 0.0
@@ -121,8 +130,10 @@ async def _strike(world: World, schedule: Sequence[Event], result: Result, progr
     async with asyncio.TaskGroup() as group:
         for event in schedule:
             due = result.zero + event.start + late
-            while time.monotonic() < due or _blocked(event, running, over):  # noqa: ASYNC110 - and time
+            while not stop.is_set() and (time.monotonic() < due or _blocked(event, running, over)):
                 await asyncio.sleep(0.02)
+            if stop.is_set():
+                break
             late = max(late, time.monotonic() - result.zero - event.start)
             progress(f"{event.kind}, {event.where}", len(over))
             task = group.create_task(_fault(world, event, over))

@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -138,7 +139,7 @@ class House:
     def kill(self) -> None:
         """SIGKILL to the process that watches over the workers."""
         if self.gateway is not None:
-            os.kill(self.gateway.pid, 9)
+            os.kill(self.gateway.pid, signal.SIGKILL)
             self.gateway.stop()
             self.gateway = None
 
@@ -239,7 +240,7 @@ class World:
 
     def _stop_postgres(self) -> None:
         with contextlib.suppress(ProcessLookupError, AssertionError):
-            os.kill(self.postgres.pid, 18)  # SIGCONT, should it be stopped
+            os.kill(self.postgres.pid, signal.SIGCONT)
         self.postgres.stop()
 
     async def _stop_houses(self) -> None:
@@ -275,6 +276,14 @@ class World:
                 return
             await asyncio.sleep(0.1)
         raise GatewayError(f"The gateway does not find its engines well: {engines}")
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Set by SIGINT or SIGTERM, so that whatever was started is stopped, and what was seen is judged."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 def family(roots: Iterable[int]) -> list[psutil.Process]:

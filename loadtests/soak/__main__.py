@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -28,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from loadtests.chaos import checks
 from loadtests.chaos.evidence import books
-from loadtests.chaos.world import World
+from loadtests.chaos.world import World, stop_on_signals
 from loadtests.fuzz.judge import Log
 from loadtests.soak.churn import Churn
 from loadtests.soak.samples import allowed, largest_keys, sample
@@ -71,6 +72,7 @@ def _options() -> argparse.Namespace:
 
 async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     draw = random.Random(options.seed)
+    stop = stop_on_signals()
     async with World(directory, gateways=1, engines=3, settings=SETTINGS) as world:
         crowd = world.crowd(random.Random(draw.random()))
         churn = Churn(world, random.Random(draw.random()))
@@ -80,7 +82,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                 group.create_task(crowd.run(options.customers))
                 group.create_task(churn.run())
                 try:
-                    await _watch(world, options, series)
+                    await _watch(world, options, series, stop)
                 finally:
                     crowd.stop()
                     churn.stop()
@@ -118,14 +120,16 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     }
 
 
-async def _watch(world: World, options: argparse.Namespace, series: dict[str, list[Point]]) -> None:
+async def _watch(
+    world: World, options: argparse.Namespace, series: dict[str, list[Point]], stop: asyncio.Event
+) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     ledger = create_engine(world.ledger_url)
     began = time.monotonic()
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             bar = progress.add_task("soaking", total=options.seconds)
-            while (passed := time.monotonic() - began) < options.seconds:
+            while (passed := time.monotonic() - began) < options.seconds and not stop.is_set():
                 try:
                     found = await sample(world, ledger)
                 except SQLAlchemyError as error:
@@ -134,7 +138,8 @@ async def _watch(world: World, options: argparse.Namespace, series: dict[str, li
                 for name, value in found.items():
                     series.setdefault(name, []).append((time.monotonic() - began, value))
                 progress.update(bar, completed=passed)
-                await asyncio.sleep(options.every)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), options.every)
     finally:
         ledger.dispose()
 
