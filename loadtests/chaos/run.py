@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -131,7 +132,8 @@ async def _strike(
         for event in schedule:
             due = result.zero + event.start + late
             while not stop.is_set() and (time.monotonic() < due or _blocked(event, running, over)):
-                await asyncio.sleep(0.02)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), 0.05)
             if stop.is_set():
                 break
             late = max(late, time.monotonic() - result.zero - event.start)
