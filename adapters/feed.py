@@ -88,7 +88,7 @@ class Follower:
 
     @property
     def rewound(self) -> int:
-        """How often the server had lost only what passes by itself, and the views went back to what it has."""
+        """How often the server had lost only what passes by itself, and the views went back to that."""
         return self._rewound
 
     async def start(self) -> None:

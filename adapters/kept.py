@@ -1,9 +1,10 @@
 """The registry as this host's workers knew it last, on disk: what a worker starts from when Redis is away or
 has lost it, and what an operator puts back.
 
-    registry.json           one line of JSON about what follows, then the documents and secrets as JSON
-    registry.previous.json  the same, of the epoch before
-    registry.lock           held while one of several workers writes
+    registry-kept.json      three lines: the SHA-256 of the rest; where the registry stood, and when it was
+                            written; documents and secrets. The last two are JSON
+    registry-previous.json  the same, of the epoch before
+    registry-kept.lock      held while one of several workers writes
 
 Only its owner may read it: it holds the digests of keys and the installation's secrets. What is torn,
 changed, open to others or not ours is refused.
@@ -22,15 +23,17 @@ from pathlib import Path
 from typing import Final
 
 import orjson
+from pydantic import TypeAdapter
 
 from adapters.continuity import Position
 from adapters.store import Restored, Snapshot
 
-NAME: Final = "registry.json"
-PREVIOUS: Final = "registry.previous.json"
-_LOCK: Final = "registry.lock"
+NAME: Final = "registry-kept.json"
+PREVIOUS: Final = "registry-previous.json"
+_LOCK: Final = "registry-kept.lock"
 _FORMAT: Final = 1
 _LONGEST_HEAD: Final = 64 * 1024
+_positions = TypeAdapter(Position)
 
 
 class KeptError(Exception):
@@ -66,11 +69,12 @@ def read(path: Path) -> Kept | None:
         return None
     except OSError as error:
         raise KeptError(f"{path} cannot be read: {error.strerror or error}.") from error
-    head, _, body = content.partition(b"\n")
+    digest, _, rest = content.partition(b"\n")
+    if hashlib.sha256(rest).hexdigest().encode() != digest:
+        raise KeptError(f"{path} is damaged: its content is not what was written.")
+    head, _, body = rest.partition(b"\n")
     try:
-        position, digest, at = _head(head)
-        if hashlib.sha256(body).hexdigest() != digest:
-            raise KeptError(f"{path} is damaged: its content is not what was written.")
+        position, at = _head(head)
         said = orjson.loads(body)
         return Kept(position, said["documents"], said["secrets"], at)
     except (ValueError, KeyError, TypeError) as error:
@@ -92,14 +96,10 @@ def write(directory: Path, kept: Kept, *, anyway: bool = False) -> bool:
                 _link(path, directory / PREVIOUS)
         elif there is not None:
             _link(path, directory / PREVIOUS)
-        body = orjson.dumps({"documents": kept.documents, "secrets": kept.secrets})
-        head = {
-            "florin_registry": _FORMAT,
-            **asdict(kept.position),
-            "at": kept.at,
-            "sha256": hashlib.sha256(body).hexdigest(),
-        }
-        _replace(path, orjson.dumps(head) + b"\n" + body)
+        head = {"florin_registry": _FORMAT, "at": kept.at, "position": asdict(kept.position)}
+        body = {"documents": kept.documents, "secrets": kept.secrets}
+        rest = orjson.dumps(head) + b"\n" + orjson.dumps(body)
+        _replace(path, hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
     finally:
         os.close(descriptor)
     return True
@@ -119,19 +119,18 @@ def _content(path: Path, limit: int = -1) -> bytes:
         return file.read(limit)
 
 
-def _head(line: bytes) -> tuple[Position, str, int]:
+def _head(line: bytes) -> tuple[Position, int]:
     said = orjson.loads(line)
-    if said.pop("florin_registry") != _FORMAT:
+    if said["florin_registry"] != _FORMAT:
         raise ValueError("another format")
-    at, digest = said.pop("at"), said.pop("sha256")
-    return Position(**{**said, "former": tuple(said["former"])}), digest, at
+    return _positions.validate_python(said["position"]), int(said["at"])
 
 
 def _position(path: Path) -> Position | None:
     """What the file says of itself; None: nothing that can be used."""
     try:
-        return _head(_content(path, _LONGEST_HEAD).partition(b"\n")[0])[0]
-    except (OSError, KeptError, ValueError, KeyError, TypeError):
+        return _head(_content(path, _LONGEST_HEAD).split(b"\n", 2)[1])[0]
+    except (OSError, KeptError, ValueError, KeyError, TypeError, IndexError):
         return None
 
 
@@ -143,7 +142,7 @@ def _link(path: Path, to: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f"{path.name}.new")  # under the lock: what is there, the dead have left
     try:
         with suppress(FileNotFoundError):
             beside.unlink()

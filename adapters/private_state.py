@@ -13,7 +13,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 UMASK = 0o077
-OWN = ("valkey", "usage", "ledger.db", "ledger.db-*", "metrics-*", "florin-export-*", "registry.*")
+OWN = ("valkey", "usage", "ledger.db", "ledger.db-*", "metrics-*", "florin-export-*", "registry-*")
 """What Florin keeps in its state directory. Only this is ever changed: the directory may be shared."""
 NOT_FOREIGN = ("artifacts", "lost+found")
 """What may lie there besides. Engines of another user may read artifacts, so they are left as they are."""

@@ -152,8 +152,8 @@ class RedisStore:
                 entries = await bounded(
                     redis.xread({feed: f"{after}-0"}, count=BATCH, block=QUIET_MS), self._timeout
                 )
-                if not entries and await self._tail(redis) < after:
-                    raise GapError(f"the feed ends before event {after}: the server has lost data")
+                if not entries:
+                    await self._check_tail(redis, after, mark)
                 events = [_event(entry) for entry in entries[0][1]] if entries else []
                 for event in events:
                     after += 1
@@ -372,9 +372,14 @@ class RedisStore:
     def _ms(self, time: tuple[int, int]) -> int:
         return self._clock() if self._clock else time[0] * 1000 + time[1] // 1000
 
-    async def _tail(self, redis: Redis) -> int:
+    async def _check_tail(self, redis: Redis, after: int, mark: str) -> None:
+        """Raises GapError where event `after` is not the last one, or is another."""
         last = await self._bounded(redis.xrevrange(self._key("feed"), count=1))
-        return _seq(last[0][0]) if last else 0
+        seq, fields = (_seq(last[0][0]), last[0][1]) if last else (0, {})
+        if seq < after:
+            raise GapError(f"the feed ends before event {after}: the server has lost data")
+        if seq == after and mark and fields.get("mark", mark) != mark:
+            raise GapError(f"event {after} is another than it was: the server has lost data")
 
     async def _run(self, script: _Script, keys: list[str], arguments: list[Any]) -> Any:
         now = self._clock() if self._clock else ""

@@ -19,10 +19,10 @@ FEWEST: Final = 5
 
 
 class Shrinkage:
-    """State: what there was, in the window."""
+    """State: the most that there was, for each part of the window."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
 
     def of(self, counts: Mapping[str, int], now: float) -> str:
         """What has shrunk, in a sentence; empty: nothing. `counts`: what there is, by what it is called;
@@ -32,9 +32,11 @@ class Shrinkage:
             samples.popleft()
         if not samples or now - samples[-1][0] >= SAMPLE_SECONDS:
             samples.append((now, dict(counts)))
+        most = samples[-1][1]
+        most.update({what: max(count, most.get(what, 0)) for what, count in counts.items()})
         gone = []
         for what, count in counts.items():
-            most = max(then.get(what, 0) for _, then in samples)
-            if most - count >= max(FEWEST, LARGE * most):
-                gone.append(f"{most - count} of {most} {what}")
+            before = max(then.get(what, 0) for _, then in samples)
+            if before - count >= max(FEWEST, LARGE * before):
+                gone.append(f"{before - count} of {before} {what}")
         return f"Within {WINDOW_SECONDS / 60:.0f} minutes went {', '.join(gone)}." if gone else ""

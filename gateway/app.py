@@ -49,6 +49,8 @@ from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
 from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
+from gateway.crew_watch import crash_loop
+from gateway.disk_space import DiskSpace
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.logs import worker_name
@@ -259,6 +261,15 @@ async def build(
         conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
         conditions.add(hangs.conditions)
+        conditions.when(lambda: meter.behind, "ledger_behind")
+        conditions.when(lambda: meter.disk_slow, "disk_slow")
+        disks = DiskSpace(
+            {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
+            metrics,
+        )
+        conditions.add(disks.conditions)
+        if crew is not None:
+            conditions.when(partial(crash_loop, crew.values), "workers_crash")
         books_keeper = bookkeeper.Bookkeeper(
             store=store,
             books=books.aside(),
@@ -287,6 +298,7 @@ async def build(
             partial(_show_conditions, conditions, follower, metrics),
             partial(_show_waiting, lifecycle.bounds, pool, metrics),
             partial(security.watch, metrics),
+            disks.run,
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(

@@ -37,8 +37,8 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "problem",
         "Redis has lost the registry, or part of it: requests are served from what was known before, and "
         "nothing is changed.",
-        "`florin registry show` says what is missing. `florin registry restore` puts it back; `florin registry "
-        "accept` goes on with what Redis has. Until then, restart nothing whose state directory would be lost.",
+        "`florin registry show` says what is missing; `florin registry restore` puts it back, and `florin "
+        "registry accept` goes on with what Redis has. Until then, keep the gateways' state directories.",
     ),
     "registry_shrinking": Meaning(
         "warning",
@@ -62,6 +62,31 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Usage cannot be recorded, so requests are refused.",
         "Make room on the disk of FLORIN_STATE_DIR.",
         serves=False,
+    ),
+    "ledger_behind": Meaning(
+        "warning",
+        "Usage records have waited more than a minute for the ledger.",
+        "See that the ledger's database is up, reachable and not locked. Nothing is lost meanwhile, as long "
+        "as there is room on the disk of FLORIN_STATE_DIR.",
+    ),
+    "disk_low": Meaning(
+        "warning",
+        "A disk is nearly full.",
+        "Make room, or give it a larger disk. When that of FLORIN_STATE_DIR is full, requests are refused, "
+        "because their usage cannot be recorded.",
+    ),
+    "disk_slow": Meaning(
+        "warning",
+        "Writes to the disk of FLORIN_STATE_DIR take more than a second, so requests wait for them.",
+        "See what else writes there, and the disk's health. A write that takes more than 5 s counts as a "
+        "failure, and requests are refused until the disk answers.",
+    ),
+    "workers_crash": Meaning(
+        "problem",
+        "Workers of this gateway keep ending by themselves; each is started again, and what it was answering "
+        "is cut off.",
+        "See the gateway's log for the exit codes: -9 is a kill (often for memory), -7 a disk or memory that "
+        "cannot be read, 1 a failed start, which the log explains.",
     ),
 }
 """Every condition that there is. docs/incidents.md lists them."""

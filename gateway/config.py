@@ -237,6 +237,11 @@ class Settings(BaseSettings):
         description="Share of the requests of the last 10 s that a worker may send to another engine because "
         "one failed; 10 a second are free, and what an engine's death takes with it is.",
     )
+    resume_streams: bool = Field(
+        True,
+        description="Whether another engine goes on with a stream whose engine fails in the middle, where "
+        "that is sound; otherwise, and for the rest, the stream ends with an error.",
+    )
     slow_start: NonNegativeFloat = Field(
         10.0,
         description="Seconds over which an engine that is new, came back, or failed several times in a row "

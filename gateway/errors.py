@@ -194,7 +194,8 @@ CODES: dict[str, Code] = {
     "stream_interrupted": Code(
         502,
         _SERVER,
-        "The engine died after the answer had begun (sent as an event of the stream).",
+        "The engine failed after the answer had begun, and none could go on with it (sent as an event of the "
+        "stream).",
         "Ask again.",
     ),
     "store_unavailable": Code(
@@ -232,6 +233,12 @@ CODES: dict[str, Code] = {
         _SERVER,
         "The files of a version cannot be stored.",
         "Mend or free the disk of FLORIN_ARTIFACT_DIR.",
+    ),
+    "no_worker": Code(
+        503,
+        _SERVER,
+        "All workers of the gateway have ended, and none has started again yet.",
+        "Retry; see the gateway's log for why they end (docs/incidents.md, FlorinWorkerCrashLoop).",
     ),
     "shutting_down": Code(503, _SERVER, "The gateway is stopping.", "Retry: another worker or host answers."),
     "internal_error": Code(500, _SERVER, "A defect in Florin.", "Report it with the request id."),

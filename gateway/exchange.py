@@ -121,7 +121,8 @@ class Exchange:
         if self.place is not None:
             self.place.hold(len(payload))
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """The engine answers: the payload is not needed any more."""
         self.payload = b""
         if self.place is not None:
             self.place.hold(0)
@@ -147,8 +148,7 @@ class Exchange:
             task.cancel()
 
     async def noticed(self) -> None:
-        """Until the server has seen, too, that the client has gone: it takes a request without an answer
-        for a defect."""
+        """Until the server has seen it too: it takes a request without an answer for a defect."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE_SECONDS):
                 await (self._watch or self._receive())
@@ -166,7 +166,7 @@ class Exchange:
         """A whole JSON response."""
         self.started = True
         self.context.status = status
-        self._let_go()
+        self.let_go()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         unread = self.leaves_unread()
         if unread:
@@ -208,7 +208,7 @@ class Exchange:
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
         self.context.status = 200
-        self._let_go()
+        self.let_go()
         await self._send(
             {
                 "type": "http.response.start",

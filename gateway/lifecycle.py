@@ -21,7 +21,7 @@ from adapters.errors import AdaptersError
 from adapters.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
-from gateway.call import Call, Endpoint, parse, policy
+from gateway.call import CHAT, Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, for_tenant
 from gateway.exchange import ClientGoneError, Exchange
@@ -36,6 +36,7 @@ from gateway.routing.faults import EngineFaults
 from gateway.routing.identity import RequestIdentity
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
+from gateway.routing.resume import Answer, Room, obstacle
 from gateway.routing.router import Journey, Router
 from gateway.routing.upstream import GoElsewhere, Upstream, gone
 from gateway.tenants.directory import Directory, Key, Role
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _UNTOUCHED = {"request_refused", "metering_unavailable"}
 """Errors of an attempt on which no engine has worked: the client's mistake, and the full log."""
+_LAST_WORDS = {"stream_interrupted", "shutting_down"}
+"""Errors with which a stream may end."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class Lifecycle:
     """Makes each tenant's prefix cache its own."""
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
+    _room: Room = field(default_factory=Room)
     _policy: Policy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,14 +113,33 @@ class Lifecycle:
             target = target.for_call(key.tenant, call.user)
         context.adapter = target.label
         self.admit(exchange, key, target)
+        answer = self.answer(call)
         exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
         journey = self.router.journey(target, self.identity(endpoint, key, target, exchange.payload))
+        try:
+            await self.deliver(exchange, call, key, journey, answer)
+        except (FlorinError, AdaptersError) as error:
+            if answer is None or not answer.resumes or exchange.finished:
+                raise
+            raise self._not_resumed(exchange, error) from error
+        finally:
+            if answer is not None:
+                answer.end()
+
+    async def deliver(
+        self, exchange: Exchange, call: Call, key: Key, journey: Journey, answer: Answer | None
+    ) -> None:
+        """Attempts, until the answer is delivered. Raises what the client is to hear instead of it, or at the
+        end of a part of it."""
         while True:
             lease = await self.router.place(journey)
             try:
-                return await self.attempt(exchange, call, key, journey, lease)
+                return await self.attempt(exchange, call, key, journey, lease, answer)
             except GoElsewhere as trouble:
                 self.metrics.failover(trouble.reason)
+                if lease.begun and answer is not None:
+                    exchange.keep(answer.resume())
+                    self.router.resume(journey)
                 self.router.learn(journey, lease, trouble)
             finally:
                 lease.end()
@@ -159,6 +182,14 @@ class Lifecycle:
         what = f"{endpoint.path} {target.engine_name}"
         return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
+    def answer(self, call: Call) -> Answer | None:
+        """What will be kept of the answer, so that another engine can go on with it."""
+        if not call.stream or not self.settings.resume_streams:
+            return None
+        chat = call.endpoint is CHAT
+        opens = chat and not call.body.get("continue_final_message")
+        return Answer(self._room, obstacle(call.body), chat=chat, opens=opens)
+
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)
         if salt is None:
@@ -166,8 +197,17 @@ class Lifecycle:
             salt = self._salts[tenant] = digest.hexdigest()
         return salt
 
-    async def attempt(self, exchange: Exchange, call: Call, key: Key, journey: Journey, lease: Lease) -> None:
-        """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it."""
+    async def attempt(
+        self,
+        exchange: Exchange,
+        call: Call,
+        key: Key,
+        journey: Journey,
+        lease: Lease,
+        answer: Answer | None = None,
+    ) -> None:
+        """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it, and
+        where another engine can go on with what it has seen."""
         target, engine = journey.target, lease.state.engine
         version = target.version
         record = self.meter.begin(
@@ -185,6 +225,7 @@ class Lifecycle:
             prompts=call.prompts,
             adapter_loads=journey.loads,
             estimate=call.estimate,
+            continues=answer is not None and answer.resumes > 0,
         )
         context = exchange.context
         context.engine, context.attempts, context.attempt = engine.name, journey.attempts, record
@@ -193,7 +234,7 @@ class Lifecycle:
             (b"x-florin-engine", engine.name.encode()),
         ]
         request_id = f"{exchange.request_id}-{journey.attempts}"
-        relay = Relay(exchange, call, target, lease, record, self.faults)
+        relay = Relay(exchange, call, target, lease, record, self.faults, self.metrics, answer)
         sent = False
         try:
             await record.logged()  # before the engine hears of it
@@ -205,11 +246,13 @@ class Lifecycle:
             async with self.upstream.post(
                 engine, call.endpoint.path, exchange.payload, request_id, target, context.trace
             ) as response:
-                await (relay.stream(response) if call.stream else relay.answer(response))
+                await (relay.stream(response) if call.stream else relay.whole(response))
             self.router.served(lease)
         except GoElsewhere as trouble:
-            record.end(Outcome.FAILOVER, billable=False, exact=False, worked=trouble.counts)
-            if trouble.counts:
+            worked = trouble.counts or bool(lease.abandoned)
+            if not lease.begun:  # else its part of the answer is delivered: see below
+                record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
+            if worked:
                 lease.lost()
             raise
         except FlorinError as error:
@@ -224,7 +267,7 @@ class Lifecycle:
             record.end(Outcome.CLIENT_ABORT, billable=False, exact=False, worked=False)
             raise
         except asyncio.CancelledError:
-            if lease.abandoned and _uncancel() == 0:  # else somebody else has cancelled it too
+            if lease.reclaim():
                 raise self._engine_lost(lease, record) from None
             # Hung up on, or cut off by our own shutdown: then nobody can say that it was delivered.
             outcome = Outcome.CLIENT_ABORT if exchange.hung_up else Outcome.ORPHANED
@@ -241,6 +284,14 @@ class Lifecycle:
             return interrupted(lease)
         record.end(Outcome.FAILOVER, billable=False, exact=False)
         return gone(lease)
+
+    def _not_resumed(self, exchange: Exchange, error: Exception) -> FlorinError:
+        """What the client of a stream hears when no engine has gone on with it."""
+        if isinstance(error, FlorinError) and error.code in _LAST_WORDS:
+            return error
+        self.metrics.stream_resume("failed")
+        log.warning("request %s: no engine goes on with its stream: %s", exchange.request_id, error)
+        return FlorinError("stream_interrupted", "The engine failed before the answer was whole.")
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code
@@ -295,10 +346,3 @@ def model_not_found(model: str) -> FlorinError:
         f"The model '{shown}' does not exist or you do not have access to it.",
         param="model",
     )
-
-
-def _uncancel() -> int:
-    """The cancellation was a message from the pool, and it has arrived. Returns how many are left."""
-    task = asyncio.current_task()
-    assert task is not None
-    return task.uncancel()

@@ -88,6 +88,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
     "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
     "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
+    "florin_wal_write_seconds": "Time that one write of the usage log to the disk took (its sync).",
+    "florin_disk_free_bytes": "Room on the file system of a directory: `state`, `artifacts` or `exports`.",
+    "florin_disk_size_bytes": "Size of that file system.",
     "florin_condition": "1 while a worker finds that something is wrong with it, by condition: /readyz and "
     "`florin doctor` say the same (highest of workers).",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
@@ -96,6 +99,9 @@ METRICS: Final[dict[str, str]] = {
     "florin_tls_certificate_renewal_failing": "1 while the files of a certificate hold something that cannot "
     "be used, so that the old one stays.",
     "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
+    "florin_stream_resumes_total": "Streams whose engine failed in the middle, by result: `resumed` (another "
+    "engine went on), `completed` (only the end was missing), and with an error event: `not_resumable`, "
+    "`refused` (another engine read it otherwise), `failed` (no engine went on).",
     "florin_engine_faults_total": "Answers of engines in which something cannot be, by kind: `malformed` "
     "(given up, and taken elsewhere where possible), `usage` (delivered; the token counts are not exact).",
     "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
@@ -146,6 +152,7 @@ _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300,
 _ADAPTER_FIRST_TOKEN = (0.1, 0.25, 0.5, 1, 2.5, 10)
 _ADAPTER_DURATION = (0.5, 1, 5, 15, 60, 300)
 _ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
+_WRITE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -244,6 +251,9 @@ class Metrics:
         for result in ALARMING:
             self._usage_records.labels(result)
         self._wal_oldest = self._gauge("florin_wal_oldest_seconds", "livemax")
+        self._wal_write = self._histogram("florin_wal_write_seconds", _WRITE)
+        self._disk_free = self._gauge("florin_disk_free_bytes", "livemin", "directory")
+        self._disk_size = self._gauge("florin_disk_size_bytes", "livemin", "directory")
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
         self._condition = self._gauge("florin_condition", "livemax", "condition")
         self.conditions(())
@@ -254,6 +264,7 @@ class Metrics:
             "florin_tls_certificate_renewal_failing", "livemax", "certificate"
         )
         self._failovers = self._counter("florin_failovers_total", "reason")
+        self._stream_resumes = self._counter("florin_stream_resumes_total", "result")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._unknown_fields = self._counter("florin_unknown_fields_total")
@@ -382,6 +393,13 @@ class Metrics:
     def wal_oldest(self, seconds: float) -> None:
         self._wal_oldest.set(seconds)
 
+    def wal_write(self, seconds: float) -> None:
+        self._wal_write.observe(seconds)
+
+    def disk(self, directory: str, *, free: int, size: int) -> None:
+        self._disk_free.labels(directory).set(free)
+        self._disk_size.labels(directory).set(size)
+
     def feed_connected(self, *, connected: bool) -> None:
         self._feed_connected.set(int(connected))
 
@@ -401,6 +419,9 @@ class Metrics:
 
     def failover(self, reason: str) -> None:
         self._failovers.labels(reason).inc()
+
+    def stream_resume(self, result: str) -> None:
+        self._stream_resumes.labels(result).inc()
 
     def engine_fault(self, engine: str, kind: str) -> None:
         self._engine_faults.labels(engine, kind).inc()

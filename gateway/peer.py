@@ -1,11 +1,11 @@
 """Whether the client of a request has hung up, as the kernel knows it now.
 
 The event loop reads a request first and the end of its connection in a later round. Where it comes late (the
-worker was stopped, or new, or busy) it finds requests whose clients went long ago, and nothing that it has read
-says so.
+worker was stopped, or new, or busy) it finds requests whose clients went long ago, and nothing that it has
+read says so.
 
-A client that closes only its sending side (`shutdown(SHUT_WR)`) has hung up as well: the server has always closed
-its connection then. None of the OpenAI clients does that, nor do proxies.
+A client that closes only its sending side (`shutdown(SHUT_WR)`) has hung up as well: the server has always
+closed its connection then. None of the OpenAI clients does that, nor do proxies.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ BAD_SETTINGS = 2
 
 _FILES = 1 << 20
 _LOOK_SECONDS = 0.5
+_LONGEST_PAUSE = 4.0
 
 
 def serve() -> int:
@@ -158,8 +159,12 @@ def _embedded(state_dir: Path) -> Iterator[str]:
 def _keep(server: EmbeddedValkey, done: threading.Event) -> None:
     """Start Valkey anew if it dies; what it acknowledged is on disk. A thread, since that blocks; one that
     stays, since the server ends with the thread that started it."""
-    while not done.wait(_LOOK_SECONDS):
-        if not server.alive:
+    pause = _LOOK_SECONDS  # longer each time that it ends soon, as it does on a full disk
+    while not done.wait(pause):
+        if server.alive:
+            pause = max(pause / 2, _LOOK_SECONDS)
+        else:
+            pause = min(pause * 4, _LONGEST_PAUSE)
             log.error("the embedded Valkey ended by itself: starting it anew")
             try:
                 server.start()

@@ -6,8 +6,6 @@ one for each process that writes, so that nobody shares a number with anybody: a
 and the names of these, one JSON line each, in the same order. Names are only ever added. The worker that
 takes a dead one's seat goes on counting where that one stopped, so that sums never run backwards; what holds
 only while a process lives (gauges) it forgets first. NaN: nothing to show.
-
-Loaded by the parent too, which never loads prometheus_client.
 """
 
 from __future__ import annotations
@@ -138,6 +136,12 @@ class SharedValues:
         return Writer(self._seats[index])
 
     # For all:
+
+    def of(self, index: int, name: Name) -> float:
+        """The number of that name in one seat; NaN where there is none."""
+        seat = self._seats[index]
+        names = seat.names()
+        return float(seat.doubles[names.index(name)]) if name in names else ABSENT
 
     def read(self) -> list[tuple[Name, float]]:
         """Each number of each process: gauges only of the living ones."""

@@ -25,6 +25,8 @@ from gateway.crew_watch import CrewWatch
 from gateway.logs import log_to_stderr
 from gateway.runner import FAILED, Stop, run_app
 from gateway.shared_values import SharedValues
+from gateway.stand_in import StandIn
+from gateway.transport_security import TransportSecurity
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +108,11 @@ def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce:
                 )
 
             crew = [_Worker(start, watch) for _ in range(settings.workers)]
+            stand_in = StandIn(listener, lambda: TransportSecurity(settings).server)
             try:
-                return _watch(crew, stop, announce, watch)
+                return _watch(crew, stop, announce, watch, stand_in)
             finally:
+                stand_in.stop()
                 listener.close()  # new connections are refused from here on, not left waiting
                 _stop_all(crew, stop, settings.shutdown_grace + _KILL_AFTER_GRACE)
     finally:
@@ -116,7 +120,9 @@ def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce:
         os.close(keep)
 
 
-def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None], watch: CrewWatch) -> int:
+def _watch(
+    crew: list[_Worker], stop: Stop, announce: Callable[[], None], watch: CrewWatch, stand_in: StandIn
+) -> int:
     announced = False
     for worker in crew:
         worker.start()
@@ -134,6 +140,10 @@ def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None], watch:
         if not announced and all(w.ready for w in crew):
             announce()
             announced = True
+        if announced:
+            now = time.monotonic()
+            watch.look(now)
+            stand_in.look(now, serving=any(w.process and w.ready for w in crew))
         time.sleep(_LOOK_SECONDS)
     return 0
 

@@ -129,7 +129,7 @@ def list_(session: Session) -> None:
         )
         show(table(columns, rows, right=("slots", "max rank", "running", "waiting")))
         for e in body["data"]:
-            if e["hang"]:
+            if e.get("hang"):
                 note(f"{clean(e['name'])} {clean(e['hang']['reason'])}.")
 
     session.result(session.api.get("/admin/v1/engines"), people)

@@ -18,7 +18,8 @@ from gateway.metering.ledger import Ledger
 from gateway.metering.schema import rollups as table
 
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
-"""usage: delivered attempts; retry_waste: other attempts that reached an engine; rejected: requests that did
+"""usage: delivered attempts; retry_waste: other attempts that reached an engine, and what it took to read a
+prompt once more where a stream was resumed; rejected: requests that did
 not (counted, without GPU-time); headroom: busy time beyond the work that calibrated weights account for;
 startup: alive but not ready; idle: provisioned, and nothing in flight. The last three have no tenant."""
 

@@ -11,14 +11,14 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select,
 
 from gateway.costs.attribution import BRIDGED, PoolHour, divide
 from gateway.costs.periods import HOUR
+from gateway.costs.posting import BILLABLE, OUTCOME, READ, Figures, Key, Pool, continued, tally
 from gateway.costs.posting import FIGURES as FIGURE_NAMES
-from gateway.costs.posting import OUTCOME, READ, Figures, Key, Pool, tally
 from gateway.costs.prices import NOT_SAID, PriceBook, read_prices
 from gateway.costs.soundness import check_figures, check_place, check_records
 from gateway.costs.weights import UNCALIBRATED, Weights
 from gateway.metering.ledger import PoolHour as Place
 from gateway.metering.ledger import pool_hour_records
-from gateway.metering.records import Outcome
+from gateway.metering.records import CONTINUED, Outcome
 from gateway.metering.schema import calibrations, engine_spans, usage_records
 
 PLACE = ("hour", "engine", "gpu_type", "gpu_count")
@@ -97,10 +97,17 @@ def compute(connection: Connection, terms: Terms, place: Place) -> Computed:
     check_place(hour, gpu_count)
     attempts: list[Any] = []
     rejected: list[Any] = []
+    said: list[Any] = []
     for record in connection.execute(_RECORDS, at(place)).all():
-        (rejected if record[OUTCOME] == Outcome.REJECTED else attempts).append(record)
-    check_records(attempts)
-    check_records(rejected)
+        outcome = record[OUTCOME]
+        if outcome in CONTINUED and record[BILLABLE]:
+            reread, rest = continued(record)
+            attempts.append(reread)
+            said.append(rest)
+        else:
+            (rejected if outcome == Outcome.REJECTED else attempts).append(record)
+    for records in (attempts, rejected, said):
+        check_records(records)
     spans = connection.execute(_SPANS, at(place)).all()
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
     weights = terms.weights(gpu_type, base_model, hour)
@@ -113,7 +120,7 @@ def compute(connection: Connection, terms: Terms, place: Place) -> Computed:
             cuts=terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR),
             weights=weights,
         ),
-        attempts,
+        [*attempts, *said],
     )
     pool = Pool(region, purchase, base_model, weights.id)
     whole = {
@@ -128,7 +135,7 @@ def compute(connection: Connection, terms: Terms, place: Place) -> Computed:
         "records": len(attempts) + len(rejected),
         "calibration": weights.id,
     }
-    rows = tally(pool, pieces, attempts, rejected)
+    rows = tally(pool, pieces, attempts, rejected, said)
     for figures in rows.values():
         check_figures(FIGURE_NAMES, figures)
     check_figures(_WHOLE, (whole[name] for name in _WHOLE))

@@ -14,7 +14,7 @@ READ = (
 )  # fmt: skip  # one name a line says no more
 """Columns of a usage record, in the order in which `tally` wants them; the first eight are an
 `attribution.Attempt`."""
-REASONING, OUTCOME, OWNER = 8, 9, slice(10, 15)
+REASONING, OUTCOME, BILLABLE, OWNER = 8, 9, 10, slice(10, 15)
 
 FIGURES = (
     "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
@@ -64,16 +64,21 @@ def tally(
     pieces: Sequence[Piece],
     attempts: Sequence[tuple[Any, ...]],
     rejected: Sequence[tuple[Any, ...]] = (),
+    said: Sequence[tuple[Any, ...]] = (),
 ) -> dict[Key, Figures]:
     """Sums by key. Requests and tokens stand where their attempt ended, GPU-time and ω where they were spent.
 
-    `attempts`: in the order in which they were divided; these and `rejected`: tuples as in READ."""
+    `attempts`, and after them `said` (see `continued`): in the order in which they were divided; these and
+    `rejected`: tuples as in READ."""
     rows: dict[Key, Figures] = {}
     owners = [a[OWNER] for a in attempts]
+    of_said = [a[OWNER] for a in said]
     for piece in pieces:
         start, end = piece.start, piece.end
-        sums = _spent(piece, owners)
+        sums = _spent(piece, [*owners, *of_said] if said else owners)
         _count(sums, start, end, attempts, owners)
+        if said:  # the request was counted with the attempt that began it
+            _count(sums, start, end, said, of_said, each=0)
         _put(rows, pool, start, sums, ("retry_waste", "usage"))
         if rejected:
             refused: dict[tuple[Any, ...], list[int]] = {}
@@ -88,6 +93,17 @@ def tally(
                 )
                 rows[key] = (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)
     return rows
+
+
+def continued(record: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """A billable record whose outcome is in CONTINUED, in its two parts: what it cost to read the prompt once
+    more, which is retry waste, and what it said, which is the customer's. Marks at the turns of hours serve
+    both: of each, what a part has not counts as nothing."""
+    name, dispatched, ended, prompt, cached, completion, loads, marks, reasoning, outcome, _, *owner = record
+    return (
+        (name, dispatched, ended, prompt, cached, 0, loads, marks, 0, outcome, 0, *owner),
+        (name + "+", dispatched, ended, 0, None, completion, 0, marks, reasoning, outcome, 1, *owner),
+    )
 
 
 _Sums = dict[tuple[Any, ...], list[int]]
@@ -114,13 +130,14 @@ def _count(
     end: int,
     records: Sequence[tuple[Any, ...]],
     owners: Sequence[tuple[Any, ...]],
+    each: int = 1,
 ) -> None:
     for record, owner in zip(records, owners, strict=True):
         if start <= record[2] < end:
             held = sums.get(owner)
             if held is None:
                 held = sums[owner] = [0] * len(FIGURES)
-            held[0] += 1
+            held[0] += each
             held[1] += record[3]
             held[2] += record[4] or 0
             held[3] += record[5]

@@ -38,6 +38,7 @@ class AttemptMeter:
         "_billable",
         "_cached",
         "_completion",
+        "_continues",
         "_due",
         "_estimate",
         "_exact",
@@ -73,12 +74,15 @@ class AttemptMeter:
         adapter_loads: int,
         estimate: int,
         prompts: int = 1,
+        continues: bool = False,
     ) -> None:
-        """`estimate`: prompt tokens, should the engine never say."""
+        """`estimate`: prompt tokens, should the engine never say. `continues`: it goes on with a stream that
+        another engine has begun."""
         self._meter = meter
         self._names = names
         self._n = n
         self._prompts = prompts
+        self._continues = continues
         self._loads = adapter_loads
         wall = time_ns()
         self._wall = wall
@@ -180,6 +184,10 @@ class AttemptMeter:
         if self.outcome is not None:
             return
         self.ended = monotonic_ns()
+        if self._continues and billable:
+            billable = self.first != 0  # else nothing of it was delivered
+            if billable:
+                outcome = Outcome.RESUMED if outcome is Outcome.OK else Outcome.RESUMED_CUT
         self._billable = billable
         self._exact = exact
         if not worked:

@@ -27,6 +27,9 @@ log = logging.getLogger("florin.metering")
 _REJECTIONS = 200
 """Rejections recorded per tick (a second): a flood of them must not fill the ledger."""
 
+_BEHIND = 60.0
+"""Seconds that a usage record may wait for the ledger."""
+
 
 class Meter:
     def __init__(
@@ -71,6 +74,7 @@ class Meter:
             tick=self._tick,
             carry=self._carry,
             after=self._account,
+            synced=self._metrics.wal_write,
         )
         try:
             self._wal.open()
@@ -99,9 +103,19 @@ class Meter:
         return self._serve_when_full or (self._wal is not None and self._wal.healthy)
 
     @property
+    def disk_slow(self) -> bool:
+        """Writes to the log take so long that requests wait for them."""
+        return self._wal is not None and self._wal.slow
+
+    @property
     def backlog(self) -> float:
         """Seconds that the oldest record which the ledger would not take has waited; 0: none does."""
         return self._shipper.age if self._shipper else 0.0
+
+    @property
+    def behind(self) -> bool:
+        """Somebody should look at the ledger's database."""
+        return self.backlog > _BEHIND
 
     async def flush(self) -> bool:
         """Bring all that has ended so far on this worker into the ledger. False: there is a backlog that
@@ -125,11 +139,12 @@ class Meter:
         prompts: int = 1,
         adapter_loads: int = 0,
         estimate: int = 0,
+        continues: bool = False,
     ) -> AttemptMeter:
         """An attempt is about to be sent to an engine, once `await attempt.logged()` has returned. `adapter`
         is the full name and `version` `v3`; both empty for the base model. `request_id` must be the gateway's
         own: (request_id, attempt) is the dedupe key. `n`: choices for each of `prompts`. `estimate`: prompt
-        tokens, should the engine never say.
+        tokens, should the engine never say. `continues`: it goes on with a stream that another engine began.
         """
         names: Names = (tenant, key_id, adapter, version, base_model, engine, gpu_type, gpu_count)
         made = AttemptMeter(
@@ -141,6 +156,7 @@ class Meter:
             prompts=prompts,
             adapter_loads=adapter_loads,
             estimate=estimate,
+            continues=continues,
         )
         self._open[made] = None
         self._news.append(made)

@@ -36,6 +36,15 @@ class Outcome(StrEnum):
     ORPHANED = "orphaned"
     """The worker died, and its successor closed the attempt from what the log held; or the worker was
     stopped, and cut the attempt off."""
+    RESUMED = "resumed"
+    """It went on with a stream that another engine had begun, to its end."""
+    RESUMED_CUT = "resumed_cut"
+    """It went on with such a stream, and did not come to its end: the client left, or this engine failed."""
+
+
+CONTINUED = frozenset({Outcome.RESUMED.value, Outcome.RESUMED_CUT.value})
+"""Outcomes of attempts that are in part waste: the prompt was read once more, with what had been delivered of
+the answer; only the completion is the customer's."""
 
 
 class UsageSource(StrEnum):
@@ -78,7 +87,7 @@ class UsageRecord:
     outcome: str
     """Empty in intents and checkpoints."""
     billable: bool
-    """The delivered attempt; the rest is retry waste."""
+    """The delivered attempt; the rest is retry waste. Of one whose outcome is in CONTINUED, its prompt is."""
     adapter_loads: int = 0
     """Adapter loads that this attempt caused; those that waited for the same load caused none."""
     hour_marks: str | None = None

@@ -40,6 +40,8 @@ _STALL = 1.0
 _PATIENCE = 5.0
 """Seconds that `settled` waits for the disk. Longer, and the log counts as failing."""
 _LOOK = 0.002
+_SLOW_FOR = 30.0
+"""Seconds for which one slow sync is remembered."""
 _SAY_AGAIN = 30.0
 
 
@@ -58,10 +60,12 @@ class WriteAheadLog:
         tick: Callable[[], Iterable[bytes]] = _nothing,
         carry: Callable[[], Iterable[bytes]] = _nothing,
         after: Callable[[], object] = _nothing,
+        synced: Callable[[float], object] = lambda _: None,
     ) -> None:
         """`tick` gives checkpoints, about once a second; `carry` what a new segment must begin with, so that
         the segments before it can be deleted: a line for each attempt that is still open. Both are called
-        while the event loop cannot write. `after` is called in the thread after each of its rounds."""
+        while the event loop cannot write. `after` is called in the thread after each of its rounds,
+        and `synced` after each sync, with how long it took."""
         self._directory = directory
         self._sync_interval = sync_interval
         self._segment_bytes = segment_bytes
@@ -69,6 +73,7 @@ class WriteAheadLog:
         self._tick = tick
         self._carry = carry
         self._after = after
+        self._synced = synced
         self._thread: threading.Thread | None = None
 
         # Mutable state shared by the event loop and the thread.
@@ -88,6 +93,7 @@ class WriteAheadLog:
         self._urgent = threading.Event()
         self._closing = False
         self._syncing: float | None = None
+        self._slow_at = -_SLOW_FOR
         self._said = False
         self._said_at = -_SAY_AGAIN
         self._failed_files: list[int] = []
@@ -107,6 +113,12 @@ class WriteAheadLog:
             f"<WriteAheadLog {'healthy' if self.healthy else 'FAILING'} segment={self._number} "
             f"queued={len(self._queue)} unsynced={len(self._unsynced)}>"
         )
+
+    @property
+    def slow(self) -> bool:
+        """A sync took so long, or takes so long now, that the event loop may not write."""
+        now, since = time.monotonic(), self._syncing
+        return (since is not None and now - since > _STALL) or now - self._slow_at < _SLOW_FOR
 
     # On the event loop:
 
@@ -259,7 +271,10 @@ class WriteAheadLog:
             self._give_up_file()
             raise
         finally:
-            self._syncing = None
+            took, self._syncing = time.monotonic() - self._syncing, None
+            if took > _STALL:
+                self._slow_at = time.monotonic()
+            self._synced(took)
         self._forget(count)
 
     def _forget(self, count: int) -> None:

@@ -17,6 +17,7 @@ only at the third. But the others want to know of it at once, whether requests w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -29,8 +30,9 @@ import orjson
 from adapters.errors import ConflictError, StoreUnavailableError
 from adapters.store import Change, Event, Store
 from gateway.errors import FlorinError
+from gateway.routing.ejection import LONGEST_PAUSE
 from gateway.routing.identity import RequestIdentity
-from gateway.routing.suspects import FORGET, REQUEST_DEATHS, Group, Suspects, Witness
+from gateway.routing.suspects import FORGET, Group, Suspects, Witness
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +43,10 @@ MOST_WITNESSES = 1000
 """Requests in one report: about 100 KB."""
 REQUEST_HANGS = 3
 """Engines may hang together, for one cause that is none of the requests: more than the deaths allowed."""
-FRESH_REPORT = 60.0
-"""Seconds for which the news of a hang are news."""
+SAME_HANG = 60.0
+"""Seconds in which several workers find the same engine hanging: each when its own probe has failed."""
+FRESH_REPORT = LONGEST_PAUSE + 60.0
+"""Seconds for which the news of a hang are news: it is told again each time that a probe has failed."""
 
 
 class DeathWatch:
@@ -62,7 +66,7 @@ class DeathWatch:
         `hangs`: this is the watch over hangs."""
         self._hangs = hangs
         self._kind = HANG_KIND if hangs else KIND
-        self.suspects = Suspects(clock, most=REQUEST_HANGS if hangs else REQUEST_DEATHS)
+        self.suspects = Suspects(clock, most=REQUEST_HANGS, same=SAME_HANG) if hangs else Suspects(clock)
         self.on_report: Callable[[str], None] = lambda _engine: None
         """Told of each engine that another worker has just found."""
         self._store = store
@@ -163,6 +167,17 @@ class DeathWatch:
                     left,
                     engine,
                 )
+
+    def fresh(self) -> set[str]:
+        """Engines of which another worker has told lately."""
+        now, found = self._wall(), set[str]()
+        for id_, data in self._heard.items():
+            engine, _, worker = id_.rpartition("/")
+            if engine and worker != self._worker:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # of another release
+                    if now - orjson.loads(data)["at"] / 1e6 < FRESH_REPORT:
+                        found.add(engine)
+        return found
 
     # -- the reports
 

@@ -32,6 +32,9 @@ LONGEST_PAUSE = 300.0
 FORGIVEN = 600.0
 MOST_VAIN = 4
 """After so many silences that only a probe has ended, probes become no rarer."""
+PROBED_SHARE = 0.4
+"""Of `timeout`: for how long a probe must have been unanswered. Less than the half that it may take, as looks
+do not come to the moment."""
 HELD_SHARE = 0.25
 """Of `timeout`: how long after a failed probe an engine that is held is sent the next."""
 
@@ -113,12 +116,18 @@ def look(standing: Standing, seen: Seen, rules: Rules, *, ejected: bool) -> tupl
         standing = replace(standing, ejections=0, back=None)
     if seen.probe is Probe.PASSED:
         return replace(standing, silent=0.0, asked=False, vain=standing.vain + 1), Act.NOTHING
-    if seen.moved or not (seen.waits or standing.asked):
+    if seen.moved:
         return replace(standing, silent=0.0, asked=False, vain=0), Act.NOTHING
+    if not (seen.waits or standing.asked):  # who waited may have lost patience: that was no sign
+        return standing, Act.NOTHING
     standing = replace(standing, silent=standing.silent + seen.passed)
     patience = _patience(standing, rules)
-    if standing.silent >= patience + rules.timeout / 2 and standing.asked:
-        return _eject(standing, seen.now, rules), Act.EJECT
+    if seen.probe in {Probe.FAILED, Probe.VOID}:
+        if standing.silent >= patience + rules.timeout * PROBED_SHARE:
+            return _eject(standing, seen.now, rules), Act.EJECT
+        standing = replace(standing, asked=False)  # too soon to say: if something waits, it is asked again
+        if not seen.waits:
+            return standing, Act.NOTHING
     if standing.silent >= patience and not standing.asked:
         return replace(standing, asked=True), Act.PROBE
     return standing, Act.NOTHING

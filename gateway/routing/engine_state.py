@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,17 +38,21 @@ class Lease:
     clock: Callable[[], float]
     begun: bool = False
     """The answer has begun to reach the client: the request can no longer go elsewhere."""
-    resumable: bool = False
-    """Its answer, though it has begun, can be continued on another engine."""
     abandoned: Literal["", "down", "hung", "first_byte", "idle"] = ""
-    """Why the request's task has been cancelled, so that it goes elsewhere or ends: the engine was found
-    dead, or hangs; the answer did not begin in time, or stopped coming."""
+    """Why the engine was given up on: it was found dead, or hangs; the answer did not begin in time, or
+    stopped coming. The request goes elsewhere, goes on elsewhere, or ends its stream."""
+    woken: bool = False
+    """Its task has been cancelled for that, and has not noticed yet."""
+    writing: bool = False
+    """Its task waits for the client."""
     task: asyncio.Task[object] | None = None
     ended: bool = False
     identity: RequestIdentity | None = None
     deaths: int = 0
     """The engine's, when this began."""
     ends: int = 0
+    resumable: bool = False
+    """Should the engine fail, another may go on with what has begun."""
     on_trial: Callable[[], None] | None = None
     """Called when it has begun to answer or ended, if it is kept apart from others until then."""
     sent: float = 0.0
@@ -93,10 +98,36 @@ class Lease:
             settle()
 
     def abandon(self, why: Literal["down", "hung", "first_byte", "idle"]) -> None:
-        """Wake the request's task, which finds `abandoned` and goes elsewhere or ends its stream."""
+        """Wake the request's task, which finds `abandoned` and goes elsewhere, goes on elsewhere, or ends its
+        stream. This is how whoever finds that an engine is dead, or hangs, ends a request there."""
         if not self.abandoned and self.task is not None:
             self.abandoned = why
-            self.task.cancel()
+            if not self.writing:
+                self.woken = True
+                self.task.cancel()
+
+    def reclaim(self) -> bool:
+        """Of a CancelledError: was it `abandon`, and nobody else? Counts it as noticed."""
+        if not self.woken:
+            return False
+        self.woken = False
+        task = asyncio.current_task()
+        assert task is not None
+        return task.uncancel() == 0
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """While the client is written to, `abandon` only leaves a mark: a write that is cancelled may have
+        been delivered, or not. Nor does the answer wait for the engine then: a client that reads slowly is no
+        fault of the engine's."""
+        self.writing, waits = True, self.waits_from
+        self.waits_from = None
+        try:
+            yield
+        finally:
+            self.writing = False
+            if waits is not None:
+                self.waits_from = self.clock()
 
     def doubt(self, reason: str) -> None:
         """The engine refused or broke a connection: nobody uses it until a probe has passed."""

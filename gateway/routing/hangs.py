@@ -22,7 +22,7 @@ from gateway.conditions import Condition
 from gateway.routing import ejection
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.ejection import Act, Probe, Rules, Seen, Standing
-from gateway.routing.engine_state import EngineState, Lease
+from gateway.routing.engine_state import EngineState
 from gateway.routing.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class HangWatch:
 
     async def run(self) -> None:
         """Look for ever; cancel to stop."""
+        for engine in self.reports.fresh():  # told before this worker began
+            self.accuse(engine)
         try:
             while True:
                 self.look()
@@ -106,6 +108,7 @@ class HangWatch:
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
+            self._observer.engine_hung(state.engine.name, hung=state.standing.hangs)
             if now - before <= 2 * self._every:  # else what has come meanwhile has not been read yet
                 self._deadlines(state, now)
         for state in self._probes.keys() - set(states):  # removed
@@ -128,7 +131,6 @@ class HangWatch:
                 lasted = self._clock() - (old.since or 0.0)
                 log.warning("Engine %s: works again after hanging for %.0f s", name, lasted)
                 state.slow_from = self._clock()
-                self._observer.engine_hung(name, hung=False)
                 self._limit(self._pool.states())
 
     def _limit(self, states: list[EngineState]) -> None:
@@ -157,7 +159,6 @@ class HangWatch:
             len(moving),
         )
         state.ends += 1
-        self._observer.engine_hung(name, hung=True)
         if state.ejected:
             self._observer.engine_ejection(name)
         self.reports.died(
@@ -170,10 +171,10 @@ class HangWatch:
 
     def _still(self, state: EngineState) -> None:
         log.warning("Engine %s: still hangs; next probe in %.0f s", state.engine.name, self.next_probe(state))
+        self.reports.died(state.engine.name, [])  # for workers that have come since
 
     def _forgive(self, state: EngineState) -> None:
-        if state.standing.hangs:
-            self._observer.engine_hung(state.engine.name, hung=False)
+        self._observer.engine_hung(state.engine.name, hung=False)
         state.standing = Standing(ejections=state.standing.ejections, back=self._clock())
 
     def _deadlines(self, state: EngineState, now: float) -> None:
@@ -181,16 +182,13 @@ class HangWatch:
         for lease in list(state.leases):
             if lease.waits_from is None or not lease.streams:
                 continue
-            if lease.begun:
-                silent = now - lease.waits_from
-                if silent > self._idle_timeout:
-                    self._give_up(state, lease, "idle", f"stream idle for {silent:.0f} s")
-            elif now - lease.sent > self._first_byte_timeout:
-                self._give_up(state, lease, "first_byte", f"no token within {now - lease.sent:.0f} s")
-
-    def _give_up(self, state: EngineState, lease: Lease, why: str, words: str) -> None:
-        log.warning("Engine %s: %s; aborting the attempt", state.engine.name, words)
-        lease.abandon("idle" if why == "idle" else "first_byte")
+            idle, age = now - lease.waits_from, now - lease.sent
+            if lease.begun and idle > self._idle_timeout:
+                log.warning("Engine %s: stream idle for %.0f s; aborting", state.engine.name, idle)
+                lease.abandon("idle")
+            elif not lease.begun and age > self._first_byte_timeout:
+                log.warning("Engine %s: no token for %.0f s; aborting the attempt", state.engine.name, age)
+                lease.abandon("first_byte")
 
     # -- probes
 

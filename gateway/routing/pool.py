@@ -44,6 +44,8 @@ ASK_SECONDS = 0.2
 """Between two probes that failed attempts ask for."""
 HOPELESS_SECONDS = 30.0
 """A stream that hangs on a dead engine is ended after this."""
+SILENT_SECONDS = 2.0
+"""And one that another engine may go on with already after so much silence."""
 
 
 class Pool:
@@ -111,13 +113,16 @@ class Pool:
     # -- for the decision
 
     def holders(self, version: Version, failed: set[str]) -> list[Candidate]:
-        """The engines that hold the version and can serve it: the common case, made short."""
-        found = []
+        """The engines that hold the version and can serve it: the common case, made short. One that is
+        suspected to hang is the last resort."""
+        found: list[Candidate] = []
+        doubtful: list[Candidate] = []
         for name in self._residency.holders(version.engine_name):
             state = self.state(name)
             if state and state.usable and name not in failed:
-                found.append(self._candidate(state, version, failed, holds=True))
-        return found
+                candidate = self._candidate(state, version, failed, holds=True)
+                (doubtful if state.standing.asked else found).append(candidate)
+        return found or doubtful
 
     def fleet(self, base_model: str, version: Version | None, failed: set[str]) -> list[Candidate]:
         """Every engine of the fleet, usable or not, so that a refusal can be explained."""
@@ -266,8 +271,9 @@ class Pool:
             self.mark_down(state, reason, died=others)
 
     def mark_down(self, state: EngineState, reason: str, *, died: bool = True) -> None:
-        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice; the
-        others are given up when it has been silent for long. `died`: nobody has ended or removed it."""
+        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice, and so
+        do streams that can go on elsewhere and have fallen silent; the others are given up when it has been
+        silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
             log.warning(
@@ -282,7 +288,8 @@ class Pool:
         state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         for lease in list(state.leases):
-            if hopeless or lease.movable:
+            silent = now - lease.heard > SILENT_SECONDS
+            if hopeless or not lease.begun or (lease.resumable and silent):
                 lease.abandon("down")
 
     def _died(self, state: EngineState, now: float) -> None:

@@ -117,6 +117,10 @@ class Router:
         trial = self._deaths.suspects.any and self._deaths.suspects.suspected(journey.identity.group)
         return self._pool.acquire(engine, journey.target.version, journey.identity, trial=trial)
 
+    def resume(self, journey: Journey) -> None:
+        """The engine failed in the middle of the answer: another has as long to go on as it had to begin."""
+        journey.deadline = self._clock() + self._timeout
+
     def learn(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
         """Remember what an attempt met, so that the next goes elsewhere; FlorinError when it was the last."""
         engine = lease.state.engine.name

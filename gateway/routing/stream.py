@@ -11,6 +11,7 @@ import orjson
 
 from gateway.metering.counts import MAX_TOKENS_PER_CHOICE, read_counts
 from gateway.routing.answers import MalformedError, check_choice
+from gateway.routing.resume import Answer
 
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
@@ -66,9 +67,18 @@ class StreamRewriter:
     """
 
     def __init__(
-        self, model: str, *, include_usage: bool, continuous_usage: bool, choices: int = 1, n: int = 1
+        self,
+        model: str,
+        *,
+        include_usage: bool,
+        continuous_usage: bool,
+        choices: int = 1,
+        n: int = 1,
+        answer: Answer | None = None,
     ) -> None:
+        """`answer` follows what is said; None: nobody will go on with it."""
         self._model = model
+        self._answer = answer
         self._include_usage = include_usage
         self._continuous = continuous_usage
         self._n = n
@@ -80,6 +90,10 @@ class StreamRewriter:
         name until one has been looked at."""
         self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
         self._rest = b""
+        self._counted = False
+        """The closing counts were passed on."""
+        self.unsent = b""
+        """When StreamError was raised: what the client gets of the events before the bad one."""
         self.usage = Usage()
         self.done = False
         """The engine said [DONE]: the answer is whole."""
@@ -98,12 +112,30 @@ class StreamRewriter:
         self._rest = events.pop()
         if len(self._rest) > _LARGEST_EVENT:
             raise StreamError("the engine sent an event without end", malformed=True)
+        out: list[bytes] = []
         try:
             if len(events) == 1:
                 return self._event(events[0])
-            return b"".join([self._event(event) for event in events])
+            for event in events:
+                out.append(self._event(event))  # noqa: PERF401 - what was made before an error is needed
+            return b"".join(out)
         except MalformedError as error:
+            self.unsent = b"".join(out)
             raise StreamError(str(error), malformed=True) from None
+        except StreamError:
+            self.unsent = b"".join(out)
+            raise
+
+    def ending(self) -> bytes:
+        """What is missing of an answer whose every choice has ended, when the engine fails before it has said
+        the rest: [DONE], and before it the counts, as they were last heard."""
+        missing = b"data: [DONE]\n\n"
+        if self._include_usage and not self._counted and self._answer is not None:
+            usage = {"prompt_tokens": self.usage.prompt, "completion_tokens": self.usage.completion}
+            usage["total_tokens"] = sum(usage.values())
+            chunk = {**self._answer.head, "model": self._model, "choices": [], "usage": usage}
+            missing = self._write(chunk) + missing
+        return missing
 
     def _event(self, event: bytes) -> bytes:
         if not event.startswith(b"data: "):
@@ -121,6 +153,10 @@ class StreamRewriter:
         usage = chunk.get("usage")
         if choices:
             self._tokens(choices, usage)
+            if self._answer is not None:
+                if self.aborted:
+                    return b""
+                self._answer.add(chunk, self.usage.completion)
             if not self._continuous:
                 if self._include_usage:
                     chunk["usage"] = None
@@ -128,6 +164,11 @@ class StreamRewriter:
                     del chunk["usage"]
         elif not self._close(choices, usage):
             return b""
+        else:
+            self._counted = True
+        return self._write(chunk)
+
+    def _write(self, chunk: dict[str, Any]) -> bytes:
         chunk["model"] = self._model
         try:
             return b"data: " + orjson.dumps(chunk) + b"\n\n"
@@ -214,6 +255,24 @@ class StreamRewriter:
         if prompt != old_prompt:
             kept.prompt = sum({i // self._n: p for i, (p, _) in per_choice.items()}.values())
         return True
+
+
+class ContinuedRewriter(StreamRewriter):
+    """Events of an engine that goes on with another's answer, as the client gets them: of one answer."""
+
+    def __init__(self, model: str, answer: Answer, *, include_usage: bool, continuous_usage: bool) -> None:
+        super().__init__(model, include_usage=include_usage, continuous_usage=continuous_usage, answer=answer)
+        self._so_far = answer
+
+    def _write(self, chunk: dict[str, Any]) -> bytes:
+        chunk.update(self._so_far.head)
+        if chunk.get("usage"):
+            chunk["usage"] = self._so_far.usage(chunk["usage"], self.usage.completion)
+        for choice in chunk["choices"]:
+            delta = choice.get("delta")
+            if delta and delta.pop("role", None) and not (any(delta.values()) or choice.get("finish_reason")):
+                return b""  # the client has been told who speaks
+        return super()._write(chunk)
 
 
 def _reported(chunk: Any) -> Exception:

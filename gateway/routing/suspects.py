@@ -114,10 +114,14 @@ class _Found:
 class Suspects:
     """Mutable: what is held against whom. The least recently suspected are forgotten first."""
 
-    def __init__(self, clock: Callable[[], float], *, most: int = REQUEST_DEATHS) -> None:
-        """`most`: deaths at which a request is refused."""
+    def __init__(
+        self, clock: Callable[[], float], *, most: int = REQUEST_DEATHS, same: float = SAME_DEATH
+    ) -> None:
+        """`most`: deaths at which a request is refused. `same`: seconds in which several workers find the
+        same engine dead."""
         self._clock = clock
         self._most = most
+        self._same = same
         self._requests: OrderedDict[str, _Request] = OrderedDict()
         self._groups: OrderedDict[Group, _Group] = OrderedDict()
         self._known: Counter[Group] = Counter()
@@ -139,7 +143,7 @@ class Suspects:
         self._forget(now)
         at = now - ago
         found = self._found.get(engine)
-        if found is None or reporter in found.reporters or abs(at - found.at) > SAME_DEATH:
+        if found is None or reporter in found.reporters or abs(at - found.at) > self._same:
             found = self._found[engine] = _Found(at, set())
         found.reporters.add(reporter)
         everyone = list(witnesses)

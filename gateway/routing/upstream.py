@@ -106,13 +106,16 @@ def died(error: Exception) -> GoElsewhere:
 
 
 def gone(lease: Lease) -> GoElsewhere:
-    """Of an attempt that was abandoned before its answer began. Only what an engine that works has left
-    undone counts as a failed attempt."""
-    name = lease.state.engine.name
-    words = {"down": "was found dead", "hung": "hangs", "first_byte": "did not begin its answer in time"}
-    return GoElsewhere(
-        lease.abandoned, f"{name} {words[lease.abandoned]}", counts=lease.abandoned == "first_byte"
-    )
+    """Of an attempt that was abandoned. Only what an engine that works has left undone counts as a failed
+    attempt."""
+    name, why = lease.state.engine.name, lease.abandoned
+    words = {
+        "down": "was found dead",
+        "hung": "hangs",
+        "first_byte": "did not begin its answer in time",
+        "idle": "stopped sending its answer",
+    }
+    return GoElsewhere(why, f"{name} {words[why]}", counts=why in {"first_byte", "idle"})
 
 
 async def read_whole(response: aiohttp.ClientResponse) -> bytes:

@@ -1,7 +1,8 @@
 """What the mock engine says: vLLM 0.32's answers, byte for byte in shape. Pure functions.
 
 The text names who speaks, so that a misrouted request shows: the first token is `I am <engine-side name>`,
-the rest are filler words. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
+the rest are filler words. A message that is to be continued, or a prompt that ends in the beginning of such a
+text, is continued. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
 `length`) or `ignore_eos` draws it out. The last natural token is the silent end-of-sequence token.
 """
 
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import orjson
 
-from loadtests.mock_engine.asked import Asked
+from loadtests.mock_engine.asked import Asked, said_by
 
-WORDS = ("Cards", " arrive", " in", " three", " days", " and", " bikes", " roll", " on", ";")
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = "vllm-0.32.0-mock"
 PERMISSION = {
@@ -34,20 +35,20 @@ PERMISSION = {
 }
 
 
-def pieces(speaker: str, tokens: int, finish: str) -> list[str]:
-    """Texts of one choice's tokens, in order; their concatenation is the answer."""
+def pieces(speaker: str, tokens: int, finish: str, begun: int = 0) -> list[str]:
+    """Texts of one choice's tokens, in order; their concatenation is the answer, or what is left of it after
+    so many tokens."""
     count = tokens - 1 if finish == "stop" else tokens
-    lead = [f"I am {speaker}", "\n"][:count]
-    return lead + [WORDS[i % len(WORDS)] for i in range(count - len(lead))]
+    return list(islice(said_by(speaker), begun, begun + max(0, count)))
 
 
-def text(speaker: str, tokens: int, finish: str) -> str:
-    return "".join(pieces(speaker, tokens, finish))
+def text(speaker: str, tokens: int, finish: str, begun: int = 0) -> str:
+    return "".join(pieces(speaker, tokens, finish, begun))
 
 
 def whole(asked: Asked, request_id: str, cached: int, *, details: bool) -> bytes:
     """The body of an answer that is not streamed."""
-    said = text(asked.model, asked.tokens, asked.finish)
+    said = text(asked.model, asked.tokens, asked.finish, asked.begun)
     make = _chat_choice if asked.chat else _text_choice
     completion = asked.tokens * asked.choices
     known: dict[str, Any] | None = None
@@ -136,7 +137,7 @@ def events(asked: Asked, request_id: str, cached: int, *, details: bool) -> Iter
 
 
 def _tokens(asked: Asked, head: str) -> Iterator[bytes]:
-    said = pieces(asked.model, asked.tokens, asked.finish)
+    said = pieces(asked.model, asked.tokens, asked.finish, asked.begun)
     if asked.finish != "length":
         said.append("")
     last = len(said)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
+
+WORDS = ("Cards", " arrive", " in", " three", " days", " and", " bikes", " roll", " on", ";")
 
 
 class BadRequestError(Exception):
@@ -34,12 +38,17 @@ class Asked:
     include_usage: bool
     continuous_usage: bool
     salt: str
+    begun: int = 0
+    """Tokens of the answer that the prompt holds already: it is to be continued."""
 
 
 def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
     """Raises BadRequestError for what vLLM refuses, in its words."""
+    model = body.get("model") or base
+    body, said = _chat_begun(body) if chat else _completion_begun(body, model)
+    begun = covered(model, said)
     prompts = _chat_prompt(body) if chat else _completion_prompts(body)
-    tokens, finish = _length(body, natural, default=None if chat else 16)
+    tokens, finish = _length(body, natural - begun, default=None if chat else 16)
     options = body.get("stream_options") or {}
     if options and not body.get("stream"):
         raise BadRequestError(
@@ -60,17 +69,56 @@ def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
     include = bool(options.get("include_usage"))
     return Asked(
         chat=chat,
-        model=body.get("model") or base,
+        model=model,
         stream=bool(body.get("stream")),
         choices=choices * len(prompts),
         tokens=tokens,
         finish=finish,
         prompt="\n".join(prompts),
-        prompts=tuple(_count(prompt) for prompt in prompts),
+        prompts=tuple(_count(prompt) + begun for prompt in prompts),
         include_usage=include,
         continuous_usage=include and bool(options.get("continuous_usage_stats")),
         salt=str(salt or ""),
+        begun=begun,
     )
+
+
+def said_by(speaker: str) -> Iterator[str]:
+    """The texts of an answer's tokens, without end."""
+    yield f"I am {speaker}"
+    yield "\n"
+    yield from cycle(WORDS)
+
+
+def covered(speaker: str, said: str) -> int:
+    """How many tokens the beginning of an answer is; of what is none, its words."""
+    count = 0
+    for piece in said_by(speaker):
+        if not said.startswith(piece):
+            return count + len(said.split())
+        count, said = count + 1, said[len(piece) :]
+    return count
+
+
+def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The chat without the message that is to be continued, and that."""
+    messages: list[Any] = body.get("messages") or []
+    if not messages or not body.get("continue_final_message"):
+        return body, ""
+    if body.get("add_generation_prompt", True):
+        raise BadRequestError(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+            "add_generation_prompt",
+        )
+    return {**body, "messages": messages[:-1] or [{}]}, str(messages[-1].get("content") or "")
+
+
+def _completion_begun(body: dict[str, Any], model: str) -> tuple[dict[str, Any], str]:
+    """The prompt up to where it begins to sound like an answer, and the rest."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, str) or (at := prompt.find(f"I am {model}")) < 0:
+        return body, ""
+    return {**body, "prompt": prompt[:at] or " "}, prompt[at:]
 
 
 def _length(body: dict[str, Any], natural: int, default: int | None) -> tuple[int, str]:

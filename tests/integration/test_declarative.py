@@ -273,9 +273,10 @@ async def test_files_that_are_gone_are_fetched_again_if_they_are_the_same(
     write_adapter(tmp_path / "other", config=lora_config(base_model_name_or_path="base"), fill=9)
     second["source"] = str(tmp_path / "other")  # other files than the digest says
     third["source"] = "upload:v3.tar"
-    for broken, code in ((second, ["digest_mismatch"]), (third, []), (None, [])):
+    cases = ((second, ["digest_mismatch"]), (third, []), (None, []))
+    for number, (broken, code) in enumerate(cases):
         async with (
-            running_gateway(tmp_path / f"state-{len(code)}", valkey_url, fresh_prefix()) as other,
+            running_gateway(tmp_path / f"state-{number}", valkey_url, fresh_prefix()) as other,
             client_of(other) as client,
         ):
             part = json.loads(json.dumps(document))
@@ -294,7 +295,11 @@ async def test_files_that_are_gone_are_fetched_again_if_they_are_the_same(
             (action,) = failed
             assert action["id"] == "acme/support"
             assert [f["code"] for f in action["error"].get("findings", [])] == code
-            assert code or "were uploaded" in action["error"]["message"]
+            if not code:  # and it says exactly which, and where they belong
+                told = action["error"]["message"]
+                assert "acme/support@v3 were uploaded" in told
+                assert f"copy {third['digest'].removeprefix('sha256:')} from" in told
+                assert str(tmp_path / f"state-{number}" / "artifacts") in told
             assert "acme/support" not in other.state.catalog.adapters  # whole or not at all
 
 

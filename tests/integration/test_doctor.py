@@ -54,7 +54,7 @@ async def test_a_sound_installation(town: Town):
     code, found = await doctor(town.gateway)
     # The harness registers adapters without a base config, and of one byte.
     assert (code, bad(found)) == (1, {"base_config", "version_files"}), found
-    assert {"redis", "redis_persistence", "redis_memory", "conditions", "ledger", "usage_log"} <= set(found)
+    assert {"redis", "redis_persistence", "redis_memory", "conditions", "ledger"} <= set(found)
     assert {"artifact_dir", "price", "engine"} <= set(found)
     people = await florin(town.gateway)
     assert people.exit_code == 1

@@ -68,7 +68,7 @@ async def test_a_hung_holder_costs_no_request(town: Town, tmp_path: Path):
     other = town.b if engine is town.a else town.a
     engine.faults.update({"event_delay": 0.2})
     calm = await admin(gateway, "/metrics")
-    begun = asyncio.ensure_future(stream(town, "acme", max_tokens=200))
+    begun = asyncio.ensure_future(stream(town, "acme", max_tokens=200, logprobs=True))  # not resumable
     await engine.until(lambda state: len(state.calls) == 2 and state.calls[-1].sent > 2)
     await until(lambda: any(lease.begun for lease in gateway.state.pool.state(name).leases))
     engine.stop_core()

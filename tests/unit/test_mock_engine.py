@@ -48,6 +48,22 @@ def read_events(body: str) -> list:
     return [json.loads(event.removeprefix("data: ")) for event in body.split("\n\n")[:-2]]
 
 
+async def test_the_beginning_of_an_answer_is_continued(http):
+    await load(http)
+    whole = text("fl-a", 8, "stop")
+    for begun in ("I am fl-a", "I am fl-a\n", "I am fl-a\nCards arrive in"):
+        go_on = {"continue_final_message": True, "add_generation_prompt": False}
+        messages = [*HELLO, {"role": "assistant", "content": begun}]
+        made = (await chat(http, messages=messages, **go_on)).json()
+        body = {"model": "fl-a", "prompt": "hello there" + begun, "max_tokens": 99}
+        other = (await http.post("/v1/completions", json=body)).json()
+        said = [made["choices"][0]["message"]["content"], other["choices"][0]["text"]]
+        assert [begun + text for text in said] == [whole, whole]
+        assert made["usage"]["prompt_tokens"] - 3 == other["usage"]["prompt_tokens"] - 2
+        assert made["usage"]["prompt_tokens"] + made["usage"]["completion_tokens"] == 3 + 8
+    assert (await chat(http, messages=messages, continue_final_message=True)).status_code == 400
+
+
 async def test_an_adapter_answers_in_its_own_name(http):
     await load(http)
     answer = (await chat(http)).json()

@@ -22,8 +22,6 @@ from gateway.costs.prices import PriceBook, list_prices
 from gateway.metering.ledger import LedgerUnavailableError
 from gateway.metering.segments import REFUSED
 
-BACKLOG_SECONDS = 60.0
-"""So long a usage record may wait for the ledger before somebody should look."""
 FULL = 0.9
 """Of Redis's memory."""
 SPARE_VERSIONS = 2
@@ -98,7 +96,7 @@ def _memory(facts: Facts) -> Iterator[Diagnosis]:
 
 async def of_books(state: State) -> list[Diagnosis]:
     """The ledger, the log in front of it, and prices."""
-    found = [_backlog(state)]
+    found: list[Diagnosis] = []
     if await asyncio.to_thread((state.settings.state_dir / "usage" / REFUSED).exists):
         refused = Diagnosis(
             "usage_refused", "warning", "", "There are usage records that no ledger takes.",
@@ -146,16 +144,6 @@ def _kept(books: Health) -> Iterator[Diagnosis]:
         )  # fmt: skip
     else:
         yield Diagnosis("books", "ok", "", "The books are kept.")
-
-
-def _backlog(state: State) -> Diagnosis:
-    waits = state.meter.backlog
-    if waits > BACKLOG_SECONDS:
-        return Diagnosis(
-            "usage_log", "warning", "", f"Usage records have waited {waits:.0f} s for the ledger.",
-            "See that the ledger's database is up and fast enough; nothing is lost meanwhile.",
-        )  # fmt: skip
-    return Diagnosis("usage_log", "ok", "", "Usage reaches the ledger.")
 
 
 def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:

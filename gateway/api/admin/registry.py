@@ -1,5 +1,5 @@
-"""/admin/v1/registry: whether Redis still holds the registry that the workers know, and an operator's decision
-where it does not."""
+"""/admin/v1/registry: whether Redis still holds the registry that the workers know, and an operator's
+decision where it does not."""
 
 from __future__ import annotations
 

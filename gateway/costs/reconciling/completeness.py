@@ -11,7 +11,7 @@ from gateway.costs.periods import Period, month
 from gateway.costs.set_aside import read_set_aside
 from gateway.costs.soundness import storable
 from gateway.costs.verifying.balance import imbalances
-from gateway.metering.records import MOST_ATTEMPTS, record_id
+from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 from gateway.metering.schema import dirty_hours, quarantine, usage_records
 
 _CHUNK = 500
@@ -57,7 +57,7 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
             func.count(),
             func.sum(c.prompt_tokens),
             func.sum(c.completion_tokens),
-            func.sum(case((and_(c.attempt >= 2, c.billable), 1), else_=0)),
+            func.sum(case((and_(c.attempt >= 2, c.billable, c.outcome.not_in(CONTINUED)), 1), else_=0)),
         )
         .where(c.ended >= within.start, c.ended < within.end, storable(usage_records))
         .group_by(c.usage_source, c.outcome)
@@ -87,11 +87,16 @@ def _implausible(connection: Connection, within: Period) -> int:
 
 
 def delivered_twice(connection: Connection, within: Period) -> int:
-    """Requests of which two attempts are billable. The ids of a request's attempts follow from one another,
-    so only those of second and later attempts need looking for."""
+    """Requests of which two attempts are billable, and the later did not go on where the earlier ended. The
+    ids of a request's attempts follow from one another, so only those of second and later attempts need
+    looking for."""
     c = usage_records.c
     query = select(c.request_id, c.attempt).where(
-        c.ended >= within.start, c.ended < within.end, c.attempt.between(2, MOST_ATTEMPTS), c.billable
+        c.ended >= within.start,
+        c.ended < within.end,
+        c.attempt.between(2, MOST_ATTEMPTS),
+        c.billable,
+        c.outcome.not_in(CONTINUED),
     )
     twice: set[str] = set()
     for chunk in _chunks(connection.execute(query).all()):

@@ -1,6 +1,9 @@
-"""What the pool makes of probes and attempts: slow start."""
+"""What the pool makes of probes and attempts: slow start, and streams that it gives up."""
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
 
 import pytest
 
@@ -9,7 +12,7 @@ from adapters.memory_store import MemoryStore
 from adapters.model import Engine
 from adapters.placement import LEAST_SHARE
 from adapters.residency import Residency
-from gateway.routing.pool import STREAK, Pool
+from gateway.routing.pool import HOPELESS_SECONDS, SILENT_SECONDS, STREAK, Pool
 
 
 class Clock:
@@ -98,3 +101,52 @@ def test_one_that_keeps_failing_starts_slowly_though_its_probes_pass(pool: Pool,
     clock.now += 9
     pool.failed(state)
     assert share(pool, "a") == LEAST_SHARE
+
+
+async def held(lease, reached: asyncio.Event, *, writing: bool) -> str:
+    lease.task = asyncio.current_task()
+    try:
+        with lease.undisturbed() if writing else contextlib.nullcontext():
+            reached.set()
+            await asyncio.sleep(0.05)
+    except asyncio.CancelledError:
+        return "woken" if lease.reclaim() else "cancelled"
+    return "abandoned" if lease.abandoned else "done"
+
+
+@pytest.mark.parametrize(
+    ("writing", "cancel", "told"),
+    [
+        (False, False, "woken"),
+        (True, False, "abandoned"),
+        (True, True, "cancelled"),
+        (False, True, "cancelled"),
+    ],
+)
+async def test_a_lease_given_up_wakes_its_task_but_not_while_it_writes(pool, writing, cancel, told):
+    """A client that hangs up cancels the task as well, and that is not to be mistaken."""
+    lease = pool.acquire("a", None)
+    reached = asyncio.Event()
+    task = asyncio.create_task(held(lease, reached, writing=writing))
+    await reached.wait()
+    lease.abandon()
+    if cancel:
+        task.cancel()
+    assert await task == told
+
+
+async def test_streams_that_can_go_on_elsewhere_leave_a_dead_engine_when_they_fall_silent(pool, clock):
+    leases = {name: pool.acquire("a", None) for name in ("silent", "speaking", "bound")}
+    for name, lease in leases.items():
+        lease.task = asyncio.create_task(asyncio.sleep(60))
+        lease.begin()
+        lease.heard = clock.now
+        lease.resumable = name != "bound"
+    clock.now += SILENT_SECONDS + 1
+    leases["speaking"].heard = clock.now
+    pool.mark_down(pool.state("a"), "no answer")
+    assert {name for name, lease in leases.items() if lease.abandoned} == {"silent"}
+    clock.now += HOPELESS_SECONDS + 1
+    pool.mark_down(pool.state("a"), "no answer")
+    assert all(lease.abandoned for lease in leases.values())
+    await asyncio.gather(*(lease.task for lease in leases.values()), return_exceptions=True)

@@ -12,6 +12,7 @@ from adapters.model import Engine
 from adapters.residency import Residency
 from gateway.metering.engine_sample import Sample
 from gateway.metrics import Metrics
+from gateway.routing.ejection import Standing
 from gateway.routing.pool import Pool
 from gateway.routing.prober import METRICS_EVERY, Prober
 from loadtests.mock_engine import MockEngine
@@ -187,3 +188,12 @@ async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: World):
     del world.catalog.engines["a"]
     await until(lambda: not world.prober._refused)
     await stop(task)
+
+
+async def test_an_engine_that_hangs_is_booked_as_up(world: World):
+    """It costs all the same."""
+    state = world.pool.state("a")
+    state.standing = Standing(since=0.0)
+    world.engine.stop_core()
+    await world.prober.probe(state)
+    assert (world.time.told, state.healthy, state.usable) == (["alive"], True, False)

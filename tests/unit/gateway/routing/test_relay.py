@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from gateway.metering.records import Outcome
+from gateway.routing.engine_state import Lease
 from gateway.routing.relay import Relay
 from tests.unit.gateway.routing.test_stream import FINAL, ended, event, token
 
@@ -57,7 +58,13 @@ class Played:
             self.counts = counts
 
         exchange = SimpleNamespace(
-            begin_stream=begin_stream, write=write, end_stream=end_stream, respond=respond
+            started=begun,
+            let_go=lambda: None,
+            request_id="r",
+            begin_stream=begin_stream,
+            write=write,
+            end_stream=end_stream,
+            respond=respond,
         )
         record = SimpleNamespace(
             observe=observe,
@@ -67,15 +74,18 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, clock=lambda: 0.0, doubt=say,
+            begun=begun, clock=lambda: 0.0, doubt=say, abandoned="",
+            writing=False, waits_from=0.0,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
         lease.hear = lambda: setattr(lease, "waits_from", 0.0)
+        lease.undisturbed = lambda: Lease.undisturbed(lease)
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
         faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))
+        metrics = SimpleNamespace(stream_resume=lambda result: None)
         self.relay = Relay(
-            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults
+            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults, metrics
         )
         self.response = SimpleNamespace(content=Content(pieces), read=read)
 
@@ -127,7 +137,7 @@ async def test_a_whole_answer_goes_out_when_its_record_is_in_the_log():
     choice = {"index": 0, "message": {"content": "Hey"}, "finish_reason": "stop"}
     answer = {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
     played = Played([], body=orjson.dumps(answer))
-    await played.relay.answer(played.response)
+    await played.relay.whole(played.response)
     assert [s if isinstance(s, str) else s[0] for s in played.story] == [Outcome.OK, "logged", "answer"]
     assert played.counts == (5, 3, None, 0)
 
