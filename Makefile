@@ -6,7 +6,7 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 ARGS ?=
 
-.PHONY: help demo test check bench loadtest fuzz lock clean
+.PHONY: help demo test check bench loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo 'make bench                what Florin costs per request, against a bare relay'
 	@echo 'make loadtest             a steady mixed load on the demo'
 	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
+	@echo 'make chaos                50 kills and other faults under load, and what must hold (ARGS="--seed N")'
+	@echo 'make soak                 ten minutes of steady load, and what grows (ARGS="--hours N" for longer)'
 	@echo 'make lock                 write the lock files anew; ARGS=--upgrade takes newer versions'
 	@echo 'make clean                remove what these made in this directory'
 
@@ -43,6 +45,12 @@ loadtest: $(READY)
 
 fuzz: $(READY)
 	@$(BIN)/python -m loadtests.fuzz $(ARGS)
+
+chaos: $(READY)
+	@$(BIN)/python -m loadtests.chaos $(ARGS)
+
+soak: $(READY)
+	@$(BIN)/python -m loadtests.soak $(ARGS)
 
 # Needs no .venv: after a merge, the lock file may be the very thing that cannot be installed.
 lock:

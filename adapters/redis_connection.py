@@ -63,6 +63,10 @@ def unavailable() -> Iterator[None]:
         raise StoreUnavailableError("Redis is a read-only replica: name its primary.") from error
     except (redis_errors.ConnectionError, redis_errors.ClusterError, OSError) as error:
         raise StoreUnavailableError(f"Redis cannot be reached: {error}") from error
+    except RuntimeError as error:
+        if "the handler is closed" not in str(error):  # uvloop's, of a connection reset a moment ago
+            raise
+        raise StoreUnavailableError("Redis cannot be reached: it has closed the connection.") from error
     except redis_errors.ResponseError as error:
         if str(error).startswith(UNFIT) or isinstance(error, _CONDITIONS):
             raise StoreUnavailableError(f"Redis refuses to work: {error}") from error

@@ -17,7 +17,7 @@ from adapters.embedded import EmbeddedValkey
 from adapters.redis_store import RedisStore
 from gateway.metering.ledger import Ledger
 from tests import search
-from tests.postgres import Postgres
+from loadtests.postgres import Postgres
 
 search.begin()
 

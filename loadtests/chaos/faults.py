@@ -1,0 +1,266 @@
+"""Doing what the schedule says: each fault begins and ends in a world. What ends a fault is its repair: the
+process is started again, the network mended, a registry that was lost restored from what gateways know."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+from deploy.demo.gateway import GatewayError
+from loadtests.chaos.engines import Engine
+from loadtests.chaos.proxy import Proxy
+from loadtests.chaos.schedule import Event
+from loadtests.chaos.world import House, World
+
+SLOW_S: Final = 0.3
+RESTORES: Final = 60
+CLOCK_STEPS: Final = (7200, -3600)
+"""Seconds: as an operator saw them happen."""
+
+Fault = Callable[[World, Event], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def _engine_kill(world: World, event: Event) -> AsyncIterator[None]:
+    engine, proxy = _engine(world, event)
+    await asyncio.to_thread(engine.kill)
+    await proxy.cut()
+    yield
+    await asyncio.to_thread(engine.start)
+    await proxy.start()
+
+
+@asynccontextmanager
+async def _engine_stop(world: World, event: Event) -> AsyncIterator[None]:
+    engine, _ = _engine(world, event)
+    engine.signal(signal.SIGSTOP)
+    yield
+    engine.signal(signal.SIGCONT)
+
+
+@asynccontextmanager
+async def _engine_hang(world: World, event: Event) -> AsyncIterator[None]:
+    engine, _ = _engine(world, event)
+    await asyncio.to_thread(engine.hang, True)
+    yield
+    await asyncio.to_thread(engine.hang, False)
+
+
+def _cut(proxy: Callable[[World, Event], Proxy]) -> Fault:
+    @asynccontextmanager
+    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+        one = proxy(world, event)
+        await one.cut()
+        yield
+        await one.start()
+
+    return fault
+
+
+def _hole(proxy: Callable[[World, Event], Proxy]) -> Fault:
+    @asynccontextmanager
+    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+        one = proxy(world, event)
+        one.silence()
+        yield
+        one.speak()
+
+    return fault
+
+
+def _slow(proxy: Callable[[World, Event], Proxy]) -> Fault:
+    @asynccontextmanager
+    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+        one = proxy(world, event)
+        one.delay = SLOW_S
+        yield
+        one.delay = 0.0
+
+    return fault
+
+
+@asynccontextmanager
+async def _worker_kill(world: World, event: Event) -> AsyncIterator[None]:
+    house, number = _seat(world, event)
+    crew = house.crew()
+    if crew:  # else its replacement is just being started
+        crew[min(number, len(crew) - 1)].kill()
+    yield
+    while len(house.crew()) < house.workers:  # noqa: ASYNC110 - another process starts it
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _worker_stop(world: World, event: Event) -> AsyncIterator[None]:
+    house, number = _seat(world, event)
+    crew = house.crew()
+    victims = crew[min(number, len(crew) - 1) :][:1]
+    for victim in victims:
+        victim.suspend()
+    yield
+    for victim in victims:
+        victim.resume()
+
+
+@asynccontextmanager
+async def _gateway_kill(world: World, event: Event) -> AsyncIterator[None]:
+    house = world.houses[event.victim]
+    await asyncio.to_thread(house.kill)
+    yield
+    await house.start()
+
+
+@asynccontextmanager
+async def _redis_kill(world: World, event: Event) -> AsyncIterator[None]:
+    del event
+    primary = world.valkeys.primary
+    await asyncio.to_thread(primary.kill)
+    yield
+    await asyncio.to_thread(primary.start)
+
+
+@asynccontextmanager
+async def _redis_flushed(world: World, event: Event) -> AsyncIterator[None]:
+    del event
+    await asyncio.to_thread(world.valkeys.primary.client.flushall)
+    yield
+    await restore(world)
+
+
+@asynccontextmanager
+async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
+    """The replica hears nothing more, then the primary dies: all that it acknowledged meanwhile is lost."""
+    del event
+    pair = world.valkeys
+    await asyncio.to_thread(pair.replica.promote)
+    yield
+    await asyncio.to_thread(pair.fail_over)
+    for house in world.houses:
+        house.redis.upstream = ("127.0.0.1", pair.primary.port)
+        house.redis.drop()
+    await restore(world)
+    await asyncio.to_thread(pair.repair)
+
+
+async def restore(world: World) -> None:
+    """What an operator does who has lost the registry: have the gateways put back what they know."""
+    first = world.houses[0]
+    last = ""
+    for _ in range(RESTORES):
+        try:
+            found = await first.call("GET", "/admin/v1/registry")
+            if found["status"] == "ok":
+                return
+            await first.call("POST", "/admin/v1/registry/restore", {"found": found["found"]})
+        except GatewayError as error:  # it is just hearing of it
+            last = str(error)
+        await asyncio.sleep(0.5)
+    raise RuntimeError(f"the registry cannot be restored: {last}")
+
+
+@asynccontextmanager
+async def _postgres_kill(world: World, event: Event) -> AsyncIterator[None]:
+    del event
+    await asyncio.to_thread(world.postgres.kill)
+    yield
+    await asyncio.to_thread(world.postgres.start)
+
+
+def _pid_stop(pid: Callable[[World], int]) -> Fault:
+    @asynccontextmanager
+    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+        del event
+        victim = pid(world)
+        os.kill(victim, signal.SIGSTOP)
+        yield
+        os.kill(victim, signal.SIGCONT)
+
+    return fault
+
+
+def _postgres_stop() -> Fault:
+    """The server's children answer, one for each connection: all of them."""
+
+    @asynccontextmanager
+    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+        del event
+        stopped = world.postgres.processes()
+        for process in stopped:
+            process.suspend()
+        yield
+        for process in reversed(stopped):
+            process.resume()
+
+    return fault
+
+
+@asynccontextmanager
+async def _disk_full(world: World, event: Event) -> AsyncIterator[None]:
+    disk = world.houses[event.victim].disk
+    await asyncio.to_thread(disk.fill)
+    yield
+    await asyncio.to_thread(disk.free)
+
+
+@asynccontextmanager
+async def _disk_slow(world: World, event: Event) -> AsyncIterator[None]:
+    shim = world.houses[event.victim].shim
+    assert shim is not None, "see World.skipped"
+    shim.say(sync_s=0.2 + event.detail, write_s=0.005)
+    yield
+    shim.say()
+
+
+@asynccontextmanager
+async def _clock_step(world: World, event: Event) -> AsyncIterator[None]:
+    """And back again, which is a step, too."""
+    shim = world.houses[event.victim].shim
+    assert shim is not None, "see World.skipped"
+    shim.say(clock_s=CLOCK_STEPS[int(event.detail * len(CLOCK_STEPS))])
+    yield
+    shim.say()
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "engine-kill": _engine_kill,
+    "engine-stop": _engine_stop,
+    "engine-hang": _engine_hang,
+    "engine-cut": _cut(lambda world, event: world.proxies[event.victim]),
+    "engine-hole": _hole(lambda world, event: world.proxies[event.victim]),
+    "engine-slow": _slow(lambda world, event: world.proxies[event.victim]),
+    "worker-kill": _worker_kill,
+    "worker-stop": _worker_stop,
+    "gateway-kill": _gateway_kill,
+    "redis-kill": _redis_kill,
+    "redis-stop": _pid_stop(lambda world: world.valkeys.primary.pid),
+    "redis-cut": _cut(lambda world, event: _some(world, event).redis),
+    "redis-slow": _slow(lambda world, event: _some(world, event).redis),
+    "redis-flushed": _redis_flushed,
+    "redis-failover": _redis_failover,
+    "postgres-kill": _postgres_kill,
+    "postgres-stop": _postgres_stop(),
+    "postgres-cut": _cut(lambda world, event: _some(world, event).postgres),
+    "disk-full": _disk_full,
+    "disk-slow": _disk_slow,
+    "clock-step": _clock_step,
+}
+"""By the names of `schedule.KINDS`."""
+
+
+def _engine(world: World, event: Event) -> tuple[Engine, Proxy]:
+    return world.engines.all[event.victim], world.proxies[event.victim]
+
+
+def _seat(world: World, event: Event) -> tuple[House, int]:
+    """A gateway, and which of its workers."""
+    workers = world.houses[0].workers
+    return world.houses[event.victim // workers], event.victim % workers
+
+
+def _some(world: World, event: Event) -> House:
+    """The gateway whose network is cut."""
+    return world.houses[int(event.detail * len(world.houses))]

@@ -1,0 +1,83 @@
+"""What a run showed: for people a table, for machines an object."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtests.chaos.checks import GRACE, Window, brief
+from loadtests.chaos.run import Result
+from loadtests.chaos.schedule import KINDS
+from loadtests.chaos.voices import Heard
+
+
+def document(result: Result, command: str) -> dict[str, Any]:
+    """The object of `--json`."""
+    kills = sum(KINDS[window.event.kind].kill for window in result.windows)
+    return {
+        "again": command,
+        "seconds": round(result.seconds, 1),
+        "faults": len(result.windows),
+        "kills": kills,
+        "requests": len(result.heard),
+        "answered": sum(one.finished for one in result.heard),
+        "records": result.records,
+        "keys": result.keys,
+        "settled_s": round(result.settled_s, 1),
+        "errors": dict(Counter(one.error for one in result.heard if one.error)),
+        "by_fault": _rows(result),
+        "wrong": {name: found for name, found in result.wrong.items() if found},
+    }
+
+
+def _rows(result: Result) -> list[dict[str, Any]]:
+    of_kind: dict[str, list[Window]] = defaultdict(list)
+    for window in result.windows:
+        of_kind[window.event.kind].append(window)
+    return [_row(kind, windows, result.heard) for kind, windows in sorted(of_kind.items())]
+
+
+def _row(kind: str, windows: Sequence[Window], heard: Sequence[Heard]) -> dict[str, Any]:
+    meanwhile = [
+        one for one in heard if any(one.began <= w.ended + GRACE and one.ended >= w.began for w in windows)
+    ]
+    errors = Counter(one.error for one in meanwhile if one.error)
+    return {
+        "fault": kind,
+        "times": len(windows),
+        "requests": len(meanwhile),
+        "errors": dict(errors),
+        "slowest_s": round(max((one.ended - one.began for one in meanwhile), default=0.0), 2),
+    }
+
+
+def show(console: Console, result: Result, command: str) -> None:
+    said = document(result, command)
+    table = Table(title=f"{said['faults']} faults, {said['kills']} kills", title_justify="left")
+    for column in ("fault", "times", "requests meanwhile", "errors meanwhile", "slowest answer"):
+        table.add_column(column, justify="left" if column.startswith(("fault", "errors")) else "right")
+    for row in said["by_fault"]:
+        errors = ", ".join(f"{times} {error}" for error, times in sorted(row["errors"].items())) or "-"
+        cells = (row["fault"], f"{row['times']}", f"{row['requests']:,}", errors, f"{row['slowest_s']:.1f} s")
+        table.add_row(*cells)
+    console.print(table)
+    console.print(
+        f"{said['requests']:,} requests in {said['seconds']:.0f} s, {said['answered']:,} answered whole; "
+        f"{said['records']:,} records; {said['keys']} keys made.",
+        f"Everything agreed {said['settled_s']:.1f} s after the end.",
+        sep="\n",
+    )
+    for name, found in result.wrong.items():
+        style = "red" if found else "green"
+        console.print(f"{name}: {'broken' if found else 'holds'}", style=style)
+        for sentence in brief(found):
+            console.print(f"  {sentence}", markup=False, highlight=False)
+    if result.broken:
+        console.print(f"again: {command}", style="red", markup=False, highlight=False)
+        for window in sorted(result.windows, key=lambda w: w.began):
+            at = window.began - result.zero, window.ended - result.zero
+            console.print(f"  {at[0]:7.2f} to {at[1]:7.2f} s  {window.event.kind:<14} {window.event.where}")
