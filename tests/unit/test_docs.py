@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from adapters.findings import CODES as FINDINGS
-from gateway.cli import app
+from gateway.command_tree import tree
 from gateway.conditions import CONDITIONS
 from gateway.config import Settings
 from gateway.errors import CODES
@@ -47,7 +47,7 @@ def action_rows() -> list[str]:
 
 
 def commands() -> list[str]:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(tree())
     found = []
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.cli import app
+from gateway.command_tree import tree
 
 from .conftest import KEY
 
@@ -219,7 +219,7 @@ def leaves(command, path=()):
         yield from leaves(sub, (*path, name))
 
 
-ALL = dict(leaves(typer.main.get_command(app)))
+ALL = dict(leaves(typer.main.get_command(tree())))
 
 
 ELSEWHERE = {
