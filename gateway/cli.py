@@ -3,12 +3,14 @@ should not wait for the modules of forty other commands."""
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
 def main() -> None:
     words = sys.argv[1:]
     if words == ["serve"]:
+        gc.disable()  # until everything is loaded (`gateway.runner`): nearly all that is made before stays
         from gateway import server  # noqa: PLC0415  # neither typer nor a client: see above
 
         sys.exit(server.serve())

@@ -1,18 +1,24 @@
 """Several workers on one port: processes that share a socket, and the parent that watches over them.
 
-Each worker is `python -m gateway.workers`, with its settings in the environment. It holds the reading end of
-a pipe whose writing end only the parent has (the lifeline): when it closes, however the parent died, the
-worker stops. Workers have sessions of their own, so that Ctrl-C reaches them only through the parent.
+The parent loads the app, which takes longer than all the rest of a start, and forks: it has one thread, and
+has opened nothing but the listener, the embedded Valkey's lock and these:
+
+A channel for each worker. The worker says `!` there once it serves; the parent sends new settings, a line of
+JSON each. Only the parent has its other end: when that closes, however the parent died, the worker stops.
+Workers have sessions of their own, so that Ctrl-C reaches them only through the parent.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import json
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,51 +26,53 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from pydantic import SecretStr
-
-from gateway.config import Settings, SettingsError, load_settings
-from gateway.logs import log_to_stderr
-from gateway.runner import FAILED, Stop, run_app
+from gateway.config import Settings, SettingsError
+from gateway.reloading import Reload, received, reread
+from gateway.runner import FAILED, SIGNALS, App, Stop, run_app
 
 log = logging.getLogger(__name__)
 
+WORKER = "florin-worker"
+"""What a worker is called, in `ps -o comm` and `top`."""
 _LOOK_SECONDS = 0.05
 _KILL_AFTER_GRACE = 10.0
 """Seconds that a worker has, beyond the grace of its requests, to flush and leave."""
 _SHORT_LIFE = 10.0
 _LONGEST_PAUSE = 10.0
+_PR_SET_NAME = 15
+_FORK = multiprocessing.get_context("fork")
+_Process = multiprocessing.context.ForkProcess
 
 
 class _Worker:
     """One seat of the crew, and the process that has it now."""
 
-    def __init__(self, start: Callable[[int], subprocess.Popen[bytes]]) -> None:
+    def __init__(self, start: Callable[[socket.socket], _Process]) -> None:
         self._start = start
-        self._ready_fd = -1
         self._short_lives = 0
         self._due = 0.0
+        self.channel: socket.socket | None = None
         self.started = 0.0
         self.ready = False
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: _Process | None = None
 
     def start(self) -> None:
-        self._ready_fd, theirs = os.pipe()
-        os.set_blocking(self._ready_fd, False)
-        try:
+        self.channel, theirs = socket.socketpair()
+        with theirs:
             self.process = self._start(theirs)
-        finally:
-            os.close(theirs)
+        self.channel.setblocking(False)
         self.started, self.ready = time.monotonic(), False
 
     def look(self) -> int | None:
         """Notice readiness and death. Returns the exit code of a process that has just been found dead."""
-        if self.process is None:
+        if self.process is None or self.channel is None:
             return None
         if not self.ready:
-            with suppress(BlockingIOError):
-                self.ready = os.read(self._ready_fd, 1) != b""
-        code = self.process.poll()
+            with suppress(OSError):
+                self.ready = self.channel.recv(1) != b""
+        code: int | None = self.process.exitcode
         if code is not None:
             self._bury()
         return code
@@ -74,91 +82,171 @@ class _Worker:
         if self.process is None and time.monotonic() >= self._due:
             self.start()
 
+    def send(self, message: dict[str, Any]) -> None:
+        if self.channel is not None:
+            with suppress(OSError):  # it has just died, or has not read for very long
+                self.channel.send(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+
     def _bury(self) -> None:
-        os.close(self._ready_fd)
+        assert self.process is not None
+        self.close()
+        self.process.close()
         short = time.monotonic() - self.started < _SHORT_LIFE
         self._short_lives = self._short_lives + 1 if short else 0
         self._due = time.monotonic() + min(0.25 * 2**self._short_lives, _LONGEST_PAUSE)
         self.process = None
 
 
-def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce: Callable[[], None]) -> int:
+def supervise(
+    settings: Settings,
+    listener: socket.socket,
+    stop: Stop,
+    announce: Callable[[], None],
+    *,
+    tend: Callable[[], None],
+    let_go: Callable[[], None],
+) -> int:
     """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
-    beginning all must start: otherwise something is wrong that a replacement would not mend."""
-    log_to_stderr()
-    lifeline, keep = os.pipe()
+    beginning all must start: otherwise something is wrong that a replacement would not mend. `tend` is called
+    now and then; `let_go` in each worker, of what only the parent may hold."""
     stop.hold()
+    crew = Crew(settings, listener, stop, let_go)
+    with _metrics_dir(settings.state_dir) as metrics:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)  # read when the app is loaded
+        import gateway.app  # noqa: F401, PLC0415  # once for all workers
+
+        gc.freeze()  # and in memory that they share
+        gc.enable()
+        try:
+            return crew.watch(announce, tend)
+        finally:
+            listener.close()  # the workers' own copies stay open until they have seen their balancers off
+            crew.stop(settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE)
+
+
+class Crew:
+    """Mutable: the settings in force, the workers, how many signals were heard."""
+
+    def __init__(
+        self, settings: Settings, listener: socket.socket, stop: Stop, let_go: Callable[[], None]
+    ) -> None:
+        self._settings = settings
+        self._refused: Reload | None = None
+        self._listener = listener
+        self._stop = stop
+        self._let_go = let_go
+        self._reloads = stop.reloads
+        self._workers = [_Worker(self._fork) for _ in range(settings.workers)]
+
+    def watch(self, announce: Callable[[], None], tend: Callable[[], None]) -> int:
+        announced = False
+        for worker in self._workers:
+            worker.start()
+        while not self._stop.count:
+            for worker in self._workers:
+                pid = worker.process.pid if worker.process else 0
+                code = worker.look()
+                if code is not None:
+                    if not announced:
+                        return FAILED
+                    log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
+                if announced:
+                    worker.revive()
+            if not announced and all(w.ready for w in self._workers):
+                announce()
+                announced = True
+            tend()
+            if self._stop.reloads > self._reloads:
+                self._reloads = self._stop.reloads
+                self._reload()
+            time.sleep(_LOOK_SECONDS)
+        return 0
+
+    def _reload(self) -> None:
+        reload = reread(self._settings)
+        self._settings = reload.settings
+        self._refused = reload if reload.refused else None
+        for worker in self._workers:
+            worker.send(reload.message)
+
+    def stop(self, patience: float) -> None:
+        """The signal that the parent was sent, to each; once more for each further one; SIGKILL when patience
+        is over."""
+        deadline = time.monotonic() + patience
+        heard = 0
+        while living := [w.process for w in self._workers if w.process and w.process.exitcode is None]:
+            if time.monotonic() > deadline:
+                for process in living:
+                    log.error("worker %d does not stop: killed", process.pid)
+                    process.kill()
+            elif heard < max(self._stop.count, 1):
+                heard += 1
+                for process in living:
+                    assert process.pid
+                    os.kill(process.pid, self._stop.first or signal.SIGTERM)
+            time.sleep(_LOOK_SECONDS)
+        for worker in self._workers:
+            worker.look()
+
+    def _fork(self, theirs: socket.socket) -> _Process:
+        process = _FORK.Process(target=self._work, args=(theirs,), name=WORKER)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return process
+
+    def _work(self, channel: socket.socket) -> None:
+        """In the child."""
+        os.setsid()
+        _name(WORKER)
+        for worker in self._workers:
+            worker.close()
+        self._let_go()
+        refused = {**self._refused.message, "changed": {}} if self._refused else None
+        sys.exit(_serve(self._settings, self._listener, channel, refused))
+
+
+def _serve(
+    settings: Settings, listener: socket.socket, channel: socket.socket, refused: dict[str, Any] | None
+) -> int:
+    """One worker."""
+    from gateway.app import create_app  # noqa: PLC0415  # loaded by the parent, when it knew where metrics are kept
+
+    stop = Stop()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's business
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
-        with _metrics_dir(settings.state_dir) as metrics:
-            environment = {**os.environ, **as_environment(settings), "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
-
-            def start(ready_fd: int) -> subprocess.Popen[bytes]:
-                fds = (listener.fileno(), ready_fd, lifeline)
-                return subprocess.Popen(  # noqa: S603  # this very interpreter, with numbers as arguments
-                    [sys.executable, "-P", "-m", "gateway.workers", *map(str, fds)],
-                    env=environment,
-                    pass_fds=fds,
-                    start_new_session=True,
-                    stdin=subprocess.DEVNULL,
-                )
-
-            crew = [_Worker(start) for _ in range(settings.workers)]
-            try:
-                return _watch(crew, stop, announce)
-            finally:
-                listener.close()  # new connections are refused from here on, not left waiting
-                _stop_all(crew, stop, settings.shutdown_grace + _KILL_AFTER_GRACE)
-    finally:
-        os.close(lifeline)
-        os.close(keep)
+        app = create_app(settings)
+    except SettingsError as error:  # a certificate that was good when the parent looked
+        log.error("%s", error)
+        return FAILED
+    if refused:
+        app.apply(received(settings, refused))
+    patience = settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE
+    threading.Thread(target=_listen, args=(channel, app, patience), daemon=True, name="parent").start()
+    return run_app(app, settings, listener, stop, lambda: channel.sendall(b"!"), tls=app.security.server)
 
 
-def _watch(crew: list[_Worker], stop: Stop, announce: Callable[[], None]) -> int:
-    announced = False
-    for worker in crew:
-        worker.start()
-    while not stop.count:
-        for worker in crew:
-            pid = worker.process.pid if worker.process else 0
-            code = worker.look()
-            if code is not None:
-                if not announced:
-                    return FAILED
-                log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
-            if announced:
-                worker.revive()
-        if not announced and all(w.ready for w in crew):
-            announce()
-            announced = True
-        time.sleep(_LOOK_SECONDS)
-    return 0
+def _listen(channel: socket.socket, app: App, patience: float) -> None:
+    """What the parent sends, until it is gone."""
+    with channel.makefile("rb") as lines, suppress(OSError):
+        for line in lines:
+            app.apply(received(app.settings, json.loads(line)))
+    os.kill(os.getpid(), signal.SIGINT)  # not SIGTERM: the port is wanted by the next parent
+    time.sleep(patience)
+    os._exit(FAILED)
 
 
-def _stop_all(crew: list[_Worker], stop: Stop, patience: float) -> None:
-    """SIGTERM to each; once more for each further signal to the parent; SIGKILL when patience is over."""
-    deadline = time.monotonic() + patience
-    heard = 0
-    while living := [w.process for w in crew if w.process and w.process.poll() is None]:
-        if time.monotonic() > deadline:
-            for process in living:
-                log.error("worker %d does not stop: killed", process.pid)
-                process.kill()
-        elif heard < max(stop.count, 1):
-            heard += 1
-            for process in living:
-                process.terminate()
-        time.sleep(_LOOK_SECONDS)
-    for worker in crew:
-        worker.look()
-
-
-def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as FLORIN_* variables, so that a worker, also one started later, has these very ones."""
-    return {
-        f"FLORIN_{name.upper()}": value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        for name, value in settings
-        if value is not None
-    }
+def _name(name: str) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 @contextmanager
@@ -182,38 +270,3 @@ def _alive(pid: str) -> bool:
     except (ValueError, PermissionError):
         return True
     return True
-
-
-def main() -> int:
-    """One worker: `python -m gateway.workers LISTENER READY LIFELINE`, all file descriptors."""
-    from gateway.app import create_app  # noqa: PLC0415  # the parent needs this module, never the app
-
-    listener_fd, ready_fd, lifeline = map(int, sys.argv[1:])
-    stop = Stop()
-    settings = load_settings()
-    patience = settings.shutdown_grace + _KILL_AFTER_GRACE
-    threading.Thread(target=_leave_with_parent, args=(lifeline, patience), daemon=True).start()
-
-    def ready() -> None:
-        os.write(ready_fd, b"!")
-        os.close(ready_fd)
-
-    log_to_stderr()
-    try:
-        app = create_app(settings)
-    except SettingsError as error:  # a certificate that was good when the parent looked
-        log.error("%s", error)
-        return FAILED
-    listener = socket.socket(fileno=listener_fd)
-    return run_app(app, settings, listener, stop, ready, tls=app.security.server)
-
-
-def _leave_with_parent(lifeline: int, patience: float) -> None:
-    os.read(lifeline, 1)  # nobody ever writes: this returns when the parent is gone
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(patience)
-    os._exit(FAILED)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -31,7 +31,7 @@ class Bounds:
     """One per worker, used from its event loop only."""
 
     def __init__(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
-        self._limits = key, tenant, worker
+        self.reconfigure(key=key, tenant=tenant, worker=worker)
         # Mutable: what is in flight. Keys and tenants of which nothing is have no entry.
         self._keys: dict[str, _Count] = {}
         self._tenants: dict[str, _Count] = {}
@@ -42,6 +42,10 @@ class Bounds:
             f"<Bounds {self._all.requests} requests, {self._all.bytes} bytes, "
             f"{len(self._keys)} keys, {len(self._tenants)} tenants>"
         )
+
+    def reconfigure(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
+        """For what comes from now on."""
+        self._limits = key, tenant, worker
 
     def enter(self, key: str, tenant: str) -> Place:
         """A request begins. Raises FlorinError when it is one too many."""

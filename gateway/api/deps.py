@@ -61,6 +61,8 @@ class State:
     spool: Spool
     security: TransportSecurity
     conditions: Conditions
+    readiness_asked: float | None = None
+    """When somebody last asked whether this worker is ready, monotonic."""
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

@@ -76,6 +76,9 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {list(self._states.values())}>"
 
+    def reconfigure(self, *, idle_timeout: float, slow_start: float) -> None:
+        self._idle_timeout, self._slow_start = idle_timeout, slow_start
+
     def state(self, name: str) -> EngineState | None:
         """The engine's state, following its registration."""
         engine = self._catalog.engines.get(name)

@@ -43,10 +43,13 @@ class Prober:
         self._clock = clock
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        # Mutable state.
+        # Mutable state: the two above (`reconfigure`), and:
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
         self._refused: set[str] = set()
         """Engines whose last metrics were refused."""
+
+    def reconfigure(self, *, interval: float, timeout: float) -> None:
+        self._interval, self._timeout = interval, aiohttp.ClientTimeout(total=timeout)
 
     async def run(self) -> None:
         """One loop for each registered engine; cancel to stop."""

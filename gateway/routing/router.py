@@ -79,6 +79,9 @@ class Router:
         self._timeout = timeout
         self._clock = clock
 
+    def reconfigure(self, *, timeout: float) -> None:
+        self._timeout = timeout
+
     def journey(self, target: Target, identity: RequestIdentity) -> Journey:
         self._budget.request()
         return Journey(target, identity, self._clock() + self._timeout)

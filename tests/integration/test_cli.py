@@ -21,6 +21,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
+from gateway.workers import WORKER
 from loadtests.mock_engine.process import MockProcess
 from tests.lora import LLAMA, lora_config, write_adapter
 
@@ -277,7 +278,7 @@ def workers(parent: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in parent.children():
         with contextlib.suppress(psutil.NoSuchProcess):  # one that ends just now
-            if child.status() != psutil.STATUS_ZOMBIE and "gateway.workers" in child.cmdline():
+            if child.status() != psutil.STATUS_ZOMBIE and child.name() == WORKER:
                 found.append(child)
     return found
 

@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import stat
-from pathlib import Path
 
 import pytest
 
 from gateway import server
-from gateway.config import Settings, SettingsError, load_settings
+from gateway.config import Settings, SettingsError
 from gateway.runner import StartError
-from gateway.workers import as_environment
 
 
 def test_a_free_port_is_taken_for_0_and_named():
@@ -62,23 +59,3 @@ def test_the_file_limit_is_raised_and_never_lowered():
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
-
-
-def test_a_workers_settings_are_the_parents_in_every_field(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("FLORIN_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    parent = Settings(
-        state_dir=tmp_path,
-        redis_url="unix:///a%20b",
-        operator_key="s3cret",
-        workers=3,
-        port=0,
-        shutdown_grace=0.5,
-        artifact_dir=Path("/artifacts"),
-        wal_full="serve",
-    )
-    for name, value in as_environment(parent).items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == parent
