@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import math
-import os
 import signal
 import socket
 import ssl
@@ -33,6 +31,7 @@ import uvicorn
 from uvicorn.lifespan.on import LifespanOn
 
 from adapters.errors import AdaptersError
+from adapters.terminal import has_terminal
 from gateway.config import Settings, SettingsError
 from gateway.logs import log_to_stderr
 from gateway.reloading import Reload, reread
@@ -83,7 +82,7 @@ class Stop:
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if number == signal.SIGHUP and not _has_terminal():
+        if number == signal.SIGHUP and not has_terminal():
             self.reloads += 1
         else:
             self.count += 1
@@ -91,15 +90,6 @@ class Stop:
             if not self._held:
                 raise StopRequested
         self.told()
-
-
-def _has_terminal() -> bool:
-    """Whether SIGHUP may come of a terminal that closes. Services and containers have none."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError as error:
-        return error.errno == errno.EIO  # it has just been closed
-    return True
 
 
 class App(Protocol):

@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import pty
 import signal
-import threading
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-import psutil
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
@@ -27,11 +21,8 @@ from tests.integration.test_cli import (
     Served,
     add_engine,
     customer,
-    environment,
-    refuses,
     serving,
     until,
-    workers,
 )
 from tests.lora import LLAMA
 
