@@ -34,6 +34,7 @@ from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.retrial import Retrial
 from adapters.sources.options import FetchOptions
+from adapters.stopped import StoppedEngines
 from adapters.trash import Trash
 from adapters.verification import Probes
 from gateway.admission.complexity import warm
@@ -367,6 +368,7 @@ def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: T
             probe_timeout=settings.probe_timeout,
         ),
         retrial=Retrial(store, catalog, residency, loader),
+        stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
         current=lambda: follower.connected,
     )
 

@@ -278,6 +278,12 @@ class Settings(BaseSettings):
         "engines are.",
         json_schema_extra=_RELOAD,
     )
+    stopped_engine_hours: NonNegativeFloat = Field(
+        1.0,
+        description="Hours after which an engine that `florin engine run` has stopped is forgotten. Its key "
+        "stays valid. 0: never.",
+        json_schema_extra=_RELOAD,
+    )
     lame_duck: NonNegativeFloat = Field(
         2.0,
         description="Seconds after SIGTERM for which `/readyz` answers 503 while requests are still served, "

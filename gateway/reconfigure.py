@@ -37,6 +37,7 @@ class Running:
         self.reconciler.interval = settings.probe_interval
         self.reconciler.probe_timeout = self.reconciler.digger.probe_timeout = probing
         self.reconciler.reload_interval = settings.reload_interval
+        self.reconciler.stopped.hours = settings.stopped_engine_hours
         self.reconciler.digger.grace = settings.artifact_grace * 3600
 
 

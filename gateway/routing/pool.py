@@ -280,10 +280,15 @@ class Pool:
         others are given up when it has been silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
-            log.warning("engine %s is down: %s", state.engine.name, reason)
+            known = self._catalog.engines.get(state.engine.name)
+            if known is None:
+                log.info("engine %s was removed from the registry", state.engine.name)
+            elif known.stopping:
+                log.info("engine %s has ended, as its host announced", state.engine.name)
+            else:
+                log.warning("engine %s is down: %s", state.engine.name, reason)
             state.down_since = now
             state.ends += 1
-            known = self._catalog.engines.get(state.engine.name)
             if died and known is not None and known.takes_requests:
                 self._died(state, now)
         state.healthy, state.suspect, state.reason = False, False, reason

@@ -55,7 +55,7 @@ class Prober:
         """One loop for each registered engine; cancel to stop."""
         try:
             while True:
-                states = {s.engine.name: s for s in self._pool.states()}
+                states = {s.engine.name: s for s in self._pool.states() if not s.engine.stopped}
                 for name, (task, state) in list(self._watched.items()):
                     if states.get(name) is not state:
                         del self._watched[name]

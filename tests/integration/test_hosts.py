@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from adapters.engine_control import EngineControl
 from adapters.store import Change
+from gateway.reloading import Reload
 from loadtests.mock_engine import MockEngine
 from tests.harness import OPERATOR_KEY
 from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
@@ -40,6 +41,20 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
     assert (stopped.stopping, stopped.state, stopped.epoch) == (True, "active", engine.epoch)
     async with gateway.http() as http:
         assert (await http.get("/admin/v1/engines")).json()["data"][0]["beat"] is None
+        await until(lambda: gateway.state.catalog.engines["h1"].stopped)
+
+        async def silent() -> bool:
+            return 'florin_engine_up{engine="h1"' not in (await http.get("/metrics")).text
+
+        await until(silent)
+        doctor = (await http.get("/admin/v1/doctor")).json()
+        assert [(d["check"], d["status"]) for d in doctor["data"] if d["subject"] == "h1"] == [
+            ("engine_stopped", "ok")
+        ]
+    gateway.app.apply(Reload(gateway.app.settings.model_copy(update={"stopped_engine_hours": 1e-6})))
+    await until(lambda: "h1" not in gateway.state.catalog.engines)
+    again = await registered(gateway, await run())  # its key is good for the next start
+    assert (again.stopping, again.stopped) == (False, 0)
 
 
 async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gateway, run):

@@ -164,7 +164,7 @@ CASES = [
         ("engine", "list"), "GET", "/admin/v1/engines", None,
         {"data": [{**ENGINE, "gpu_count": 8, "region": "eu-1", "purchase": "reserved"}]}, "8 x H200 reserved, eu-1",
     ),
-    (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [HOSTED]}, "active, stopping"),
+    (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [HOSTED]}, "stopping"),
     (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "beat": None}]}, "silent"),
     (
         ("engine", "cordon", "a1"),
