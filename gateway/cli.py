@@ -4,7 +4,11 @@ should not wait for the modules of forty other commands."""
 from __future__ import annotations
 
 import gc
+import os
 import sys
+
+from adapters.hosts.concealment import HANDED
+from gateway.variables import unknown
 
 
 def main() -> None:
@@ -14,6 +18,9 @@ def main() -> None:
         from gateway import server  # noqa: PLC0415  # neither typer nor a client: see above
 
         sys.exit(server.serve())
+    if HANDED not in os.environ:  # else it has been said before this process started itself anew
+        for slip in unknown(os.environ):
+            sys.stderr.write(f"florin: {slip}\n")
     from gateway.command_tree import tree  # noqa: PLC0415  # likewise
 
     tree(words[0] if words else "")(prog_name="florin")

@@ -22,6 +22,7 @@ from gateway.exposure import of_listener
 from gateway.logs import log_to_stderr
 from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
 from gateway.transport_security import TransportSecurity
+from gateway.variables import unknown
 from gateway.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ def serve() -> int:
     try:
         with ExitStack() as stack:
             settings = load_settings()
+            for slip in unknown(os.environ):
+                log.warning("%s", slip)
             TransportSecurity(settings).warn()  # what is wrong with it is said before anything is started
             make_state_dir(settings)
             listener = stack.enter_context(bind(settings.host, settings.port))

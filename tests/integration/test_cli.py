@@ -79,6 +79,7 @@ def serving(state_dir: Path, **env: str) -> Iterator[Served]:
             stderr=stderr,
             text=True,
             cwd=state_dir.parent,
+            start_new_session=True,  # without a terminal, whoever runs the tests
         ) as process,
     ):
         started = psutil.Process(process.pid)
@@ -194,10 +195,8 @@ def test_an_operators_day(tmp_path, engine):
         assert gateway.stop() == 0
 
 
-@pytest.mark.parametrize(
-    ("workers", "number"), [("1", signal.SIGTERM), ("2", signal.SIGTERM), ("1", signal.SIGHUP)]
-)
-def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers, number):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers):
     with serving(tmp_path / "state", FLORIN_WORKERS=workers) as gateway:
         add_engine(gateway, engine)
         key = customer(gateway, tmp_path)
@@ -208,7 +207,7 @@ def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engi
                 model="support", messages=[{"role": "user", "content": "hi"}], stream=True
             )
             next(iter(stream))
-            gateway.process.send_signal(number)
+            gateway.process.send_signal(signal.SIGTERM)
             until(lambda: refuses(gateway.url))
             assert gateway.process.poll() is None  # the stream runs, so the gateway does
             assert [c.finish_reason for chunk in stream for c in chunk.choices][-1] is not None

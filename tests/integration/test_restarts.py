@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import os
+import pty
 import signal
+import subprocess
+import termios
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
 from tests.hosts import free_port
 from tests.integration.test_cli import (
+    FLORIN,
     KEY,
     PATIENCE,
     Served,
     add_engine,
     customer,
+    environment,
+    first_line,
     serving,
     until,
+    workers,
 )
 from tests.lora import LLAMA
 
@@ -178,3 +189,62 @@ def test_who_is_not_balanced_or_asks_with_ctrl_c_does_not_wait(tmp_path, count):
     with serving(tmp_path / "state", FLORIN_LAME_DUCK="600", FLORIN_WORKERS=count) as gateway:
         assert httpx.get(f"{gateway.url}/readyz").status_code == 200
         assert gateway.stop(signal.SIGINT) == 0
+
+
+def test_a_closed_terminal_stops_the_gateway(tmp_path):
+    ours, theirs = pty.openpty()
+    env = environment(FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_PORT="0")
+    with subprocess.Popen(
+        [FLORIN, "serve"], env=env, cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+    ) as gateway:  # fmt: skip
+        os.close(theirs)
+        assert "listens on" in first_line(gateway)
+        os.close(ours)
+        assert gateway.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_sighup_takes_a_changed_file_into_use_in_every_worker_and_a_wrong_one_not(tmp_path, count):
+    file = tmp_path / "florin.yaml"
+    file.write_text("max_body_bytes: 100000\n")
+    with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:
+        admin = f"{gateway.url}/admin/v1"
+        httpx.post(f"{admin}/tenants", headers=AS_OPERATOR, json={"name": "acme"}).raise_for_status()
+        key = httpx.post(f"{admin}/keys", headers=AS_OPERATOR, json={"tenant": "acme"}).json()["key"]
+
+        def answers(path: str, **request: Any) -> list[httpx.Response]:
+            """Of twelve connections: nearly certain to be of both workers."""
+            return [
+                httpx.request("POST" if request else "GET", gateway.url + path, **request) for _ in range(12)
+            ]
+
+        def codes() -> set[str]:
+            headers, body = {"authorization": f"Bearer {key}"}, {"model": "x", "filler": "x" * 5000}
+            said = answers("/v1/chat/completions", headers=headers, json=body)
+            return {a.json()["error"]["code"] for a in said}
+
+        def conditions() -> set[str]:
+            return {c for a in answers("/readyz") for c in a.json()["conditions"]}
+
+        until(lambda: "body_too_large" not in codes() and "invalid_api_key" not in codes())
+        file.write_text("max_body_bytes: 1000\ntenant_reports: 9\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: codes() == {"body_too_large"})
+        log = gateway.errors.read_text()
+        assert "FLORIN_MAX_BODY_BYTES is now 1000; it was 100000" in log
+        assert "only a restart takes it into use: FLORIN_TENANT_REPORTS" in log
+        file.write_text("max_body_bytes: 200000\nmax_n: many\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: [a.json()["conditions"] for a in answers("/readyz")] == [["settings_refused"]] * 12)
+        assert codes() == {"body_too_large"}
+        assert "nothing was changed: FLORIN_MAX_N" in gateway.errors.read_text()
+        if count == "2":  # a worker that is started now has what the others have
+            for worker in workers(psutil.Process(gateway.process.pid)):
+                worker.kill()
+            until(lambda: codes() == {"body_too_large"})
+            assert conditions() == {"settings_refused"}
+        file.write_text("max_body_bytes: 200000\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        until(lambda: "body_too_large" not in codes() and not conditions())
+        assert gateway.stop() == 0
