@@ -71,6 +71,7 @@ class Stop:
         self.told: Callable[[], None] = lambda: None
         """Called after each signal, from its handler."""
         self._held = False
+        self._terminal = has_terminal()
         for number in SIGNALS:
             if (
                 number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
@@ -82,7 +83,7 @@ class Stop:
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if number == signal.SIGHUP and not has_terminal():
+        if number == signal.SIGHUP and not self._terminal:
             self.reloads += 1
         else:
             self.count += 1

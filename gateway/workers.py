@@ -175,8 +175,9 @@ class Crew:
             worker.send(reload.message)
 
     def stop(self, patience: float) -> None:
-        """The signal that the parent was sent, to each; once more for each further one; SIGKILL when patience
-        is over."""
+        """What the parent was sent, to each, without a lame duck unless that was SIGTERM; once more for each
+        further signal; SIGKILL when patience is over."""
+        number = signal.SIGTERM if self._stop.first == signal.SIGTERM else signal.SIGINT
         deadline = time.monotonic() + patience
         heard = 0
         while living := [w.process for w in self._workers if w.process and w.process.exitcode is None]:
@@ -188,7 +189,7 @@ class Crew:
                 heard += 1
                 for process in living:
                     assert process.pid
-                    os.kill(process.pid, self._stop.first or signal.SIGTERM)
+                    os.kill(process.pid, number)
             time.sleep(_LOOK_SECONDS)
         for worker in self._workers:
             worker.look()

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 METRICS_EVERY = 3
 """Probes to one scrape: writing its metrics costs an engine's HTTP process about 6 ms."""
 
+LAST_LOOK_SECONDS = 0.5
+
 
 class Prober:
     def __init__(
@@ -76,9 +78,12 @@ class Prober:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def last_look(self) -> None:
-        """After the last request: so that the engines' counters hold its tokens too."""
+        """After the last request: so that the engines' counters hold its tokens too. One that hangs does not
+        hold up the end."""
         healthy = [state for state in self._pool.states() if state.healthy]
-        await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LOOK_SECONDS):
+                await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
         for count in itertools.count():

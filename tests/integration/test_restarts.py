@@ -191,9 +191,10 @@ def test_who_is_not_balanced_or_asks_with_ctrl_c_does_not_wait(tmp_path, count):
         assert gateway.stop(signal.SIGINT) == 0
 
 
-def test_a_closed_terminal_stops_the_gateway(tmp_path):
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_closed_terminal_stops_the_gateway(tmp_path, count):
     ours, theirs = pty.openpty()
-    env = environment(FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_PORT="0")
+    env = environment(FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_PORT="0", FLORIN_WORKERS=count)
     with subprocess.Popen(
         [FLORIN, "serve"], env=env, cwd=tmp_path, stdin=theirs, stdout=subprocess.PIPE, text=True,
         start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
