@@ -114,7 +114,6 @@ class App(Protocol):
 
 def run_app(
     app: App,
-    settings: Settings,
     listener: socket.socket,
     stop: Stop,
     ready: Callable[[], None],
@@ -136,13 +135,12 @@ def run_app(
         server_header=False,
         backlog=2048,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     config.load()
     config.lifespan_class = _Lifespan
     stop.hold()
-    server = _Server(config, app, stop, ready, settings.lame_duck)
+    server = _Server(config, app, stop, ready)
     try:
         server.run(sockets=[listener])
     except SystemExit:  # uvicorn's way to say that the app did not start; it has logged why
@@ -153,14 +151,11 @@ def run_app(
 class _Server(uvicorn.Server):
     """Mutable: how far the end has come. Signals are `Stop`'s business, not uvicorn's."""
 
-    def __init__(
-        self, config: uvicorn.Config, app: App, stop: Stop, ready: Callable[[], None], lame_duck: float
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, stop: Stop, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._app = app
         self._stop = stop
         self._ready = ready
-        self._lame_duck = lame_duck
         self._leaves_at: float | None = None
         """When the listener closes; None: nobody has asked."""
         self._heard = 0
@@ -207,7 +202,7 @@ class _Server(uvicorn.Server):
             if self._leaves_at is None:
                 self._app.stop()
                 waits = self._stop.first == signal.SIGTERM and self._app.balanced
-                self._leaves_at = time.monotonic() + (self._lame_duck if waits else 0.0)
+                self._leaves_at = time.monotonic() + (self._app.settings.lame_duck if waits else 0.0)
             elif not self._closing:
                 self._leaves_at = time.monotonic()
             else:
@@ -216,6 +211,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._closing = True
+        self.config.timeout_graceful_shutdown = math.ceil(self._app.settings.shutdown_grace)
         for server in self.servers:
             server.close()
         for sock in sockets or []:

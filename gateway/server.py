@@ -77,7 +77,7 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop, valkey: _Valke
 
     valkey.keep()
     app = create_app(settings)
-    return run_app(app, settings, listener, stop, announce, tls=app.security.server)
+    return run_app(app, listener, stop, announce, tls=app.security.server)
 
 
 def make_state_dir(settings: Settings) -> None:

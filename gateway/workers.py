@@ -30,7 +30,7 @@ from typing import Any
 
 from gateway.config import Settings, SettingsError
 from gateway.reloading import Reload, received, reread
-from gateway.runner import FAILED, SIGNALS, App, Stop, run_app
+from gateway.runner import FAILED, SIGNALS, App, Stop, StopRequested, run_app
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def supervise(
             return crew.watch(announce, tend)
         finally:
             listener.close()  # the workers' own copies stay open until they have seen their balancers off
-            crew.stop(settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE)
+            crew.stop()
 
 
 class Crew:
@@ -140,7 +140,7 @@ class Crew:
         self._listener = listener
         self._stop = stop
         self._let_go = let_go
-        self._reloads = stop.reloads
+        self._reloads = 0
         self._workers = [_Worker(self._fork) for _ in range(settings.workers)]
 
     def watch(self, announce: Callable[[], None], tend: Callable[[], None]) -> int:
@@ -174,11 +174,11 @@ class Crew:
         for worker in self._workers:
             worker.send(reload.message)
 
-    def stop(self, patience: float) -> None:
+    def stop(self) -> None:
         """What the parent was sent, to each, without a lame duck unless that was SIGTERM; once more for each
         further signal; SIGKILL when patience is over."""
         number = signal.SIGTERM if self._stop.first == signal.SIGTERM else signal.SIGINT
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + patience(self._settings)
         heard = 0
         while living := [w.process for w in self._workers if w.process and w.process.exitcode is None]:
             if time.monotonic() > deadline:
@@ -211,7 +211,10 @@ class Crew:
             worker.close()
         self._let_go()
         refused = {**self._refused.message, "changed": {}} if self._refused else None
-        sys.exit(_serve(self._settings, self._listener, channel, refused))
+        try:
+            sys.exit(_serve(self._settings, self._listener, channel, refused))
+        except StopRequested:
+            sys.exit(0)
 
 
 def _serve(
@@ -230,19 +233,23 @@ def _serve(
         return FAILED
     if refused:
         app.apply(received(settings, refused))
-    patience = settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE
-    threading.Thread(target=_listen, args=(channel, app, patience), daemon=True, name="parent").start()
-    return run_app(app, settings, listener, stop, lambda: channel.sendall(b"!"), tls=app.security.server)
+    threading.Thread(target=_listen, args=(channel, app), daemon=True, name="parent").start()
+    return run_app(app, listener, stop, lambda: channel.sendall(b"!"), tls=app.security.server)
 
 
-def _listen(channel: socket.socket, app: App, patience: float) -> None:
+def _listen(channel: socket.socket, app: App) -> None:
     """What the parent sends, until it is gone."""
     with channel.makefile("rb") as lines, suppress(OSError):
         for line in lines:
             app.apply(received(app.settings, json.loads(line)))
     os.kill(os.getpid(), signal.SIGINT)  # not SIGTERM: the port is wanted by the next parent
-    time.sleep(patience)
+    time.sleep(patience(app.settings))
     os._exit(FAILED)
+
+
+def patience(settings: Settings) -> float:
+    """Seconds from the signal until a worker is killed."""
+    return settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE
 
 
 def _name(name: str) -> None:
