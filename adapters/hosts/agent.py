@@ -118,21 +118,24 @@ class Agent:
             return
         engine = life.engine if life.engine and life.engine.alive else None
         log.info("starting the agent of %s anew", self.host.name)
-        hand_over(
-            Running(
-                instance=life.instance,
-                starts=life.starts,
-                epoch=life.epoch,
-                started=life.started,
-                registered=life.registered,
-                token=desk.token,
-                lock=cache.lock,
-                desk=desk.descriptors,
-                command=self.host.command,
-                engine=engine.leave(began=life.began, healthy_since=life.healthy_since) if engine else None,
-            ),
-            self.successor,
+        running = Running(
+            instance=life.instance,
+            starts=life.starts,
+            epoch=life.epoch,
+            started=life.started,
+            registered=life.registered,
+            token=desk.token,
+            lock=cache.lock,
+            desk=desk.descriptors,
+            command=self.host.command,
+            engine=engine.leave(began=life.began, healthy_since=life.healthy_since) if engine else None,
         )
+        try:
+            hand_over(running, self.successor)
+        except HandoverError as error:
+            log.error("The agent could not be started anew, and goes on: %s", error)
+            if engine:
+                engine.stay()
 
     async def _renewing(self, cache: Cache, desk: Desk) -> None:
         while True:

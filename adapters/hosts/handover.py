@@ -82,14 +82,19 @@ class Successor:
 
 
 def hand_over(running: Running, successor: Successor) -> None:
-    """Does not return. Signals wait until the next agent listens to them."""
+    """Signals wait until the next agent listens to them. Raises HandoverError; else it does not return."""
     for descriptor in running.descriptors:
         os.set_inheritable(descriptor, True)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    successor.start(running.text())
+    try:
+        successor.start(running.text())
+    except OSError as error:
+        taken_over(running)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        raise HandoverError(str(error)) from error
 
 
 def taken_over(running: Running) -> None:
-    """What the engine's next processes must not inherit."""
+    """What the engine's next processes must not inherit again."""
     for descriptor in running.descriptors:
         os.set_inheritable(descriptor, False)

@@ -162,6 +162,11 @@ class EngineProcess:
             began=began,
         )
 
+    def stay(self) -> None:
+        """There is no next agent."""
+        for pump in self._pumps:
+            pump.go_on()
+
     def _pump(self, sources: Sequence[int]) -> None:
         for source, target in zip(sources, (1, 2), strict=True):
             self._pumps.append(Pump(source, target, self.tail))
@@ -260,6 +265,7 @@ class Pump:
         self._tail = tail
         self._busy = threading.Lock()
         """Held while something has been read, and not yet written."""
+        self._rests = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"engine-log-{target}")
         self._thread.start()
 
@@ -267,8 +273,13 @@ class Pump:
         self._thread.join(timeout)
 
     def rest(self) -> None:
-        """For good, within a second."""
-        self._busy.acquire(timeout=1.0)
+        """Within a second, until `go_on`."""
+        self._rests = self._busy.acquire(timeout=1.0)
+
+    def go_on(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._busy.release()
 
     def _run(self) -> None:
         lost, more = False, True

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -185,11 +186,11 @@ def _successor(secrets: dict[str, str]) -> Successor:
     command = [sys.executable, *sys.orig_argv[1:]]
 
     async def check() -> None:
-        dry = [*command]
-        dry.insert(dry.index("--"), "--dry-run")
+        at = next(i for i, words in enumerate(pairwise(command)) if words == ("engine", "run")) + 2
+        dry = [*command[:at], "--dry-run", *command[at:]]
         tried = await asyncio.create_subprocess_exec(
             *dry, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE, env={**os.environ, **secrets},
+            stderr=asyncio.subprocess.PIPE,  # and without the secrets, which it does not need
         )  # fmt: skip
         _, said = await tried.communicate()
         if tried.returncode:

@@ -250,6 +250,7 @@ def test_workers_share_the_port_and_are_replaced(tmp_path):
         parent = psutil.Process(gateway.process.pid)
         first = workers(parent)
         assert len(first) == 2
+        assert parent.num_threads() == 1  # it forks
         first[0].kill()
         until(lambda: first[0] not in workers(parent) and len(workers(parent)) == 2)
         until(lambda: gateway.florin("tenant", "list").returncode == 0)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import resource
 import socket
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -59,3 +61,19 @@ def test_the_file_limit_is_raised_and_never_lowered():
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+def test_a_start_does_not_wait_for_what_few_gateways_ever_need():
+    slow = ("typer", "numpy", "cryptography.x509", "jinja2", "alembic", "valkey", "huggingface_hub", "s3fs")
+    told = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"import gateway.server, sys; early = 'prometheus_client' in sys.modules; import gateway.app; "
+            f"print(early, [m for m in {slow} if m in sys.modules])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # And a parent of workers must be able to say where metrics are kept before they are loaded.
+    assert told.stdout == "False []\n"
