@@ -65,15 +65,8 @@ def test_the_file_limit_is_raised_and_never_lowered():
 
 def test_a_start_does_not_wait_for_what_few_gateways_ever_need():
     slow = ("typer", "numpy", "cryptography.x509", "jinja2", "alembic", "valkey", "huggingface_hub", "s3fs")
-    told = subprocess.run(
-        [
-            *(sys.executable, "-c"),
-            f"import gateway.server, sys; early = 'prometheus_client' in sys.modules; import gateway.app; "
-            f"print(early, [m for m in {slow} if m in sys.modules])",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = "import gateway.server, sys; early = 'prometheus_client' in sys.modules; import gateway.app; "
+    script += f"print(early, [m for m in {slow} if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     # And a parent of workers must be able to say where metrics are kept before they are loaded.
     assert told.stdout == "False []\n"
