@@ -239,7 +239,7 @@ def _serve(
 
 def _listen(channel: socket.socket, app: App) -> None:
     """What the parent sends, until it is gone."""
-    with channel.makefile("rb") as lines, suppress(OSError):
+    with channel.makefile("rb") as lines, suppress(OSError, RuntimeError):  # or the loop has ended
         for line in lines:
             app.apply(received(app.settings, json.loads(line)))
     os.kill(os.getpid(), signal.SIGINT)  # not SIGTERM: the port is wanted by the next parent
