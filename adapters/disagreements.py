@@ -23,7 +23,7 @@ def of_engines(view: View) -> Iterator[Diagnosis]:
             "Register one: florin engine add --name … --url … --base … --gpu-type … --slots … --max-rank …",
         )  # fmt: skip
     for _, engine in sorted(catalog.engines.items()):
-        found = [*_engine(engine, view), *_residency(engine, view)]
+        found = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
         yield from found or [_well(engine, view)]
 
 
@@ -38,6 +38,13 @@ def _well(engine: Engine, view: View) -> Diagnosis:
 
 def _engine(engine: Engine, view: View) -> Iterator[Diagnosis]:
     name, look = engine.name, view.looks.get(engine.name, Look())
+    if engine.stopped:
+        yield Diagnosis(
+            "engine_stopped", "ok", name,
+            "Its host has shut it down. It is forgotten after FLORIN_STOPPED_ENGINE_HOURS, or taken up again "
+            "at its next start.",
+        )  # fmt: skip
+        return
     listing = look.listing
     if listing is None:
         yield Diagnosis(

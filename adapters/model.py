@@ -93,6 +93,8 @@ class Engine:
     """URL of the `florin engine run` that stages files on its host; empty: it reads the artifact store."""
     stopping: bool = False
     """Its host is shutting it down: no new requests. Its next epoch ends this; `state` is the operator's."""
+    stopped: int = 0
+    """Unix microseconds, UTC: since when it has been down because its host shut it down; 0: it is not."""
     key: str = ""
     """Id of its host's own API key, with which it was registered; empty: an operator's was used."""
 

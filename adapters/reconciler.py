@@ -34,6 +34,7 @@ from adapters.loader import Loader
 from adapters.model import Engine, SlotState, Version
 from adapters.residency import Residency
 from adapters.retrial import Retrial
+from adapters.stopped import StoppedEngines
 from adapters.store import Change, Fence, Store
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Reconciler:
     reload_interval: float
     digger: Gravedigger
     retrial: Retrial
+    stopped: StoppedEngines
     current: Callable[[], bool] = lambda: True
     """Whether the views follow the store now: nothing is mended by an old picture of it."""
     dig_interval: float = DIG_SECONDS
@@ -94,6 +96,7 @@ class Reconciler:
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "sweep": partial(self._every, self.interval, self._sweep, fence),
             "retry": partial(self._every, self.interval, self.retrial.retry_due, fence),
+            "stopped": partial(self._every, self.interval, self.stopped.look, fence),
             "dig": partial(self._every, self.dig_interval, self.digger.dig, fence),
         }
         for name in self.catalog.engines:

@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import aiohttp
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from adapters.private_files import NotPrivateError, read_secret
 
@@ -58,6 +56,9 @@ class Pair:
 
 def read_pair(certificate: Path, key: Path) -> Pair:
     """Raises TlsError."""
+    from cryptography import x509  # noqa: PLC0415  # a gateway without TLS need not load it
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # likewise
+
     chain = _read(certificate, "certificate")
     try:
         leaf = x509.load_pem_x509_certificate(chain)
@@ -294,6 +295,8 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
 
 
 def _spki(key: object) -> bytes:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # see above
+
     return key.public_bytes(  # type: ignore[attr-defined,no-any-return]  # every public key has it; the union is long
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

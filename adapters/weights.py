@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from adapters.findings import Findings, shown
 from adapters.lora_config import LoraConfig
 from adapters.safetensors_header import DTYPE_BYTES, Tensor
 from adapters.sources.options import Meter, Progress, silent
 from adapters.tensors import module_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 CHECKING = "check"
@@ -157,6 +157,8 @@ def _size(tensor: Tensor) -> int:
 
 
 def _top_bits(chunk: memoryview, dtype: str) -> int:
+    import numpy as np  # noqa: PLC0415  # loads slowly, and few processes ever check weights
+
     kind, mask = _BITS[dtype]
     bits: NDArray[Any] = np.frombuffer(chunk, kind)
     bits &= bits.dtype.type(mask)  # in place: the buffer is ours, and is filled anew next time
@@ -165,6 +167,8 @@ def _top_bits(chunk: memoryview, dtype: str) -> int:
 
 def _decode(bits: int, dtype: str) -> float:
     """The float with these bits. A NaN decides over infinities, which are below it."""
+    import numpy as np  # noqa: PLC0415  # as above
+
     if dtype == "F16":
         return float(np.uint16(bits).view(np.float16))
     return float(np.uint32(bits << 16 if dtype == "BF16" else bits).view(np.float32))

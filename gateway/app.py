@@ -35,11 +35,12 @@ from adapters.residency import Residency
 from adapters.retrial import Retrial
 from adapters.shrinkage import Shrinkage
 from adapters.sources.options import FetchOptions
+from adapters.stopped import StoppedEngines
 from adapters.trash import Trash
 from adapters.verification import Probes
 from gateway import access_log
-from gateway.admission.bounds import Bounds, Limit
-from gateway.admission.complexity import Complexity
+from gateway.admission.bounds import Bounds
+from gateway.admission.complexity import warm
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
@@ -52,7 +53,7 @@ from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
 from gateway.crew_watch import crash_loop
 from gateway.disk_space import DiskSpace
-from gateway.exchange import Receive, Scope, Send
+from gateway.exchange import Message, Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.logs import worker_name
 from gateway.metering import clock_watch
@@ -63,6 +64,8 @@ from gateway.metering.meter import Meter
 from gateway.metering.probe_log import ProbeLog
 from gateway.metrics import Metrics
 from gateway.metrics_crew import Crew
+from gateway.reconfigure import Running, bounds, complexity
+from gateway.reloading import Reload
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.ejection import Rules
 from gateway.routing.faults import EngineFaults
@@ -81,6 +84,8 @@ log = logging.getLogger(__name__)
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """vLLM closes idle connections after 5 s; a request on a connection that is just closing would be lost."""
 RESTART_SECONDS = 0.5
+BALANCED_SECONDS = 60.0
+"""So long after its readiness was last asked for, a worker is taken to have a balancer before it."""
 UPLOADS = 4
 """That one worker takes in at a time: each may fill the disk up to the limit."""
 
@@ -93,6 +98,11 @@ class Florin:
         self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
+        # Mutable: what the process was told.
+        self._stopping = False
+        self._refused = ""
+        self._running: Running | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -106,7 +116,37 @@ class Florin:
             self.api.include_router(router)
         self.gate = Gate(self.api, settings)
 
+    def stop(self) -> None:
+        """From now on it is not ready, and asks clients to leave their connections."""
+        self._stopping = True
+
+    @property
+    def balanced(self) -> bool:
+        """Whether anybody goes by its readiness."""
+        asked = self._running.state.readiness_asked if self._running else None
+        return asked is not None and time.monotonic() - asked < BALANCED_SECONDS
+
+    def apply(self, reload: Reload) -> None:
+        """What came of reading the settings again. From any thread."""
+        if self._loop is None:
+            self._apply(reload)
+        else:
+            self._loop.call_soon_threadsafe(self._apply, reload)
+
+    def _apply(self, reload: Reload) -> None:
+        self.settings, self._refused = reload.settings, reload.refused
+        if self._running:
+            self._running.reconfigure(reload.settings)
+
+    def _conditions(self) -> Iterator[Condition]:
+        if self._stopping:
+            yield Condition("stopping")
+        if self._refused:
+            yield Condition("settings_refused", message=self._refused)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._stopping:
+            send = _closing(send)
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
         elif self.settings.access_log:
@@ -116,8 +156,13 @@ class Florin:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
-        async with build(self.settings, self.security, self._crew) as state:
-            api.state.florin = state
+        self._loop = asyncio.get_running_loop()
+        self._loop.run_in_executor(None, warm)
+        async with build(self.settings, self.security, self._crew) as running:
+            api.state.florin = state = running.state
+            state.conditions.add(self._conditions)
+            self._running = running
+            running.reconfigure(self.settings)  # they may have been read again meanwhile
             self.data_plane = DataPlane(state.lifecycle)
             yield
             self.data_plane = None
@@ -126,7 +171,7 @@ class Florin:
 @contextlib.asynccontextmanager
 async def build(
     settings: Settings, security: TransportSecurity, crew: Crew | None = None
-) -> AsyncIterator[State]:
+) -> AsyncIterator[Running]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
     worker = f"{worker_name()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
@@ -216,6 +261,7 @@ async def build(
             idle_timeout=settings.engine_idle_timeout,
             spent=partial(probe_log.probed, prompts=1),
         )
+        budget = RetryBudget(settings.retry_budget)
         router = Router(
             catalog,
             pool,
@@ -223,7 +269,7 @@ async def build(
             changed,
             deaths=deaths,
             hangs=hangs,
-            budget=RetryBudget(settings.retry_budget),
+            budget=budget,
             timeout=settings.placement_timeout,
             max_queue=settings.max_queue_seconds,
         )
@@ -241,10 +287,8 @@ async def build(
             upstream=upstream,
             meter=meter,
             metrics=metrics,
-            bounds=_bounds(settings),
-            complexity=Complexity(
-                settings.max_body_values, settings.max_body_containers, depth=settings.max_body_containers
-            ),  # of depth, orjson has limits of its own
+            bounds=bounds(settings),
+            complexity=complexity(settings),
             faults=EngineFaults(metrics.engine_fault),
             cache_secret=secret["cache_salt"].encode(),
         )
@@ -311,7 +355,7 @@ async def build(
             partial(clock_watch.watch, clock, store, ledger, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
-        yield State(
+        state = State(
             settings=settings,
             store=store,
             directory=directory,
@@ -345,23 +389,26 @@ async def build(
             keeper=keeper,
             clock=clock,
         )
+        yield Running(state, prober, reconciler, budget)
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
+
+
+def _closing(send: Send) -> Send:
+    """Answers that ask the client to leave the connection: the next one would meet a closed port."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [h for h in message.get("headers", ()) if h[0].lower() != b"connection"]
+            message = {**message, "headers": [*headers, (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 def create_app(settings: Settings | None = None, crew: Crew | None = None) -> Florin:
     """`crew`: when this is one of several workers. Raises SettingsError when a setting is wrong."""
     return Florin(settings or load_settings(), crew)
-
-
-def _bounds(settings: Settings) -> Bounds:
-    """One body of the largest size always fits."""
-    least = settings.max_body_bytes
-    return Bounds(
-        key=Limit(settings.max_key_requests, max(settings.max_key_bytes, least)),
-        tenant=Limit(settings.max_tenant_requests, max(settings.max_tenant_bytes, least)),
-        worker=Limit(settings.max_worker_requests, max(settings.max_worker_bytes, least)),
-    )
 
 
 def _reconciler(
@@ -389,6 +436,7 @@ def _reconciler(
             now=clock.now,
         ),
         retrial=Retrial(store, catalog, residency, loader),
+        stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
         current=lambda: follower.connected,
     )
 

@@ -63,6 +63,17 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Set the clock that is wrong, and keep it synchronized (NTP). Requests are served, and no time is "
         "booked that did not pass. If two of the clocks agree for five minutes, Florin follows them.",
     ),
+    "settings_refused": Meaning(
+        "problem",
+        "florin.yaml was to be read again, but is wrong; the settings of before are in force.",
+        "Correct what the gateway's log names, and send SIGHUP again: the next restart would fail.",
+    ),
+    "stopping": Meaning(
+        "warning",
+        "The gateway is stopping: it serves what reaches it, and wants no more.",
+        "Nothing: balancers send requests elsewhere, and the process ends.",
+        serves=False,
+    ),
     "usage_unrecorded": Meaning(
         "problem",
         "Usage cannot be recorded, so requests are refused.",

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import (
     Field,
+    JsonValue,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -40,6 +41,10 @@ from gateway.fields.media import media_hosts
 _SECRET = {"redis_url", "ledger_url", "operator_key"}
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+_RELOAD: dict[str, JsonValue] = {"reload": True}
+"""Mark of what SIGHUP takes into use, see `gateway.reloading`."""
 
 
 class SettingsError(Exception):
@@ -95,6 +100,7 @@ class Settings(BaseSettings):
         min_length=1,
         max_length=100,
         description="Name of the company that stands on statements and in FOCUS exports.",
+        json_schema_extra=_RELOAD,
     )
     artifact_dir: Path | None = Field(
         None,
@@ -139,52 +145,74 @@ class Settings(BaseSettings):
         None, description="A file with that key instead, which nobody else may read (mode 0600)."
     )
     max_body_bytes: PositiveInt = Field(
-        4 * 1024 * 1024, description="Largest request body on the data plane."
+        4 * 1024 * 1024,
+        description="Largest request body on the data plane.",
+        json_schema_extra=_RELOAD,
     )
     max_body_values: PositiveInt = Field(
         400_000,
         description="JSON values, names included, that a body on the data plane may hold. 200,000 token ids "
         "are as many; a string is one, however long.",
+        json_schema_extra=_RELOAD,
     )
     max_body_containers: PositiveInt = Field(
-        20_000, description="Of these, objects and arrays: each takes far more memory than its two bytes."
+        20_000,
+        description="Of these, objects and arrays: each takes far more memory than its two bytes.",
+        json_schema_extra=_RELOAD,
     )
     max_key_requests: PositiveInt = Field(
-        1024, description="Requests of one API key that a worker has in flight."
+        1024,
+        description="Requests of one API key that a worker has in flight.",
+        json_schema_extra=_RELOAD,
     )
     max_key_bytes: PositiveInt = Field(
         32 * 1024 * 1024,
         description="Bytes of one API key's request bodies that a worker holds. One body always fits.",
+        json_schema_extra=_RELOAD,
     )
     max_tenant_requests: PositiveInt = Field(
-        2048, description="Requests of one tenant that a worker has in flight."
+        2048,
+        description="Requests of one tenant that a worker has in flight.",
+        json_schema_extra=_RELOAD,
     )
     max_tenant_bytes: PositiveInt = Field(
-        64 * 1024 * 1024, description="Bytes of one tenant's request bodies that a worker holds."
+        64 * 1024 * 1024,
+        description="Bytes of one tenant's request bodies that a worker holds.",
+        json_schema_extra=_RELOAD,
     )
     max_worker_requests: PositiveInt = Field(
-        10_000, description="Requests that a worker has in flight in all; above, it answers 503."
+        10_000,
+        description="Requests that a worker has in flight in all; above, it answers 503.",
+        json_schema_extra=_RELOAD,
     )
     max_worker_bytes: PositiveInt = Field(
-        512 * 1024 * 1024, description="Bytes of request bodies that a worker holds in all."
+        512 * 1024 * 1024,
+        description="Bytes of request bodies that a worker holds in all.",
+        json_schema_extra=_RELOAD,
     )
-    max_n: PositiveInt = Field(16, description="Largest `n` and `best_of` that a client may ask for.")
+    max_n: PositiveInt = Field(
+        16, description="Largest `n` and `best_of` that a client may ask for.", json_schema_extra=_RELOAD
+    )
     media_hosts: str = Field(
         "",
         description="Hosts from which engines may fetch pictures, sounds and films for clients, separated by "
         "commas: `cdn.example.com,media.internal:8443`. Empty: only `data:` URLs are taken.",
+        json_schema_extra=_RELOAD,
     )
     pass_fields: str = Field(
         "",
         description="Fields of requests that are passed on to engines although Florin does not know them, "
         "separated by commas; also `structured_outputs.grammar`, `structured_outputs.structural_tag` and "
         "`response_format.structural_tag`.",
+        json_schema_extra=_RELOAD,
     )
     max_adapter_bytes: PositiveInt = Field(
         2 * 1024**3, description="Largest total size of one adapter version's files."
     )
     upload_idle_timeout: PositiveFloat = Field(
-        30.0, description="Seconds of silence after which an upload is given up."
+        30.0,
+        description="Seconds of silence after which an upload is given up.",
+        json_schema_extra=_RELOAD,
     )
     source_private: str = Field(
         "",
@@ -195,45 +223,59 @@ class Settings(BaseSettings):
         30.0,
         description="Seconds that a request may wait for an engine to begin its answer elsewhere, retries "
         "and cold loads included; afterwards it gets a 503.",
+        json_schema_extra=_RELOAD,
     )
     max_queue_seconds: NonNegativeFloat = Field(
         30.0,
         description="Seconds that a request may be expected to wait in an engine's own queue before its "
         "answer begins; above, it is refused at once, with 503 and a `retry-after`. 0: never.",
+        json_schema_extra=_RELOAD,
     )
     load_timeout: PositiveFloat = Field(
-        30.0, description="Seconds that an engine may take to load, unload or list adapters."
+        30.0,
+        description="Seconds that an engine may take to load, unload or list adapters.",
+        json_schema_extra=_RELOAD,
     )
     verify_loads: bool = Field(
         True,
         description="Whether each loaded version is asked a few fixed prompts, and held against the base "
         "model and its own first answer, before requests are sent to it.",
     )
-    connect_timeout: PositiveFloat = Field(2.0, description="Seconds to connect to an engine.")
+    connect_timeout: PositiveFloat = Field(
+        2.0, description="Seconds to connect to an engine.", json_schema_extra=_RELOAD
+    )
     first_byte_timeout: PositiveFloat = Field(
         120.0,
         description="Seconds that a stream may wait for its first token on an engine that works; then "
         "another engine is tried.",
+        json_schema_extra=_RELOAD,
     )
     engine_idle_timeout: PositiveFloat = Field(
         60.0,
         description="Seconds of silence after which a stream that has begun is ended with an error event. "
         "(Dead engines are noticed much sooner, by probes.)",
+        json_schema_extra=_RELOAD,
     )
     hang_timeout: PositiveFloat = Field(
         20.0,
         description="Seconds after which an engine hangs for which something waits and which shows no sign "
         "of work: no byte, no counter of its metrics that moves, no answer to a probe of one token, sent "
         "after half of them. Its requests go elsewhere.",
+        json_schema_extra=_RELOAD,
     )
     ejection_time: PositiveFloat = Field(
         10.0,
         description="Seconds for which an engine that hangs is ejected, times its ejections of late, 300 at "
         "most; then a probe decides. At most half of a fleet's engines are ejected at once.",
+        json_schema_extra=_RELOAD,
     )
-    probe_interval: PositiveFloat = Field(1.0, description="Seconds between probes of each engine.")
+    probe_interval: PositiveFloat = Field(
+        1.0, description="Seconds between probes of each engine.", json_schema_extra=_RELOAD
+    )
     probe_timeout: PositiveFloat = Field(
-        2.0, description="Seconds that an engine may take to answer a probe."
+        2.0,
+        description="Seconds that an engine may take to answer a probe.",
+        json_schema_extra=_RELOAD,
     )
     retry_budget: float = Field(
         0.2,
@@ -241,6 +283,7 @@ class Settings(BaseSettings):
         le=1,
         description="Share of the requests of the last 10 s that a worker may send to another engine because "
         "one failed; 10 a second are free, and what an engine's death takes with it is.",
+        json_schema_extra=_RELOAD,
     )
     resume_streams: bool = Field(
         True,
@@ -251,19 +294,37 @@ class Settings(BaseSettings):
         10.0,
         description="Seconds over which an engine that is new, came back, or failed several times in a row "
         "is given its full share of the requests. 0: at once.",
+        json_schema_extra=_RELOAD,
     )
     reload_interval: NonNegativeFloat = Field(
         0.1,
         description="Seconds between two loads that give a restarted engine its adapters back: each stalls "
         "what the engine decodes.",
+        json_schema_extra=_RELOAD,
     )
     artifact_grace: NonNegativeFloat = Field(
         24.0,
         description="Hours for which the files of a removed or retired version stay, however idle the "
         "engines are.",
+        json_schema_extra=_RELOAD,
+    )
+    stopped_engine_hours: NonNegativeFloat = Field(
+        1.0,
+        description="Hours after which an engine that `florin engine run` has stopped is forgotten. Its key "
+        "stays valid. 0: never.",
+        json_schema_extra=_RELOAD,
+    )
+    lame_duck: NonNegativeFloat = Field(
+        2.0,
+        description="Seconds after SIGTERM for which `/readyz` answers 503 while requests are still served, "
+        "so that balancers send none to a closed port: a little more than they take to notice. Skipped when "
+        "nobody has asked for a minute.",
+        json_schema_extra=_RELOAD,
     )
     shutdown_grace: PositiveFloat = Field(
-        30.0, description="Seconds that running requests may take to finish after SIGTERM."
+        30.0,
+        description="Seconds that running requests may take to finish after that.",
+        json_schema_extra=_RELOAD,
     )
     log_format: str = Field(
         "text",
@@ -275,9 +336,12 @@ class Settings(BaseSettings):
         pattern="^(debug|info|warning|error)$",
         description="The least that is logged: `debug`, `info`, `warning` or `error`. Of `florin engine "
         "run`, too.",
+        json_schema_extra=_RELOAD,
     )
     access_log: bool = Field(
-        False, description="Whether each request is logged in a line. Prompts and keys never are."
+        False,
+        description="Whether each request is logged in a line. Prompts and keys never are.",
+        json_schema_extra=_RELOAD,
     )
     wal_full: str = Field(
         "refuse",
@@ -399,6 +463,14 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+
+RELOADABLE: Final = frozenset(
+    name
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("reload")
+)
+"""Settings that SIGHUP takes into use, from florin.yaml."""
 
 
 def _listed(entries: str) -> tuple[str, ...]:

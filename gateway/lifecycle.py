@@ -73,6 +73,10 @@ class Lifecycle:
     def __post_init__(self) -> None:
         self._policy = policy(self.settings)
 
+    def reconfigure(self, settings: Settings, *, complexity: Complexity) -> None:
+        """For requests that come from now on."""
+        self.settings, self.complexity, self._policy = settings, complexity, policy(settings)
+
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
         try:

@@ -38,6 +38,7 @@ LONGEST = 4_000
 WAITING = 10_000
 """Lines that wait to be written."""
 FLUSH_SECONDS = 2.0
+STDERR: Final = 2
 _LONGEST_TRACEBACK = 20_000
 FIELDS: Final = ("request_id", "client_request_id", "trace_id", "tenant", "adapter", "engine")
 """What an event may be about, besides its message."""
@@ -149,8 +150,16 @@ class _Stderr(logging.Handler):
         self._queue: queue.SimpleQueue[str | logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._most = waiting
         self._dropped = 0
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
+
+    def begin_anew(self) -> None:
+        """In a forked child, which has no thread of its parent's; what waited is the parent's to write."""
+        self._queue, self._dropped = queue.SimpleQueue(), 0
+        self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._queue.qsize() >= self._most:
@@ -185,8 +194,22 @@ class _Stderr(logging.Handler):
                 self._dropped = 0
                 lines.append(self.format(_record(__name__, logging.WARNING, message)))
             with contextlib.suppress(OSError, ValueError):  # it is closed: nothing can be done about that
-                sys.stderr.write("".join(f"{line}\n" for line in lines))
-                sys.stderr.flush()
+                _write_all("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+
+
+def _write_all(data: bytes) -> None:
+    """Past sys.stderr, whose lock a child would find held if it were forked within a write."""
+    while data:
+        data = data[os.write(STDERR, data) :]
+
+
+def _begin_anew() -> None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _Stderr):
+            handler.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _record(name: str, level: int, message: str) -> logging.LogRecord:

@@ -12,9 +12,8 @@ import resource
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+import time
+from contextlib import ExitStack
 
 from adapters import private_state
 from adapters.embedded import EmbeddedError, EmbeddedValkey
@@ -23,6 +22,7 @@ from gateway.exposure import of_listener
 from gateway.logs import is_json, log_to_stderr
 from gateway.runner import FAILED, StartError, Stop, StopRequested, run_app
 from gateway.transport_security import TransportSecurity
+from gateway.variables import unknown
 from gateway.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -43,12 +43,14 @@ def serve() -> int:
         with ExitStack() as stack:
             settings = load_settings()
             log_to_stderr(settings.log_format, settings.log_level)
+            for slip in unknown(os.environ):
+                log.warning("%s", slip)
             TransportSecurity(settings).warn()  # what is wrong with it is said before anything is started
             make_state_dir(settings)
             listener = stack.enter_context(bind(settings.host, settings.port))
-            settings = _with_redis(settings, stack)
+            valkey = _Valkey(settings, stack)
             raise_file_limit()
-            return _run(settings, listener, stop)
+            return _run(settings.model_copy(update={"redis_url": valkey.url}), listener, stop, valkey)
     except SettingsError as error:
         return _say(error, BAD_SETTINGS)
     except StartError as error:
@@ -57,7 +59,7 @@ def serve() -> int:
         return 0
 
 
-def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
+def _run(settings: Settings, listener: socket.socket, stop: Stop, valkey: _Valkey) -> int:
     if not settings.bootstrap_key:
         log.warning(
             "FLORIN_OPERATOR_KEY is not set: the admin API takes only the operators' keys that it knows."
@@ -74,11 +76,12 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop) -> int:
         sys.stdout.flush()
 
     if settings.workers > 1:
-        return supervise(settings, listener, stop, announce)
-    from gateway.app import create_app  # noqa: PLC0415  # a parent of workers never loads the app
+        return supervise(settings, listener, stop, announce, tend=valkey.tend, let_go=valkey.let_go)
+    from gateway.app import create_app  # noqa: PLC0415  # a parent of workers loads it when it is ready to
 
+    valkey.keep()
     app = create_app(settings)
-    return run_app(app, settings, listener, stop, announce, tls=app.security.server)
+    return run_app(app, listener, stop, announce, tls=app.security.server)
 
 
 def make_state_dir(settings: Settings) -> None:
@@ -132,44 +135,60 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _with_redis(settings: Settings, stack: ExitStack) -> Settings:
-    """The settings with a Redis URL: the given one, or that of an embedded Valkey that lives as long as
-    `stack`."""
-    if settings.redis_url:
-        return settings
-    try:
-        return settings.model_copy(update={"redis_url": stack.enter_context(_embedded(settings.state_dir))})
-    except EmbeddedError as error:
-        raise StartError(str(error)) from error
+class _Valkey:
+    """The embedded server that lives as long as `stack`; nothing, where the settings name a Redis. It ends
+    with the thread that started it, and is started anew by whoever looks: a thread that stays, or a parent of
+    workers itself, which must have no threads. Raises StartError."""
 
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self.url = settings.redis_url
+        self._stack = stack
+        self._server: EmbeddedValkey | None = None
+        self._next_look = 0.0
+        self._pause = _LOOK_SECONDS
+        if not self.url:
+            try:
+                self._server = stack.enter_context(EmbeddedValkey(settings.state_dir))
+            except EmbeddedError as error:
+                raise StartError(str(error)) from error
+            self.url = self._server.url
 
-@contextmanager
-def _embedded(state_dir: Path) -> Iterator[str]:
-    with EmbeddedValkey(state_dir) as server:
-        done = threading.Event()
-        keeper = threading.Thread(target=_keep, args=(server, done), daemon=True, name="valkey-keeper")
-        keeper.start()
-        try:
-            yield server.url
-        finally:
-            done.set()
-            keeper.join()
-
-
-def _keep(server: EmbeddedValkey, done: threading.Event) -> None:
-    """Start Valkey anew if it dies; what it acknowledged is on disk. A thread, since that blocks; one that
-    stays, since the server ends with the thread that started it."""
-    pause = _LOOK_SECONDS  # longer each time that it ends soon, as it does on a full disk
-    while not done.wait(pause):
-        if server.alive:
-            pause = max(pause / 2, _LOOK_SECONDS)
+    def tend(self) -> None:
+        """Start it anew if it died; what it acknowledged is on disk. Blocking. After longer pauses each time
+        that it ends soon, as it does on a full disk."""
+        now = time.monotonic()
+        if self._server is None or now < self._next_look:
+            return
+        if self._server.alive:
+            self._pause = max(self._pause / 2, _LOOK_SECONDS)
         else:
-            pause = min(pause * 4, _LONGEST_PAUSE)
+            self._pause = min(self._pause * 4, _LONGEST_PAUSE)
             log.error("the embedded Valkey ended by itself: starting it anew")
             try:
-                server.start()
+                self._server.start()
             except EmbeddedError as error:
                 log.error("%s", error)  # the message says it all
+        self._next_look = time.monotonic() + self._pause
+
+    def keep(self) -> None:
+        """`tend` it from a thread."""
+        if self._server is None:
+            return
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.wait(_LOOK_SECONDS):
+                self.tend()
+
+        keeper = threading.Thread(target=look, daemon=True, name="valkey-keeper")
+        keeper.start()
+        self._stack.callback(keeper.join)
+        self._stack.callback(done.set)
+
+    def let_go(self) -> None:
+        """In a forked child: the lock is the parent's and the server's."""
+        if self._server is not None:
+            self._server.let_go()
 
 
 def _say(error: Exception, code: int) -> int:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adapters.engine_access import EngineAccess
 from adapters.tls import Identity, Renewable, TlsError, warn_if_not_valid
 from adapters.tls import watch as watch_files
 from gateway.config import Settings, SettingsError
-from gateway.metrics import Metrics
+
+if TYPE_CHECKING:  # the metrics must not be loaded before it is known where workers keep theirs
+    from gateway.metrics import Metrics
 
 
 class TransportSecurity:

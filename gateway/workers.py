@@ -1,74 +1,82 @@
 """Several workers on one port: processes that share a socket, and the parent that watches over them.
 
-Each worker is `python -m gateway.workers`, with its settings in the environment. It holds the reading end of
-a pipe whose writing end only the parent has (the lifeline): when it closes, however the parent died, the
-worker stops. Workers have sessions of their own, so that Ctrl-C reaches them only through the parent.
+The parent loads the app, which takes longer than all the rest of a start, and forks: it has one thread, and
+has opened nothing but the listener, the embedded Valkey's lock and these:
+
+A channel for each worker. The worker says `!` there once it serves; the parent sends new settings, a line of
+JSON each. Only the parent has its other end: when that closes, however the parent died, the worker stops.
+Workers have sessions of their own, so that Ctrl-C reaches them only through the parent.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import json
 import logging
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from typing import Any
 
-from pydantic import SecretStr
-
-from gateway.config import Settings, SettingsError, load_settings
+from gateway.config import Settings, SettingsError
 from gateway.crew_watch import CrewWatch
-from gateway.logs import log_to_stderr
-from gateway.runner import FAILED, Stop, run_app
+from gateway.reloading import Reload, received, reread
+from gateway.runner import FAILED, SIGNALS, App, Stop, StopRequested, run_app
 from gateway.shared_values import SharedValues
 from gateway.stand_in import StandIn
 from gateway.transport_security import TransportSecurity
 
 log = logging.getLogger(__name__)
 
+WORKER = "florin-worker"
+"""What a worker is called, in `ps -o comm` and `top`."""
 _LOOK_SECONDS = 0.05
 _KILL_AFTER_GRACE = 10.0
 """Seconds that a worker has, beyond the grace of its requests, to flush and leave."""
 _SHORT_LIFE = 10.0
 _LONGEST_PAUSE = 10.0
+_PR_SET_NAME = 15
+_FORK = multiprocessing.get_context("fork")
+_Process = multiprocessing.context.ForkProcess
 
 
 class _Worker:
     """One seat of the crew, and the process that has it now."""
 
-    def __init__(self, start: Callable[[int, int], subprocess.Popen[bytes]], watch: CrewWatch) -> None:
+    def __init__(self, start: Callable[[socket.socket, int], _Process], watch: CrewWatch) -> None:
         self._start = start
         self._watch = watch
         self._seat = -1
-        self._ready_fd = -1
         self._short_lives = 0
         self._due = 0.0
+        self.channel: socket.socket | None = None
         self.started = 0.0
         self.ready = False
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: _Process | None = None
 
     def start(self) -> None:
-        self._ready_fd, theirs = os.pipe()
-        os.set_blocking(self._ready_fd, False)
+        self.channel, theirs = socket.socketpair()
         self._seat = self._watch.take()
-        try:
+        with theirs:
             self.process = self._start(theirs, self._seat)
-        finally:
-            os.close(theirs)
+        self.channel.setblocking(False)
         self.started, self.ready = time.monotonic(), False
 
     def look(self) -> int | None:
         """Notice readiness and death. Returns the exit code of a process that has just been found dead."""
-        if self.process is None:
+        if self.process is None or self.channel is None:
             return None
         if not self.ready:
-            with suppress(BlockingIOError):
-                self.ready = os.read(self._ready_fd, 1) != b""
-        code = self.process.poll()
+            with suppress(OSError):
+                self.ready = self.channel.recv(1) != b""
+        code: int | None = self.process.exitcode
         if code is not None:
             self._bury()
         return code
@@ -78,8 +86,20 @@ class _Worker:
         if self.process is None and time.monotonic() >= self._due:
             self.start()
 
+    def send(self, message: dict[str, Any]) -> None:
+        if self.channel is not None:
+            with suppress(OSError):  # it has just died, or has not read for very long
+                self.channel.send(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+
     def _bury(self) -> None:
-        os.close(self._ready_fd)
+        assert self.process is not None
+        self.close()
+        self.process.close()
         self._watch.leave(self._seat)
         short = time.monotonic() - self.started < _SHORT_LIFE
         self._short_lives = self._short_lives + 1 if short else 0
@@ -87,126 +107,175 @@ class _Worker:
         self.process = None
 
 
-def supervise(settings: Settings, listener: socket.socket, stop: Stop, announce: Callable[[], None]) -> int:
-    """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
-    beginning all must start: otherwise something is wrong that a replacement would not mend."""
-    log_to_stderr(settings.log_format, settings.log_level)
-    lifeline, keep = os.pipe()
-    stop.hold()
-    try:
-        with closing(CrewWatch(settings.workers)) as watch:
-            environment = {**os.environ, **as_environment(settings)}
-
-            def start(ready_fd: int, seat: int) -> subprocess.Popen[bytes]:
-                fds = (listener.fileno(), ready_fd, lifeline, watch.values.file)
-                return subprocess.Popen(  # noqa: S603  # this very interpreter, with numbers as arguments
-                    [sys.executable, "-P", "-m", "gateway.workers", *map(str, (*fds, seat))],
-                    env=environment,
-                    pass_fds=fds,
-                    start_new_session=True,
-                    stdin=subprocess.DEVNULL,
-                )
-
-            crew = [_Worker(start, watch) for _ in range(settings.workers)]
-            stand_in = StandIn(listener, lambda: TransportSecurity(settings).server)
-            try:
-                return _watch(crew, stop, announce, watch, stand_in)
-            finally:
-                stand_in.stop()
-                listener.close()  # new connections are refused from here on, not left waiting
-                _stop_all(crew, stop, settings.shutdown_grace + _KILL_AFTER_GRACE)
-    finally:
-        os.close(lifeline)
-        os.close(keep)
-
-
-def _watch(
-    crew: list[_Worker], stop: Stop, announce: Callable[[], None], watch: CrewWatch, stand_in: StandIn
+def supervise(
+    settings: Settings,
+    listener: socket.socket,
+    stop: Stop,
+    announce: Callable[[], None],
+    *,
+    tend: Callable[[], None],
+    let_go: Callable[[], None],
 ) -> int:
-    announced = False
-    for worker in crew:
-        worker.start()
-    while not stop.count:
-        for worker in crew:
-            pid = worker.process.pid if worker.process else 0
-            code = worker.look()
-            if code is not None:
-                if not announced:
-                    return FAILED
-                watch.restarted()
-                log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
+    """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
+    beginning all must start: otherwise something is wrong that a replacement would not mend. `tend` is called
+    now and then; `let_go` in each worker, of what only the parent may hold."""
+    import gateway.app  # noqa: F401, PLC0415  # once for all workers
+
+    stop.hold()
+    gc.freeze()  # and in memory that they share
+    gc.enable()
+    with closing(CrewWatch(settings.workers)) as watch:
+        crew = Crew(settings, listener, stop, let_go, watch)
+        try:
+            return crew.watch(announce, tend)
+        finally:
+            crew.stand_in.stop()
+            listener.close()  # the workers' own copies stay open until they have seen their balancers off
+            crew.stop()
+
+
+class Crew:
+    """Mutable: the settings in force, the workers, how many signals were heard."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        stop: Stop,
+        let_go: Callable[[], None],
+        watch: CrewWatch,
+    ) -> None:
+        self._settings = settings
+        self._refused: Reload | None = None
+        self._listener = listener
+        self._stop = stop
+        self._let_go = let_go
+        self._reloads = 0
+        self._watch = watch
+        self._workers = [_Worker(self._fork, watch) for _ in range(settings.workers)]
+        self.stand_in = StandIn(listener, lambda: TransportSecurity(self._settings).server)
+
+    def watch(self, announce: Callable[[], None], tend: Callable[[], None]) -> int:
+        announced = False
+        for worker in self._workers:
+            worker.start()
+        while not self._stop.count:
+            for worker in self._workers:
+                pid = worker.process.pid if worker.process else 0
+                code = worker.look()
+                if code is not None:
+                    if not announced:
+                        return FAILED
+                    self._watch.restarted()
+                    log.error("worker %d ended by itself (exit code %d): starting another", pid, code)
+                if announced:
+                    worker.revive()
+            if not announced and all(w.ready for w in self._workers):
+                announce()
+                announced = True
             if announced:
-                worker.revive()
-        if not announced and all(w.ready for w in crew):
-            announce()
-            announced = True
-        if announced:
-            now = time.monotonic()
-            watch.look(now)
-            stand_in.look(now, serving=any(w.process and w.ready for w in crew))
-        time.sleep(_LOOK_SECONDS)
-    return 0
+                now = time.monotonic()
+                self._watch.look(now)
+                self.stand_in.look(now, serving=any(w.process and w.ready for w in self._workers))
+            tend()
+            if self._stop.reloads > self._reloads:
+                self._reloads = self._stop.reloads
+                self._reload()
+            time.sleep(_LOOK_SECONDS)
+        return 0
+
+    def _reload(self) -> None:
+        reload = reread(self._settings)
+        self._settings = reload.settings
+        self._refused = reload if reload.refused else None
+        for worker in self._workers:
+            worker.send(reload.message)
+
+    def stop(self) -> None:
+        """What the parent was sent, to each, without a lame duck unless that was SIGTERM; once more for each
+        further signal; SIGKILL when patience is over."""
+        number = signal.SIGTERM if self._stop.first == signal.SIGTERM else signal.SIGINT
+        deadline = time.monotonic() + patience(self._settings)
+        heard = 0
+        while living := [w.process for w in self._workers if w.process and w.process.exitcode is None]:
+            if time.monotonic() > deadline:
+                for process in living:
+                    log.error("worker %d does not stop: killed", process.pid)
+                    process.kill()
+            elif heard < max(self._stop.count, 1):
+                heard += 1
+                for process in living:
+                    assert process.pid
+                    os.kill(process.pid, number)
+            time.sleep(_LOOK_SECONDS)
+        for worker in self._workers:
+            worker.look()
+
+    def _fork(self, theirs: socket.socket, seat: int) -> _Process:
+        self.stand_in.stop()  # a thread; it begins again if it is still needed
+        process = _FORK.Process(target=self._work, args=(theirs, seat), name=WORKER)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has handlers of its own
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return process
+
+    def _work(self, channel: socket.socket, seat: int) -> None:
+        """In the child."""
+        os.setsid()
+        _name(WORKER)
+        for worker in self._workers:
+            worker.close()
+        self._let_go()
+        refused = {**self._refused.message, "changed": {}} if self._refused else None
+        try:
+            sys.exit(_serve(self._settings, self._listener, channel, refused, self._watch.values, seat))
+        except StopRequested:
+            sys.exit(0)
 
 
-def _stop_all(crew: list[_Worker], stop: Stop, patience: float) -> None:
-    """SIGTERM to each; once more for each further signal to the parent; SIGKILL when patience is over."""
-    deadline = time.monotonic() + patience
-    heard = 0
-    while living := [w.process for w in crew if w.process and w.process.poll() is None]:
-        if time.monotonic() > deadline:
-            for process in living:
-                log.error("worker %d does not stop: killed", process.pid)
-                process.kill()
-        elif heard < max(stop.count, 1):
-            heard += 1
-            for process in living:
-                process.terminate()
-        time.sleep(_LOOK_SECONDS)
-    for worker in crew:
-        worker.look()
+def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    channel: socket.socket,
+    refused: dict[str, Any] | None,
+    values: SharedValues,
+    seat: int,
+) -> int:
+    """One worker. `seat`: its place among `values`, where the metrics of all of them meet."""
+    from gateway.app import create_app  # noqa: PLC0415  # loaded by the parent, and not with this module
+    from gateway.metrics_crew import Crew as MetricsCrew  # noqa: PLC0415
 
-
-def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as FLORIN_* variables, so that a worker, also one started later, has these very ones."""
-    return {
-        f"FLORIN_{name.upper()}": value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-        for name, value in settings
-        if value is not None
-    }
-
-
-def main() -> int:
-    """One worker: `python -m gateway.workers LISTENER READY LIFELINE METRICS SEAT`. Four descriptors, and
-    its part of the metrics."""
-    from gateway.app import create_app  # noqa: PLC0415  # the parent needs this module, never the app
-    from gateway.metrics_crew import Crew  # noqa: PLC0415
-
-    listener_fd, ready_fd, lifeline, metrics, seat = map(int, sys.argv[1:])
     stop = Stop()
-    settings = load_settings()
-    patience = settings.shutdown_grace + _KILL_AFTER_GRACE
-    threading.Thread(target=_leave_with_parent, args=(lifeline, patience), daemon=True).start()
-
-    def ready() -> None:
-        os.write(ready_fd, b"!")
-        os.close(ready_fd)
-
-    log_to_stderr(settings.log_format, settings.log_level)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's business
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
-        app = create_app(settings, Crew(SharedValues(metrics), seat))
+        app = create_app(settings, MetricsCrew(values, seat))
     except SettingsError as error:  # a certificate that was good when the parent looked
         log.error("%s", error)
         return FAILED
-    listener = socket.socket(fileno=listener_fd)
-    return run_app(app, settings, listener, stop, ready, tls=app.security.server)
+    if refused:
+        app.apply(received(settings, refused))
+    threading.Thread(target=_listen, args=(channel, app), daemon=True, name="parent").start()
+    return run_app(app, listener, stop, lambda: channel.sendall(b"!"), tls=app.security.server)
 
 
-def _leave_with_parent(lifeline: int, patience: float) -> None:
-    os.read(lifeline, 1)  # nobody ever writes: this returns when the parent is gone
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(patience)
+def _listen(channel: socket.socket, app: App) -> None:
+    """What the parent sends, until it is gone."""
+    with channel.makefile("rb") as lines, suppress(OSError, RuntimeError):  # or the loop has ended
+        for line in lines:
+            app.apply(received(app.settings, json.loads(line)))
+    os.kill(os.getpid(), signal.SIGINT)  # not SIGTERM: the port is wanted by the next parent
+    time.sleep(patience(app.settings))
     os._exit(FAILED)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def patience(settings: Settings) -> float:
+    """Seconds from the signal until a worker is killed."""
+    return settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE
+
+
+def _name(name: str) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)

@@ -119,7 +119,7 @@ async def start_agent(
     environ = {**os.environ, "FLORIN_URL": gateway.url, "XDG_STATE_HOME": str(home.parent / "xdg"), **env}
     process = await asyncio.create_subprocess_exec(
         *florin, *options, "--", *engine, cwd=ROOT, env=environ,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,  # no terminal
     )  # fmt: skip
     agent = Agent(process, home, port)
     agent.reading = asyncio.create_task(agent.read())

@@ -21,6 +21,7 @@ from adapters.hosts.bulletin import Bulletin
 from adapters.hosts.desk import Desk
 from adapters.hosts.drain import HURRY_SECONDS, drain
 from adapters.hosts.engine_watch import EngineWatch
+from adapters.hosts.handover import HandoverError, Running, Successor, hand_over, taken_over
 from adapters.hosts.life import Host, Life
 from adapters.hosts.link import Link, LinkDownError, LinkRefusedError
 from adapters.hosts.security import HostSecurity
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 HEALTH_SECONDS = 0.25
 """Between looks at an engine that is starting."""
+STAGING_SECONDS = 30.0
+"""So long does an agent that starts itself anew wait for files that are being fetched."""
 
 
 class Exit(IntEnum):
@@ -52,18 +55,26 @@ class Agent:
     link: Link
     watch: EngineWatch
     security: HostSecurity = field(default_factory=HostSecurity)
+    successor: Successor | None = None
+    """How this process becomes the next agent."""
+    running: Running | None = None
+    """What the one before has left."""
 
     async def run(self) -> Exit:
         """Until it is asked to stop, or cannot begin."""
         cache = Cache(self.host.cache_dir.absolute(), self.host.cache_bytes, self.link, self.watch.listed)
         desk = Desk(cache, self._state, tls=self.security.server)
         try:
-            await asyncio.to_thread(cache.open)
-            if left := await asyncio.to_thread(end_marked, str(cache.root)):
+            before = self.running
+            await asyncio.to_thread(cache.open, before.lock if before else None)
+            if before:
+                await self._take_over(before, cache, desk)
+            elif left := await asyncio.to_thread(end_marked, str(cache.root)):
                 log.warning("ended %d processes that an earlier engine had left behind", left)
-            await desk.open(self.host.agent_host, self.host.agent_port)
-            await self._unless_asked_to_stop(self._take_name())
-            if not self.life.asked.is_set():
+            await desk.open(self.host.agent_host, self.host.agent_port, before.desk if before else ())
+            if not before:
+                await self._unless_asked_to_stop(self._take_name())
+            if before or not self.life.asked.is_set():
                 await self._live(cache, Bulletin(self.host, self.life, self.link, self.watch, cache, desk))
         except (StageError, StartError, NameTakenError) as error:
             log.error("%s", error)
@@ -77,23 +88,81 @@ class Agent:
             cache.close()
         return Exit.DONE
 
+    async def _take_over(self, before: Running, cache: Cache, desk: Desk) -> None:
+        life, engine = self.life, before.engine
+        taken_over(before)
+        life.instance, life.starts = before.instance, before.starts
+        life.epoch, life.started, life.registered = before.epoch, before.started, before.registered
+        desk.token = before.token
+        if engine:
+            life.engine = await EngineProcess.adopt(engine, mark=str(cache.root), say=self.host.say)
+            life.began, life.healthy_since = engine.began, engine.healthy_since
+            life.serving = engine.healthy_since is not None
+        log.info("the agent was started anew; its engine %s goes on", self.host.name)
+        if before.command != self.host.command:
+            log.warning("engine %s runs with the command of before until its next start", self.host.name)
+
+    async def _renew(self, cache: Cache, desk: Desk) -> None:
+        """Become the next agent; return if that cannot be."""
+        assert self.successor
+        try:
+            await self.successor.check()
+        except HandoverError as error:
+            log.error("The agent was not started anew, and goes on: %s", error)
+            return
+        deadline = time.monotonic() + STAGING_SECONDS
+        while desk.busy and time.monotonic() < deadline:  # noqa: ASYNC110  # once in many months
+            await asyncio.sleep(0.05)
+        life = self.life
+        if life.asked.is_set():
+            return
+        engine = life.engine if life.engine and life.engine.alive else None
+        log.info("starting the agent of %s anew", self.host.name)
+        running = Running(
+            instance=life.instance,
+            starts=life.starts,
+            epoch=life.epoch,
+            started=life.started,
+            registered=life.registered,
+            token=desk.token,
+            lock=cache.lock,
+            desk=desk.descriptors,
+            command=self.host.command,
+            engine=engine.leave(began=life.began, healthy_since=life.healthy_since) if engine else None,
+        )
+        try:
+            hand_over(running, self.successor)
+        except HandoverError as error:
+            log.error("The agent could not be started anew, and goes on: %s", error)
+            if engine:
+                engine.stay()
+
+    async def _renewing(self, cache: Cache, desk: Desk) -> None:
+        while True:
+            await self.life.renew.wait()
+            self.life.renew.clear()
+            await self._renew(cache, desk)
+
     async def _live(self, cache: Cache, bulletin: Bulletin) -> None:
         """Raises StartError when the engine's command cannot be executed."""
         keeping = asyncio.create_task(self._keep(cache), name="engine")
         telling = asyncio.create_task(bulletin.run(), name="heartbeat")
         renewing = asyncio.create_task(watch_files(self.security.renewables), name="certificates")
         asked = asyncio.create_task(self.life.asked.wait(), name="stop")
+        following = asyncio.create_task(self._renewing(cache, bulletin.desk), name="successor")
         try:
             await asyncio.wait({keeping, telling, asked}, return_when=asyncio.FIRST_COMPLETED)
             for work in (keeping, telling):
                 if work.done():
                     work.result()  # raises what ended it: neither ends by itself
             keeping.cancel()
+            following.cancel()
             await drain(self.life, self.link, self.watch, self.host)
         finally:
-            for task in (keeping, telling, renewing, asked):
+            tasks = keeping, telling, renewing, asked, following
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(keeping, telling, renewing, asked, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self.life.engine and self.life.engine.alive:
                 await self.life.engine.stop(HURRY_SECONDS)
             await bulletin.leave()
@@ -143,7 +212,31 @@ class Agent:
 
     async def _one_run(self, cache: Cache) -> float | None:
         """Since when it was healthy, once it has ended; None: it never was."""
-        began, name = time.monotonic(), self.host.name
+        life, name = self.life, self.host.name
+        if life.engine is None or not life.engine.alive:
+            engine = await self._started(cache)
+            if engine is None:
+                return None
+        else:
+            engine = life.engine  # the agent before has started it
+        if not life.serving:
+            life.healthy_since = await self._healthy_since(engine)
+            if life.healthy_since:
+                log.info("engine %s is healthy after %.1f s", name, life.healthy_since - life.began)
+                life.begin_epoch()
+        code = await engine.wait()
+        cache.forget()  # now, and not when the next is healthy: it may have been given files by then
+        life.serving = False
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        when = "" if life.healthy_since else " before it was healthy"
+        log.error("engine %s %s%s. Its last words:", name, how, when)
+        for line in engine.tail.text().splitlines():
+            log.error("engine %s: %s", name, line)
+        return life.healthy_since
+
+    async def _started(self, cache: Cache) -> EngineProcess | None:
+        """None: it cannot be, and was said."""
+        name = self.host.name
         if await self.watch.taken():
             log.error(
                 "something else listens at %s: stop it, or give the engine another --port", self.watch.url
@@ -159,21 +252,9 @@ class Agent:
                 raise
             log.error("engine %s cannot be started: %s", name, error)
             return None
-        self.life.engine = engine
+        self.life.engine, self.life.began, self.life.healthy_since = engine, time.monotonic(), None
         log.info("engine %s starts as process %d", name, engine.pid)
-        healthy_since = await self._healthy_since(engine)
-        if healthy_since:
-            log.info("engine %s is healthy after %.1f s", name, healthy_since - began)
-            self.life.begin_epoch()
-        code = await engine.wait()
-        cache.forget()  # now, and not when the next is healthy: it may have been given files by then
-        self.life.serving = False
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        when = "" if healthy_since else " before it was healthy"
-        log.error("engine %s %s%s. Its last words:", name, how, when)
-        for line in engine.tail.text().splitlines():
-            log.error("engine %s: %s", name, line)
-        return healthy_since
+        return engine
 
     async def _healthy_since(self, engine: EngineProcess) -> float | None:
         """None: it ended, or took too long and was ended, before it ever answered."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,10 +34,14 @@ class Desk:
     """Of the gateway that this host is registered at; empty: of none yet."""
     port: int = 0
     tls: ssl.SSLContext | None = None
+    busy: int = 0
+    """Requests for files that have not been answered."""
     _runner: web.AppRunner | None = field(default=None)
+    _servers: list[asyncio.Server] = field(default_factory=list)
 
-    async def open(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises OSError."""
+    async def open(self, host: str, port: int, taken_over: tuple[int, ...] = ()) -> None:
+        """Port 0 takes a free one. `taken_over`: descriptors of the sockets to listen on instead. Raises
+        OSError."""
         app = web.Application(client_max_size=_BODY_BYTES)
         app.router.add_post("/stage", self._stage)
         app.router.add_get("/health", self._health)
@@ -43,14 +49,27 @@ class Desk:
             app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=self.tls).start()
-        self.port = self._runner.addresses[0][1]
+        loop, answer = asyncio.get_running_loop(), self._runner.server
+        assert answer
+        if not taken_over:
+            self._servers.append(await loop.create_server(answer, host or None, port, ssl=self.tls))
+        for descriptor in taken_over:
+            listener = socket.socket(fileno=descriptor)
+            self._servers.append(await loop.create_server(answer, sock=listener, ssl=self.tls))
+        self.port = self._servers[0].sockets[0].getsockname()[1]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Of the sockets that it listens on."""
+        return tuple(sock.fileno() for server in self._servers for sock in server.sockets)
 
     @property
     def scheme(self) -> str:
         return "https" if self.tls else "http"
 
     async def close(self) -> None:
+        for server in self._servers:
+            server.close()
         if self._runner:
             await self._runner.cleanup()
 
@@ -68,10 +87,13 @@ class Desk:
             digest, size = str(body["digest"]), int(body["size_bytes"])
         except (ValueError, LookupError, TypeError):
             return _refusal(400, "The body must be an object with digest and size_bytes.")
+        self.busy += 1
         try:
             path = await self.cache.stage(digest, size)
         except StageError as error:
             return _refusal(503, str(error))
+        finally:
+            self.busy -= 1
         return _answer(200, {"path": str(path)})
 
 

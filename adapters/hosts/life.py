@@ -78,6 +78,11 @@ class Life:
     ending: bool = False
     """The engine has been told to end."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    renew: asyncio.Event = field(default_factory=asyncio.Event)
+    """The agent has been asked to start itself anew, its engine untouched."""
+    began: float = 0.0
+    healthy_since: float | None = None
+    """When the engine's process was started, and first healthy; monotonic."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """There is an epoch that the gateway does not know."""
     _mentioned: tuple[str, float] = ("", 0.0)
@@ -97,6 +102,10 @@ class Life:
         self.asked.set()
         if self.engine and self.hurry > (1 if self.ending else 2):
             self.engine.kill()
+
+    def ask_to_renew(self) -> None:
+        """SIGHUP."""
+        self.renew.set()
 
     def begin_epoch(self) -> None:
         self.started = time.time_ns() // 1000

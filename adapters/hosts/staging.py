@@ -95,13 +95,21 @@ class Cache:
     def versions(self) -> int:
         return len(self._entries)
 
-    def open(self) -> None:
-        """Takes the lock and learns what is there. Blocking. Raises StageError, OSError."""
+    @property
+    def lock(self) -> int:
+        assert self._lock is not None, "not open"
+        return self._lock
+
+    def open(self, taken_over: int | None = None) -> None:
+        """Takes the lock and learns what is there. `taken_over`: descriptor of the lock, held already.
+        Blocking. Raises StageError, OSError."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.root.stat().st_mode & 0o077:  # customers' weights; the engine runs as this user
             with contextlib.suppress(PermissionError):  # a mount of another owner's
                 self.root.chmod(0o700)
-        self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = (
+            os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600) if taken_over is None else taken_over
+        )
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

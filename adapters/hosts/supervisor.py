@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+from adapters.hosts.handover import RunningEngine
 
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 1.0, 60.0
 HEALTHY_SECONDS = 300.0
@@ -69,17 +72,31 @@ class Tail:
         return "\n".join([*self.lines, *(r.decode(errors="replace") for r in self._open.values() if r)])
 
 
+@dataclass(slots=True)
+class _Guard:
+    pid: int
+    words: int
+    """Descriptor of what it reads; closed: -1."""
+    wait: Callable[[], Awaitable[object]]
+
+    def close(self) -> None:
+        if self.words >= 0:
+            os.close(self.words)
+            self.words = -1
+
+
 class EngineProcess:
     """`await EngineProcess.start(…)`; then `wait` says how it ended, when nothing of it is left."""
 
     def __init__(
-        self, guard: asyncio.subprocess.Process, status: asyncio.StreamReader, tail: Tail, mark: str
+        self, guard: _Guard, status: int, reader: asyncio.StreamReader, tail: Tail, mark: str
     ) -> None:
         self._guard = guard
         self._mark = mark
         self._status = status
+        self._reader = reader
         self._ended: asyncio.Task[int] | None = None
-        self._pumps: list[threading.Thread] = []
+        self._pumps: list[Pump] = []
         self.tail = tail
         self.pid = 0
         """Of the leader, and of its group."""
@@ -95,36 +112,70 @@ class EngineProcess:
         writes, in a thread, instead of this process's own streams. Raises StartError."""
         tail = Tail()
         status, told = os.pipe()
+        heard, words = os.pipe()
         pipes = [os.pipe(), os.pipe()]
         try:
-            guard = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", str(_GUARD), str(told), *command,
-                env={**environ, **_marked(mark)}, stdin=asyncio.subprocess.PIPE,
+                env={**environ, **_marked(mark)}, stdin=heard,
                 stdout=pipes[0][1], stderr=pipes[1][1], pass_fds=(told,), start_new_session=True,
             )  # fmt: skip
         finally:
-            for fd in (told, *(write for _, write in pipes)):
+            for fd in (told, heard, *(write for _, write in pipes)):
                 os.close(fd)
-        made = cls(guard, await _reader(status), tail, mark)
-        for (read, _), out in zip(pipes, (1, 2), strict=True):
-            pump = threading.Thread(
-                target=_pump, args=(read, out, tail, say), daemon=True, name=f"engine-log-{out}"
-            )
-            pump.start()
-            made._pumps.append(pump)
+        guard = _Guard(process.pid, words, process.wait)
+        made = cls(guard, status, await _reader(status), tail, mark)
+        made._pump([read for read, _ in pipes], say)
         try:
-            word, _, rest = (await made._status.readline()).decode().strip().partition(" ")
+            word, _, rest = (await made._reader.readline()).decode().strip().partition(" ")
         except asyncio.CancelledError:  # nobody would know of the engine: the guard ends it
-            assert guard.stdin
-            guard.stdin.close()
+            guard.close()
             await guard.wait()
             raise
         if word != "started":
             await guard.wait()
+            guard.close()
             raise StartError(rest or "the engine's guard did not start")
         made.pid = int(rest)
         made._ended = asyncio.create_task(made._follow(), name="engine process")
         return made
+
+    @classmethod
+    async def adopt(cls, running: RunningEngine, *, mark: str, say: Say | None = None) -> Self:
+        """The engine of the agent that this process was before, see `handover`."""
+        tail = Tail()
+        tail.lines.extend(running.tail)
+        guard = _Guard(running.guard, running.words, lambda: asyncio.to_thread(_reap, running.guard))
+        made = cls(guard, running.status, await _reader(running.status), tail, mark)
+        made.pid = running.pid
+        made._pump(running.output, say)
+        made._ended = asyncio.create_task(made._follow(), name="engine process")
+        return made
+
+    def leave(self, *, began: float, healthy_since: float | None) -> RunningEngine:
+        """For the next agent. Nothing that the engine has written is lost: its output is not read from here
+        on."""
+        for pump in self._pumps:
+            pump.rest()
+        return RunningEngine(
+            guard=self._guard.pid,
+            pid=self.pid,
+            words=self._guard.words,
+            status=self._status,
+            output=(self._pumps[0].source, self._pumps[1].source),
+            tail=tuple(line[:400] for line in list(self.tail.lines)[-10:]),
+            healthy_since=healthy_since,
+            began=began,
+        )
+
+    def stay(self) -> None:
+        """There is no next agent."""
+        for pump in self._pumps:
+            pump.go_on()
+
+    def _pump(self, sources: Sequence[int], say: Say | None) -> None:
+        for source, target in zip(sources, (1, 2), strict=True):
+            self._pumps.append(Pump(source, target, self.tail, say))
 
     @property
     def alive(self) -> bool:
@@ -155,12 +206,13 @@ class EngineProcess:
     async def _follow(self) -> int:
         code = -int(signal.SIGKILL)
         clean = False
-        while line := await self._status.readline():
+        while line := await self._reader.readline():
             word, _, rest = line.decode().strip().partition(" ")
             if word == "exit":
                 code = int(rest)
             clean = clean or word == "clean"
         await self._guard.wait()
+        self._guard.close()
         if not clean:  # the guard itself was killed, and with it the leader; this ends the rest
             await asyncio.to_thread(end_marked, self._mark)
         for pump in self._pumps:
@@ -168,9 +220,13 @@ class EngineProcess:
         return code
 
     def _tell(self, word: bytes) -> None:
-        assert self._guard.stdin
-        with contextlib.suppress(OSError, RuntimeError):  # it is gone already
-            self._guard.stdin.write(word)
+        with contextlib.suppress(OSError):  # it is gone already
+            os.write(self._guard.words, word)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _marked(mark: str) -> dict[str, str]:
@@ -205,23 +261,62 @@ async def _reader(fd: int) -> asyncio.StreamReader:
     return reader
 
 
-def _pump(source: int, target: int, tail: Tail, say: Say | None) -> None:
-    """Engine → our own stream, until it ends. If nobody reads ours any more, the engine must not notice."""
-    lost, rest = False, b""
-    while data := os.read(source, 65536):
-        tail.feed(source, data)
-        if say is not None:
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _LINE_BYTES:
-                lines, rest = [*lines, rest], b""
-            for line in lines:
-                say(line.decode(errors="replace").rstrip())
-            continue
-        while data and not lost:
-            try:
-                data = data[os.write(target, data) :]
-            except OSError:
-                lost = True
-    if say is not None and rest:
-        say(rest.decode(errors="replace").rstrip())
-    os.close(source)
+class Pump:
+    """A thread: engine → our own stream, until it ends. If nobody reads ours any more, the engine must not
+    notice."""
+
+    def __init__(self, source: int, target: int, tail: Tail, say: Say | None = None) -> None:
+        """`say`: is given each line, instead of the stream `target`."""
+        self.source = source
+        self._target = target
+        self._tail = tail
+        self._say = say
+        self._line = b""
+        """What `say` is still to be given: the beginning of a line."""
+        self._busy = threading.Lock()
+        """Held while something has been read, and not yet written."""
+        self._rests = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"engine-log-{target}")
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+
+    def rest(self) -> None:
+        """Within a second, until `go_on`."""
+        self._rests = self._busy.acquire(timeout=1.0)
+        if self._rests and self._say is not None:
+            self._speak(b"", self._say, whole=True)
+
+    def go_on(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._busy.release()
+
+    def _run(self) -> None:
+        lost, more = False, True
+        coming = select.poll()
+        coming.register(self.source, select.POLLIN)
+        while more:
+            coming.poll()
+            with self._busy:
+                data = os.read(self.source, 65536)
+                more = bool(data)
+                self._tail.feed(self.source, data)
+                if self._say is not None:
+                    self._speak(data, self._say, whole=not more)
+                    continue
+                while data and not lost:
+                    try:
+                        data = data[os.write(self._target, data) :]
+                    except OSError:
+                        lost = True
+        os.close(self.source)
+
+    def _speak(self, data: bytes, say: Say, *, whole: bool) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        if self._line and (whole or len(self._line) > _LINE_BYTES):
+            lines.append(self._line)
+            self._line = b""
+        for line in lines:
+            say(line.decode(errors="replace").rstrip())

@@ -31,7 +31,7 @@ class Bounds:
     """One per worker, used from its event loop only."""
 
     def __init__(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
-        self._limits = key, tenant, worker
+        self.reconfigure(key=key, tenant=tenant, worker=worker)
         # Mutable: what is in flight. Keys and tenants of which nothing is have no entry.
         self._keys: dict[str, _Count] = {}
         self._tenants: dict[str, _Count] = {}
@@ -47,6 +47,10 @@ class Bounds:
     def requests(self) -> int:
         """In flight on this worker."""
         return self._all.requests
+
+    def reconfigure(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
+        """For what comes from now on."""
+        self._limits = key, tenant, worker
 
     def enter(self, key: str, tenant: str) -> Place:
         """A request begins. Raises FlorinError when it is one too many."""

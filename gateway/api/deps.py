@@ -67,6 +67,8 @@ class State:
     conditions: Conditions
     keeper: Keeper
     clock: Clock
+    readiness_asked: float | None = None
+    """When somebody last asked whether this worker is ready, monotonic."""
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from fastapi import APIRouter, Response
 
@@ -22,6 +23,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(state: StateDep, response: Response) -> dict[str, object]:
     """503 only when requests would fail: a balancer that took a worker away for less would finish an outage
     that had only begun. A worker without Redis serves what it knows, and says so."""
+    state.readiness_asked = time.monotonic()
     found = state.conditions.now()
     serves = all(condition.meaning.serves for condition in found)
     if not serves:

@@ -9,7 +9,9 @@ import re
 import shlex
 import signal
 import sys
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +20,11 @@ import typer
 from adapters.errors import InvalidNameError
 from adapters.hosts import addresses, concealment, environment, flags, gpus
 from adapters.hosts.command_line import CommandRefusedError
+from adapters.hosts.handover import SIGNALS as HELD_BACK
+from adapters.hosts.handover import HandoverError, Running, Successor
 from adapters.hosts.life import Host, Life
 from adapters.model import check_name
+from adapters.terminal import has_terminal
 from gateway import logs
 from gateway.commands import host_security
 from gateway.commands.client import Json, UsageError
@@ -32,6 +37,8 @@ from gateway.commands.session import HostKeyFile, Session, command
 engine_log = logging.getLogger("florin.engine")
 
 _SECRETS = (OPERATOR_KEY, TOKEN)
+RUNNING = "running"
+"""What is handed over besides secrets."""
 _TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
@@ -86,7 +93,8 @@ def run(
         bool, typer.Option("--dry-run", help="Print the engine's command and environment, and start nothing.")
     ] = False,
 ) -> None:
-    """Start an engine, keep it running, and keep the gateway informed, until SIGTERM or Ctrl-C.
+    """Start an engine, keep it running, and keep the gateway informed, until SIGTERM or Ctrl-C. SIGHUP starts
+    the agent itself anew, for instance a new version of it, while its engine goes on serving.
 
     Adds the flags that Florin needs and refuses those that would break it. Restarts the engine when it dies,
     keeps versions' files on this host, and drains before it stops: a second signal hurries. Its first start
@@ -167,7 +175,40 @@ def run(
         start_timeout=start_timeout,
         say=partial(_engine_said, name) if logs.is_json() else None,
     )
-    raise typer.Exit(_live(hosted, session.gateway, key, security))
+    running = handed.pop(RUNNING, "")
+    agent = Handed(handed, Running.of(running) if running else None)
+    raise typer.Exit(_live(hosted, session.gateway, key, security, agent))
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What this process has from the one that it was before."""
+
+    secrets: dict[str, str]
+    running: Running | None
+
+
+def _successor(secrets: dict[str, str]) -> Successor:
+    """This very command, once more, with whatever code is installed by then."""
+    command = [sys.executable, *sys.orig_argv[1:]]
+
+    async def check() -> None:
+        at = next(i for i, words in enumerate(pairwise(command)) if words == ("engine", "run")) + 2
+        dry = [*command[:at], "--dry-run", *command[at:]]
+        tried = await asyncio.create_subprocess_exec(
+            *dry, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,  # and without the secrets, which it does not need
+        )  # fmt: skip
+        _, said = await tried.communicate()
+        if tried.returncode:
+            raise HandoverError(clean(said.decode(errors="replace").strip()[-2000:]))
+
+    def start(running: str) -> None:
+        for handler in logging.getLogger().handlers:
+            handler.flush()  # threads end with the exec
+        concealment.start_anew(command, os.environ, {**secrets, RUNNING: running})
+
+    return Successor(check, start)
 
 
 def begin_log() -> None:
@@ -196,7 +237,7 @@ def _concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, st
     return handed
 
 
-def _live(host: Host, gateway: str, key: HostKey, security: host_security.Security) -> int:
+def _live(host: Host, gateway: str, key: HostKey, security: host_security.Security, handed: Handed) -> int:
     import aiohttp  # noqa: PLC0415 - the other commands need none of these
 
     from adapters.hosts.agent import Agent  # noqa: PLC0415 - as above
@@ -206,9 +247,12 @@ def _live(host: Host, gateway: str, key: HostKey, security: host_security.Securi
     async def live() -> int:
         life = Life()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in HELD_BACK:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, life.ask_to_stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, life.ask_to_renew)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         own = security.host
         connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
         async with (
@@ -219,7 +263,7 @@ def _live(host: Host, gateway: str, key: HostKey, security: host_security.Securi
         ):
             own.engine.authorize(to_engine)
             watch = EngineWatch(to_engine, host.own_url, host.url)
-            return await Agent(host, life, link, watch, own).run()
+            return await Agent(host, life, link, watch, own, _successor(handed.secrets), handed.running).run()
 
     security.warn(host.agent_host)
     return int(asyncio.run(live()))

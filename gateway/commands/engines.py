@@ -101,7 +101,7 @@ def list_(session: Session) -> None:
         rows = [
             (
                 e["name"],
-                f"{e['state']}, stopping" if e["stopping"] else e["state"],
+                _shown_state(e),
                 e["health"],
                 _agent(e),
                 e["base"],
@@ -191,6 +191,13 @@ def _added(body: Json) -> None:
             f"Florin does not have the config.json of {clean(body['base'])}, without which adapters cannot "
             "be checked: say it again with --base-config PATH."
         )
+
+
+def _shown_state(engine: Json) -> str:
+    if not engine["stopping"]:
+        return str(engine["state"])
+    end = "stopped" if engine.get("stopped") else "stopping"
+    return end if engine["state"] == "active" else f"{engine['state']}, {end}"
 
 
 def _agent(engine: Json) -> str | None:

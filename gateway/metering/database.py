@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -101,7 +100,11 @@ def is_definite(error: BaseException) -> bool:
 
 def insert(connection: Connection, table: Table) -> Any:
     """INSERT that knows ON CONFLICT; the two dialects spell it alike but in different classes."""
-    return (postgresql_insert if connection.dialect.name == "postgresql" else sqlite_insert)(table)
+    if connection.dialect.name != "postgresql":
+        return sqlite_insert(table)
+    from sqlalchemy.dialects.postgresql import insert as postgresql_insert  # noqa: PLC0415  # loads slowly
+
+    return postgresql_insert(table)
 
 
 def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:

@@ -58,18 +58,21 @@ class HangWatch:
         self._control = control
         self._observer = observer
         self.reports = reports
-        self.rules = rules
-        self._first_byte_timeout = first_byte_timeout
-        self._idle_timeout = idle_timeout
+        self.reconfigure(rules=rules, first_byte_timeout=first_byte_timeout, idle_timeout=idle_timeout)
         self._spent = spent
         self._clock = clock
-        self._every = min(LOOK_SECONDS, rules.timeout / 8)
         # Mutable state.
         self._looked = clock()
         self._probes: dict[EngineState, asyncio.Task[Probe]] = {}
         control.guard = self.guard
         pool.hanging = self.words
         reports.on_report = self.accuse
+
+    def reconfigure(self, *, rules: Rules, first_byte_timeout: float, idle_timeout: float) -> None:
+        self.rules = rules
+        self._first_byte_timeout = first_byte_timeout
+        self._idle_timeout = idle_timeout
+        self._every = min(LOOK_SECONDS, rules.timeout / 8)
 
     def __repr__(self) -> str:
         return f"<HangWatch {[c.subject for c in self.conditions()]}>"

@@ -78,6 +78,9 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {list(self._states.values())}>"
 
+    def reconfigure(self, *, slow_start: float) -> None:
+        self._slow_start = slow_start
+
     def state(self, name: str) -> EngineState | None:
         """The engine's state, following its registration."""
         engine = self._catalog.engines.get(name)
@@ -288,12 +291,16 @@ class Pool:
         silent for long. `died`: nobody has ended or removed it."""
         now = self._clock()
         if state.healthy is not False:
-            log.warning(
-                "engine %s is down: %s", state.engine.name, reason, extra={"engine": state.engine.name}
-            )
+            known = self._catalog.engines.get(state.engine.name)
+            about = {"engine": state.engine.name}
+            if known is None:
+                log.info("engine %s was removed from the registry", state.engine.name, extra=about)
+            elif known.stopping:
+                log.info("engine %s has ended, as its host announced", state.engine.name, extra=about)
+            else:
+                log.warning("engine %s is down: %s", state.engine.name, reason, extra=about)
             state.down_since = now
             state.ends += 1
-            known = self._catalog.engines.get(state.engine.name)
             if died and known is not None and known.takes_requests:
                 self._died(state, now)
         state.healthy, state.suspect, state.reason = False, False, reason

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 METRICS_EVERY = 3
 """Probes to one scrape: writing its metrics costs an engine's HTTP process about 6 ms."""
 
+LAST_LOOK_SECONDS = 0.5
+
 
 class Prober:
     def __init__(
@@ -44,16 +46,19 @@ class Prober:
         self._clock = clock
         self._interval = interval
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        # Mutable state.
+        # Mutable state: the two above (`reconfigure`), and:
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
         self._refused: set[str] = set()
         """Engines whose last metrics were refused."""
+
+    def reconfigure(self, *, interval: float, timeout: float) -> None:
+        self._interval, self._timeout = interval, aiohttp.ClientTimeout(total=timeout)
 
     async def run(self) -> None:
         """One loop for each registered engine; cancel to stop."""
         try:
             while True:
-                states = {s.engine.name: s for s in self._pool.states()}
+                states = {s.engine.name: s for s in self._pool.states() if not s.engine.stopped}
                 for name, (task, state) in list(self._watched.items()):
                     if states.get(name) is not state:
                         del self._watched[name]
@@ -74,9 +79,12 @@ class Prober:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def last_look(self) -> None:
-        """After the last request: so that the engines' counters hold its tokens too."""
+        """After the last request: so that the engines' counters hold its tokens too. One that hangs does not
+        hold up the end."""
         healthy = [state for state in self._pool.states() if state.healthy]
-        await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_LOOK_SECONDS):
+                await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
         for count in itertools.count():

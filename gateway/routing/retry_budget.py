@@ -48,6 +48,9 @@ class RetryBudget:
     def __repr__(self) -> str:
         return f"<RetryBudget {self._room():.1f} left>"
 
+    def reconfigure(self, share: float) -> None:
+        self._share = share
+
     def request(self) -> None:
         """A request came."""
         self._now()[1] += 1

@@ -84,6 +84,9 @@ class Router:
         self._max_queue = max_queue
         self._clock = clock
 
+    def reconfigure(self, *, timeout: float, max_queue: float) -> None:
+        self._timeout, self._max_queue = timeout, max_queue
+
     def admit(self, target: Target) -> None:
         """Raises FlorinError when a request would wait for longer than it should."""
         wait = self._pool.expected_wait(target.base_model, target.version) if self._max_queue else 0.0

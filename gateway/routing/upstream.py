@@ -57,8 +57,11 @@ class Upstream:
         self._session = session
         # No read timeout: it would arm a timer for every packet. The pool watches over silent streams, and
         # the probes tell an engine's long work from its death.
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        self.reconfigure(connect_timeout=connect_timeout)
         self._urls: dict[tuple[str, str], URL] = {}
+
+    def reconfigure(self, *, connect_timeout: float) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
 
     @asynccontextmanager
     async def post(

@@ -19,7 +19,7 @@ from adapters.model import SlotState, dump
 from adapters.store import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from gateway.cli import app
+from gateway.command_tree import tree
 from tests.engine.conftest import loaded
 from tests.engine.test_gateway import ALL, ask
 from tests.harness import OPERATOR_KEY, Gateway, running_gateway
@@ -58,7 +58,7 @@ async def gateway(
 
 async def doctor(gateway: Gateway) -> dict[str, dict[str, str]]:
     env = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
-    done = await asyncio.to_thread(CliRunner().invoke, app, ["doctor", "--json"], env=env)
+    done = await asyncio.to_thread(CliRunner().invoke, tree(), ["doctor", "--json"], env=env)
     found: dict[str, dict[str, str]] = {}
     for one in json.loads(done.stdout)["data"]:
         found.setdefault(one["check"], one)

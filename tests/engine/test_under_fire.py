@@ -28,6 +28,7 @@ from deploy.demo.engines import EngineProcess, Fleet
 from deploy.demo.gateway import Gateway
 from deploy.demo.model import DemoModel
 from gateway.metering.schema import engine_probes
+from gateway.workers import WORKER
 from loadtests.postgres import Postgres
 from tests.engine.crowd import TOKENS, Crowd, Seen
 
@@ -125,7 +126,7 @@ class Fire:
 
 def is_worker(process: psutil.Process) -> bool:
     try:
-        return "gateway.workers" in process.cmdline()
+        return process.name() == WORKER
     except psutil.Error:
         return False
 

@@ -256,6 +256,7 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "epoch": "",
         "agent": "",
         "stopping": False,
+        "stopped": 0,
         "key": "",
         "beat": None,
         "base_config": True,

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.command_tree import tree
 from loadtests.mock_engine import MockEngine
 from tests.harness import OPERATOR_KEY
 from tests.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value, write_adapter
@@ -92,7 +92,7 @@ async def test_another_chat_template_is_a_warning_that_stays_with_the_version(fl
 async def test_the_command_asks_the_gateway_and_agrees_with_it(fleet, gateway, admin, adapter):
     def check(*more: str):
         environment = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
-        return CliRunner().invoke(app, ["adapter", "check", str(adapter), *more], env=environment)
+        return CliRunner().invoke(tree(), ["adapter", "check", str(adapter), *more], env=environment)
 
     passed = await asyncio.to_thread(check)
     assert passed.exit_code == 0, passed.output

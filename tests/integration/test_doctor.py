@@ -17,7 +17,7 @@ from adapters.artifacts import ArtifactStore
 from adapters.embedded import EmbeddedValkey
 from adapters.model import Verdict, dump
 from adapters.store import Change
-from gateway.cli import app
+from gateway.command_tree import tree
 from loadtests.mock_engine import MockEngine
 from tests.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.integration.conftest import Town
@@ -28,7 +28,7 @@ from tests.integration.test_routing import ask
 async def florin(gateway: Gateway | str, *args: str, key: str = OPERATOR_KEY) -> Result:
     url = gateway if isinstance(gateway, str) else gateway.url
     env = {"FLORIN_URL": url, "FLORIN_OPERATOR_KEY": key}
-    return await asyncio.to_thread(CliRunner().invoke, app, ["doctor", *args], env=env)
+    return await asyncio.to_thread(CliRunner().invoke, tree(), ["doctor", *args], env=env)
 
 
 async def doctor(gateway: Gateway | str, **options: str) -> tuple[int, dict[str, dict]]:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from adapters.engine_control import EngineControl
 from adapters.store import Change
+from gateway.reloading import Reload
 from loadtests.mock_engine import MockEngine
 from tests.harness import OPERATOR_KEY
 from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
@@ -40,6 +41,20 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
     assert (stopped.stopping, stopped.state, stopped.epoch) == (True, "active", engine.epoch)
     async with gateway.http() as http:
         assert (await http.get("/admin/v1/engines")).json()["data"][0]["beat"] is None
+        await until(lambda: gateway.state.catalog.engines["h1"].stopped)
+
+        async def silent() -> bool:
+            return 'florin_engine_up{engine="h1"' not in (await http.get("/metrics")).text
+
+        await until(silent)
+        doctor = (await http.get("/admin/v1/doctor")).json()
+        assert [(d["check"], d["status"]) for d in doctor["data"] if d["subject"] == "h1"] == [
+            ("engine_stopped", "ok")
+        ]
+    gateway.app.apply(Reload(gateway.app.settings.model_copy(update={"stopped_engine_hours": 1e-6})))
+    await until(lambda: "h1" not in gateway.state.catalog.engines)
+    again = await registered(gateway, await run())  # its key is good for the next start
+    assert (again.stopping, again.stopped) == (False, 0)
 
 
 async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gateway, run):
@@ -306,3 +321,69 @@ async def test_an_agent_that_is_told_to_stop_while_its_engine_starts_does_not_wa
     await until(lambda: "starts as process" in agent.log, what=lambda: agent.log)
     assert await agent.stop(20) == 0
     assert agent.engines() == []
+
+
+async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
+    await gateway.add_tenant("acme")
+    agent = await run()
+    engine = await registered(gateway, agent)
+    version = await add_version(gateway, "acme/support")
+    await ask(gateway)
+    processes = {p.pid for p in agent.engines()}
+    await slow_down(agent, 0.05)
+    over, answers = asyncio.Event(), []
+
+    async def caller() -> None:
+        async with gateway.client("acme") as client:
+            while not over.is_set():
+                stream = await client.chat.completions.create(
+                    model="support", messages=[{"role": "user", "content": "hello"}], stream=True,
+                    max_tokens=20, extra_body={"ignore_eos": True},
+                )  # fmt: skip
+                answers.append([c async for c in stream][-1].choices[0].finish_reason)
+
+    callers = [asyncio.create_task(caller()) for _ in range(4)]
+    for times in (1, 2):  # what has been handed over can be handed over again
+        agent.process.send_signal(signal.SIGHUP)
+        await until(lambda n=times: agent.log.count("its engine h1 goes on") == n, 60, lambda: agent.log)
+        before = len(answers)
+        await until(lambda n=before: len(answers) >= n + 8)
+    over.set()
+    await asyncio.gather(*callers)
+    assert set(answers) == {"length"}
+    assert {p.pid for p in agent.engines()} == processes
+    assert agent.log.count("starts as process") == agent.log.count("is registered as epoch") == 1
+    await until(lambda: httpx.get(f"{engine.agent}/health", trust_env=False).json()["engine"] == "up")
+    assert gateway.state.catalog.engines["h1"] == engine
+    assert gateway.state.residency.holds("h1", version.engine_name)
+    another = await add_version(gateway, "acme/other")  # and files still come by the way of before
+    await ask(gateway, model="other")
+    assert str(agent.home / another.digest.removeprefix("sha256:")) in roots(agent)
+    agent.leader().kill()  # and the next agent is the engine's keeper
+    await until(lambda: agent.log.count("starts as process") == 2, what=lambda: agent.log)
+    assert await agent.stop() == 0
+    assert agent.engines() == []
+
+
+async def test_an_agent_that_started_itself_anew_leaves_nothing_behind_when_it_is_killed(gateway, run):
+    agent = await run("--mock-core")
+    await registered(gateway, agent)
+    agent.process.send_signal(signal.SIGHUP)
+    await until(lambda: "its engine h1 goes on" in agent.log, 60, lambda: agent.log)
+    assert agent.engines()
+    await agent.kill()
+    await until(lambda: not agent.engines())
+
+
+async def test_an_agent_goes_on_when_the_next_one_could_not_begin(gateway, run, tmp_path):
+    (tmp_path / "broken").mkdir()
+    agent = await run(PYTHONPATH=str(tmp_path / "broken"))
+    await registered(gateway, agent)
+    (tmp_path / "broken" / "typer.py").write_text("raise ImportError('half an upgrade')")
+    agent.process.send_signal(signal.SIGHUP)
+    await until(lambda: "half an upgrade" in agent.log, 60, lambda: agent.log)
+    (tmp_path / "broken" / "typer.py").unlink()
+    await until(lambda: httpx.get(f"{agent.url}/health", trust_env=False).status_code == 200)
+    agent.process.send_signal(signal.SIGHUP)
+    await until(lambda: "its engine h1 goes on" in agent.log, 60, lambda: agent.log)
+    assert await agent.stop() == 0

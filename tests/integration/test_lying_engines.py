@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.command_tree import tree
 from gateway.metering.ledger import HOUR, Ledger, mark_dirty
 from gateway.metering.schema import engine_counters, engine_spans, usage_records
 from loadtests.mock_engine import MockEngine
@@ -34,7 +34,7 @@ async def until(true, timeout: float = 60.0) -> None:
 
 async def florin(gateway: Gateway, *args: str):
     env = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
-    return await asyncio.to_thread(CliRunner().invoke, app, list(args), env=env)
+    return await asyncio.to_thread(CliRunner().invoke, tree(), list(args), env=env)
 
 
 def engines(ledger: Ledger, table) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.command_tree import tree
 from gateway.costs.periods import HOUR, month
 from gateway.metering.ledger import mark_dirty
 from gateway.metering.schema import engine_counters, engine_spans
@@ -22,7 +22,7 @@ HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
 
 async def florin(gateway: Gateway, *args: str) -> Result:
     env = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
-    return await asyncio.to_thread(CliRunner().invoke, app, ["cost", *args], env=env)
+    return await asyncio.to_thread(CliRunner().invoke, tree(), ["cost", *args], env=env)
 
 
 async def told(gateway: Gateway, *args: str, code: int = 0) -> dict:

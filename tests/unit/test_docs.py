@@ -9,15 +9,16 @@ import pytest
 import typer
 
 from adapters.findings import CODES as FINDINGS
-from gateway.cli import app
+from gateway.command_tree import tree
 from gateway.conditions import CONDITIONS
-from gateway.config import Settings
+from gateway.config import RELOADABLE, Settings
 from gateway.errors import CODES
 from gateway.metering.audit import ACTIONS
 from gateway.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+UPGRADING = (ROOT / "docs" / "upgrading.md").read_text()
 INCIDENTS = (ROOT / "docs" / "incidents.md").read_text()
 
 
@@ -47,7 +48,7 @@ def action_rows() -> list[str]:
 
 
 def commands() -> list[str]:
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(tree())
     found = []
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
@@ -60,6 +61,11 @@ def commands() -> list[str]:
 )
 def test_each_row_stands_in_the_readme(row: str):
     assert row in README
+
+
+def test_the_settings_that_need_no_restart_are_listed_and_no_others():
+    section = UPGRADING.partition("## Settings that need no restart")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`FLORIN_(\w+)`", section)) == {name.upper() for name in RELOADABLE}
 
 
 def test_the_conditions_are_listed_and_no_others():

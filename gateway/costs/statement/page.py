@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from typing import TYPE_CHECKING
 
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
 from gateway.costs.statement.figures import Item, Statement, read_statement
 from gateway.metering.ledger import Ledger
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 _MONTHS = (
@@ -145,6 +147,8 @@ def per_million(price: int | None) -> str:
 
 @cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  # few workers ever need it
+
     environment = Environment(
         loader=PackageLoader("gateway.costs.statement", "."),
         autoescape=True,

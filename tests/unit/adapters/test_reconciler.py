@@ -22,6 +22,7 @@ from adapters.model import BaseModel, Engine, Fingerprint, SlotState, Verdict, V
 from adapters.reconciler import ROLE, Reconciler
 from adapters.residency import Residency
 from adapters.retrial import Retrial
+from adapters.stopped import StoppedEngines
 from adapters.store import Change, ClaimResult, Fence
 
 E1 = Engine("e1", "http://e1", "base", "h100", slots=3, max_rank=8)
@@ -98,6 +99,7 @@ class Yard:
             store=self.store, catalog=self.catalog, residency=self.residency,
             control=self.engines, loader=loader, owner="w", interval=0.01, probe_timeout=1,  # type: ignore[arg-type]
             reload_interval=0, digger=SimpleNamespace(dig=dig), retrial=self.retrial,  # type: ignore[arg-type]
+            stopped=StoppedEngines(self.store, self.catalog, 1.0, now=lambda: int(self.now * 1e6)),
         )  # fmt: skip
         self.strays: frozenset[str] = frozenset()
         self.fence = Fence(ROLE, 0)

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import os
 import resource
 import socket
 import stat
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
 from gateway import server
-from gateway.config import Settings, SettingsError, load_settings
+from gateway.config import Settings, SettingsError
 from gateway.runner import StartError
-from gateway.workers import as_environment
 
 
 def test_a_free_port_is_taken_for_0_and_named():
@@ -64,29 +63,17 @@ def test_the_file_limit_is_raised_and_never_lowered():
         resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
-def test_a_workers_settings_are_the_parents_in_every_field(tmp_path, monkeypatch):
-    for name in list(os.environ):
-        if name.startswith("FLORIN_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    parent = Settings(
-        state_dir=tmp_path,
-        redis_url="unix:///a%20b",
-        operator_key="s3cret",
-        workers=3,
-        port=0,
-        shutdown_grace=0.5,
-        artifact_dir=Path("/artifacts"),
-        wal_full="serve",
-    )
-    for name, value in as_environment(parent).items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == parent
-
-
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_what_stops_a_start_is_said_in_the_logs_format(monkeypatch, capsys, caplog, json_lines):
     monkeypatch.setattr(server, "is_json", lambda: json_lines)
     assert server._say(StartError("No room."), 1) == 1
     assert capsys.readouterr().err == ("" if json_lines else "florin: No room.\n")
     assert [r.message for r in caplog.records] == (["No room."] if json_lines else [])
+
+
+def test_a_start_does_not_wait_for_what_few_gateways_ever_need():
+    slow = ("typer", "numpy", "cryptography.x509", "jinja2", "alembic", "valkey", "huggingface_hub", "s3fs")
+    script = "import gateway.server, sys; import gateway.app; "
+    script += f"print([m for m in {slow} if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

@@ -217,3 +217,23 @@ def test_backoff_doubles_to_a_minute_and_begins_anew_after_five_healthy_ones():
     assert [backoff.after(0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.after(299) == 60
     assert [backoff.after(301), backoff.after(0)] == [1, 2]
+
+
+async def test_an_engine_goes_over_to_the_next_agent_and_back_if_there_is_none(mark):
+    engine = await python(
+        mark,
+        """
+        import sys, time
+        for line in sys.argv[1:] or map(str, range(1000)):
+            print(line, flush=True)
+            time.sleep(0.02)
+        """,
+    )
+    left = engine.leave(began=1.0, healthy_since=2.0)
+    said = len(engine.tail.lines)
+    assert (left.pid, left.began, left.healthy_since) == (engine.pid, 1.0, 2.0)
+    async with asyncio.timeout(10):
+        engine.stay()
+        while len(engine.tail.lines) <= said:
+            await asyncio.sleep(0.01)
+    await engine.stop(10)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.cli import app
+from gateway.command_tree import tree
 
 KEY = "fl_abc_secret"
 
@@ -29,12 +29,12 @@ class FakeGateway:
         self.answers[method, path] = (status, body)
 
     def florin(self, *args: str) -> Result:
-        return CliRunner().invoke(app, args, env={"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY})
+        return CliRunner().invoke(tree(), args, env={"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY})
 
     def florin_says(self, said: str, *args: str) -> Result:
         """With somebody at the keyboard."""
         env = {"FLORIN_URL": self.url, "FLORIN_OPERATOR_KEY": KEY}
-        return CliRunner().invoke(app, args, env=env, input=said)
+        return CliRunner().invoke(tree(), args, env=env, input=said)
 
 
 def _read(raw: bytes) -> Any:
@@ -84,6 +84,6 @@ def florin() -> Callable[..., Result]:
     """The command without any gateway in its environment."""
 
     def run(*args: str, **env: str | None) -> Result:
-        return CliRunner().invoke(app, args, env={"FLORIN_URL": None, "FLORIN_OPERATOR_KEY": None} | env)
+        return CliRunner().invoke(tree(), args, env={"FLORIN_URL": None, "FLORIN_OPERATOR_KEY": None} | env)
 
     return run

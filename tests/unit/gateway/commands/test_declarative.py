@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.command_tree import tree
 from gateway.commands import fleet_file
 
 from .conftest import KEY
@@ -202,7 +202,7 @@ def test_a_file_that_is_not_there(fake, tmp_path):
 def test_a_file_on_stdin(fake):
     fake.answer("POST", "/admin/v1/apply?prune=false", result())
     env = {"FLORIN_URL": fake.url, "FLORIN_OPERATOR_KEY": KEY}
-    done = CliRunner().invoke(app, ["apply", "-f", "-"], input=FILE, env=env)
+    done = CliRunner().invoke(tree(), ["apply", "-f", "-"], input=FILE, env=env)
     assert (done.exit_code, fake.asked[0][2]) == (0, BODY)
 
 

@@ -1,0 +1,69 @@
+"""Settings that were read again, taken into use by the parts of a worker that runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adapters.reconciler import Reconciler
+from gateway.admission.bounds import Bounds, Limit
+from gateway.admission.complexity import Complexity
+from gateway.api.deps import State
+from gateway.config import Settings
+from gateway.logs import log_to_stderr
+from gateway.routing.ejection import Rules
+from gateway.routing.prober import Prober
+from gateway.routing.retry_budget import RetryBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What has been built with settings that may change."""
+
+    state: State
+    prober: Prober
+    reconciler: Reconciler
+    budget: RetryBudget
+
+    def reconfigure(self, settings: Settings) -> None:
+        state, probing = self.state, settings.probe_timeout
+        state.settings = settings
+        state.lifecycle.reconfigure(settings, complexity=complexity(settings))
+        state.lifecycle.bounds.reconfigure(**limits(settings))
+        state.lifecycle.upstream.reconfigure(connect_timeout=settings.connect_timeout)
+        state.router.reconfigure(timeout=settings.placement_timeout, max_queue=settings.max_queue_seconds)
+        state.warmer.timeout = settings.placement_timeout
+        state.control.reconfigure(timeout=settings.load_timeout)
+        state.pool.reconfigure(slow_start=settings.slow_start)
+        state.hangs.reconfigure(
+            rules=Rules(settings.hang_timeout, settings.ejection_time),
+            first_byte_timeout=settings.first_byte_timeout,
+            idle_timeout=settings.engine_idle_timeout,
+        )
+        log_to_stderr(settings.log_format, settings.log_level)
+        self.budget.reconfigure(settings.retry_budget)
+        self.prober.reconfigure(interval=settings.probe_interval, timeout=probing)
+        self.reconciler.interval = settings.probe_interval
+        self.reconciler.probe_timeout = self.reconciler.digger.probe_timeout = probing
+        self.reconciler.reload_interval = settings.reload_interval
+        self.reconciler.stopped.hours = settings.stopped_engine_hours
+        self.reconciler.digger.grace = settings.artifact_grace * 3600
+
+
+def bounds(settings: Settings) -> Bounds:
+    return Bounds(**limits(settings))
+
+
+def limits(settings: Settings) -> dict[str, Limit]:
+    """One body of the largest size always fits."""
+    least = settings.max_body_bytes
+    return {
+        "key": Limit(settings.max_key_requests, max(settings.max_key_bytes, least)),
+        "tenant": Limit(settings.max_tenant_requests, max(settings.max_tenant_bytes, least)),
+        "worker": Limit(settings.max_worker_requests, max(settings.max_worker_bytes, least)),
+    }
+
+
+def complexity(settings: Settings) -> Complexity:
+    """Of depth, orjson has limits of its own."""
+    most = settings.max_body_containers
+    return Complexity(settings.max_body_values, most, depth=most)

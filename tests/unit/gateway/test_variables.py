@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Settings
+from gateway.variables import unknown
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FLORIN_PLACEMENT_TIMOUT", ": is FLORIN_PLACEMENT_TIMEOUT meant?"),
+        ("FLORIN_CAFILE", ": is FLORIN_CA_FILE meant?"),
+        ("FLORIN_SOMETHING_QUITE_DIFFERENT", "."),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_named_with_the_closest_that_is_read(name, meant):
+    assert list(unknown([name, "PATH"])) == [f"{name} is set, but there is no such setting{meant}"]
+
+
+def test_what_is_read_is_known():
+    settings = {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
+    others = {"FLORIN_URL", "FLORIN_KEY_ACME", "FLORIN_SERVICE_HOST", "FLORIN_PORT_8080_TCP_ADDR", "florin_x"}
+    assert not list(unknown(settings | others))
+
+
+def test_every_variable_that_the_readme_names_is_known():
+    named = set(re.findall(r"FLORIN_[A-Z_]*[A-Z]", (ROOT / "README.md").read_text()))
+    assert len(named) > 50
+    assert [said for said in unknown(named) if not re.search(r"FLORIN_(KEY|MODEL|MAX_\w+)\b", said)] == []
