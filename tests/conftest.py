@@ -16,8 +16,8 @@ import pytest
 from adapters.embedded import EmbeddedValkey
 from adapters.redis_store import RedisStore
 from gateway.metering.ledger import Ledger
-from tests import search
 from loadtests.postgres import Postgres
+from tests import search
 
 search.begin()
 

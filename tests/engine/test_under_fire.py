@@ -28,8 +28,8 @@ from deploy.demo.engines import EngineProcess, Fleet
 from deploy.demo.gateway import Gateway
 from deploy.demo.model import DemoModel
 from gateway.metering.schema import engine_probes
-from tests.engine.crowd import TOKENS, Crowd, Seen
 from loadtests.postgres import Postgres
+from tests.engine.crowd import TOKENS, Crowd, Seen
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
 REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "1500"))
