@@ -52,9 +52,9 @@ class Kept:
     def snapshot(self) -> Snapshot:
         return Snapshot(self.position, self.documents)
 
-    @property
-    def restored(self) -> Restored:
-        return Restored(self.documents, self.secrets)
+    def restored(self, *, whole: bool) -> Restored:
+        """`whole`: in the place of all that there is; else only what the installation cannot do without."""
+        return Restored(self.documents if whole else None, self.secrets)
 
 
 def newer(one: Position, other: Position) -> bool:

@@ -135,7 +135,7 @@ class MemoryDocuments:
         raise NotImplementedError
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         raise NotImplementedError
 
@@ -182,6 +182,9 @@ class MemoryDocuments:
         secret = self._secrets.setdefault(name, fresh)
         self._position = replace(self._position, installation=self._secrets.get("installation", ""))
         return secret
+
+    async def time(self) -> int:
+        return self._now() * 1000
 
     async def facts(self) -> Facts:
         self._now()

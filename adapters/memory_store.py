@@ -36,6 +36,8 @@ class _Engine:
     recency: dict[str, int] = field(default_factory=dict)
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     """(version, worker) → ms at which the lease lapses."""
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Requests in flight under each lease; without an entry, one."""
 
 
 _GOING = {"lost": 0, "leaving": 1}
@@ -255,6 +257,7 @@ class MemoryStore(MemoryDocuments):
                 engine.recency[use.version] = max(last, now - use.age_ms)
             if last is not None and use.in_flight > 0:
                 engine.leases[use.version, worker] = now + ttl_ms
+                engine.counts[use.version, worker] = use.in_flight
             else:
                 engine.leases.pop((use.version, worker), None)
 
@@ -266,7 +269,8 @@ class MemoryStore(MemoryDocuments):
     async def leases(self, engine: str) -> dict[str, int]:
         now = self._now()
         live: dict[str, int] = {}
-        for (version, _), until in self._engine(engine).leases.items():
+        counts = self._engine(engine).counts
+        for lease, until in self._engine(engine).leases.items():
             if until > now:
-                live[version] = live.get(version, 0) + 1
+                live[lease[0]] = live.get(lease[0], 0) + counts.get(lease, 1)
         return live

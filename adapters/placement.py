@@ -8,7 +8,7 @@ another adapter on an engine: with more distinct adapters in flight than slots, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PER_REQUEST = 18.0
 """Each request that already runs or waits there."""
@@ -90,6 +90,8 @@ class Score:
     cost: float | None
     """Milliseconds; None when filtered out."""
     reason: str
+    load: bool = False
+    """It would have to be loaded there first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,28 @@ def decide(candidates: Iterable[Candidate], *, rank: int | None) -> Decision:
             scores.append(Score(c.engine, None, refusal))
             continue
         cost, reason = _cost_of_use(c) if holds else _cost_of_load(c)
-        scores.append(Score(c.engine, cost, reason))
+        scores.append(Score(c.engine, cost, reason, load=not holds))
         order = (c.failed_before, not holds, cost, not c.is_active, c.engine)
         if best is None or order < best:
             best = order
     if best is None:
         return Decision(None, load=False, scores=tuple(scores))
     return Decision(best[4], load=best[1], scores=tuple(scores))
+
+
+def explained(decision: Decision) -> Decision:
+    """The decision with scores that can be compared: where an engine that holds the version is chosen, the
+    others are passed over, however little a load would cost there."""
+    if decision.engine is None or decision.load:
+        return decision
+    why = f"not considered, because {decision.engine} holds it: it would "
+    scores = [
+        replace(s, cost=None, reason=f"{why}{s.reason}; {s.cost:.0f} ms")
+        if s.load and s.cost is not None
+        else s
+        for s in decision.scores
+    ]
+    return replace(decision, scores=tuple(scores))
 
 
 def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
@@ -158,4 +175,4 @@ def _cost_of_load(c: Candidate) -> tuple[float, str]:
     cost += EVICTION
     if c.active < c.slots:
         return cost, f"load in place of the least recently used; {c.shown_load}"
-    return cost + WAIT_FOR_SLOT, f"every slot is in use; {c.shown_load}"
+    return cost + WAIT_FOR_SLOT, f"wait for a slot, for every one is in use; {c.shown_load}"

@@ -10,7 +10,7 @@ from redis.asyncio.client import Pipeline
 
 from adapters.continuity import Position, loss, mark_after
 from adapters.model import Placement, SlotState, dump, load
-from adapters.store import DOCUMENT_KINDS, Restored, Snapshot
+from adapters.store import DOCUMENT_KINDS, Snapshot
 
 RESTORED_LEASE_MS: Final = 10_000
 """For which what was resident is taken to be in use, until the workers have said what is."""
@@ -65,9 +65,11 @@ def write_epoch(pipe: Pipeline, keys: Keys, found: Position, begun: Position) ->
     pipe.xadd(keys.feed, event, id=f"{begun.seq}-0")
 
 
-def replace_all(pipe: Pipeline, keys: Keys, left: Snapshot, restored: Restored, now: int) -> None:
+def replace_all(
+    pipe: Pipeline, keys: Keys, left: Snapshot, restored: dict[str, dict[str, str]], now: int
+) -> None:
     """Everything that is `left` goes. Adapters that were resident are taken to be so still."""
-    documents = dict(restored.documents)
+    documents = dict(restored)
     placed = [load(Placement, text) for text in documents.pop("placement", {}).values()]
     engines = {id_.partition("/")[0] for id_ in left.documents["placement"]}
     for engine in engines | left.documents["engine"].keys() | {p.engine for p in placed}:
@@ -91,5 +93,3 @@ def replace_all(pipe: Pipeline, keys: Keys, left: Snapshot, restored: Restored, 
         where.setdefault(kept.version, []).append(kept.engine)
     for version, names in where.items():
         pipe.hset(keys.key("where"), version, " ".join(names))
-    for name, secret in restored.secrets.items():
-        pipe.set(keys.key("secret", name), secret)

@@ -8,7 +8,8 @@ Keys, all with the hash tag of the installation, so that they share one slot of 
     {florin}:until              hash    engine/version → ms at which `loading` or `leaving` lapses
     {florin}:where              hash    version → engines that have it assigned
     {florin}:recency:<engine>   zset    version → ms of last use; being a member is having a slot
-    {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses
+    {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses,
+                                        version|worker|n → its requests in flight
     {florin}:role:<name>        string  deadline, fence token and holder
     {florin}:audit              stream  server's id → note (JSON of store.AuditNote)
     {florin}:beats              hash    engine → deadline, and what its agent says of itself
@@ -179,14 +180,8 @@ class RedisStore:
             change = changes[number - 1]
             raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
         _check(fence, done != -1)
-        if audit:  # with its names only: details may quote where files came from
-            log.info(
-                "%s %s%s by %s",
-                audit.action,
-                audit.subject,
-                audit.version and f"@{audit.version}",
-                audit.actor,
-            )
+        if audit:
+            log.info("%s", _told(audit))
         return int(number)
 
     async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
@@ -272,9 +267,9 @@ class RedisStore:
         now = self._ms(time)
         live: dict[str, int] = {}
         for lease, deadline in leases.items():
-            if int(deadline) > now:
+            if not lease.endswith("|n") and int(deadline) > now:
                 version = lease.partition("|")[0]
-                live[version] = live.get(version, 0) + 1
+                live[version] = live.get(version, 0) + int(leases.get(f"{lease}|n", 1))
         return live
 
     # -- agents ---------------------------------------------------------------------------------------
@@ -303,6 +298,10 @@ class RedisStore:
             _, secret = await self._bounded(pipe.execute())
         return str(secret)
 
+    async def time(self) -> int:
+        seconds, micros = await self._bounded(self._redis.time())
+        return self._clock() * 1000 if self._clock else int(seconds) * 1_000_000 + int(micros)
+
     # -- its history ----------------------------------------------------------------------------------
 
     def trust(self, position: Position) -> None:
@@ -314,7 +313,7 @@ class RedisStore:
             return position_of(await self._bounded(pipe.execute()), known)
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
         """A transaction and no script: a registry may be larger than what should block a server at once, and
         what is written depends on nothing that is read meanwhile."""
@@ -329,8 +328,10 @@ class RedisStore:
                 raise changed
             now = self._ms(await self._bounded(self._redis.time()))
             pipe.multi()  # type: ignore[no-untyped-call]  # redis-py's
-            if restored:
-                replace_all(pipe, keys, left, restored, now)
+            if restored.documents is not None:
+                replace_all(pipe, keys, left, restored.documents, now)
+            for name, secret in restored.secrets.items():
+                pipe.set(self._key("secret", name), secret, nx=restored.documents is None)
             write_epoch(pipe, keys, found, begun)
             pipe.xadd(self._key("audit"), {"note": dump_note(note)})
             try:
@@ -409,6 +410,14 @@ class RedisStore:
 def _check(fence: Fence | None, holds: object) -> None:
     if fence and not holds:
         raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
+
+
+def _told(note: AuditNote) -> str:
+    """For the log: names, and an engine's state. Other details may quote where files came from."""
+    version = f"@{note.version}" if note.version else ""
+    state = note.details.get("state")
+    about = f" (state {state['new']})" if isinstance(state, dict) and "old" in state else ""
+    return f"{note.action} {note.subject}{version}{about} by {note.actor}"
 
 
 def _order(entry_id: str) -> tuple[int, int]:

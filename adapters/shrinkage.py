@@ -7,11 +7,13 @@ keys revoked by the hundred.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 WINDOW_SECONDS: Final = 900.0
 SAMPLE_SECONDS: Final = 15.0
+COUNT_SECONDS: Final = 1.0
+"""Counting a large registry takes milliseconds, and many ask."""
 LARGE: Final = 0.25
 """Of what there was."""
 FEWEST: Final = 5
@@ -19,14 +21,22 @@ FEWEST: Final = 5
 
 
 class Shrinkage:
-    """State: the most that there was, for each part of the window."""
+    """State: the most that there was, for each part of the window; what was said last."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """`count`: what there is, by what it is called."""
+        self._count = count
+        self._counted = float("-inf")
+        self._said = ""
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
 
-    def of(self, counts: Mapping[str, int], now: float) -> str:
-        """What has shrunk, in a sentence; empty: nothing. `counts`: what there is, by what it is called;
-        `now`: seconds of a monotonic clock."""
+    def look(self, now: float) -> str:
+        """What has shrunk, in a sentence; empty: nothing. `now`: seconds of a monotonic clock."""
+        if now - self._counted >= COUNT_SECONDS:
+            self._counted, self._said = now, self._of(self._count(), now)
+        return self._said
+
+    def _of(self, counts: Mapping[str, int], now: float) -> str:
         samples = self._samples
         while samples and now - samples[0][0] > WINDOW_SECONDS:
             samples.popleft()

@@ -177,8 +177,10 @@ class Facts:
 class Restored:
     """What is put in the place of a registry that has lost something."""
 
-    documents: dict[str, dict[str, str]]
+    documents: dict[str, dict[str, str]] | None
+    """None: what is there stays."""
     secrets: dict[str, str]
+    """Where what is there stays, only those that are missing."""
 
 
 def check_kinds(changes: Sequence[Change]) -> None:
@@ -226,10 +228,10 @@ class Store(Protocol):
         ...
 
     async def begin_epoch(
-        self, found: Position, begun: Position, restored: Restored | None, *, note: AuditNote
+        self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
-        """An operator has decided: what is there now (`restored`: None), or all of `restored` in its place,
-        is the registry, in an epoch of its own (`continuity.next_epoch`), which every worker takes over.
+        """An operator has decided: what is there now, or all of `restored` in its place, is the registry, in
+        an epoch of its own (`continuity.next_epoch`), which every worker takes over.
         Raises ConflictError when it no longer stands at `found`."""
         ...
 
@@ -314,7 +316,8 @@ class Store(Protocol):
         ...
 
     async def leases(self, engine: str) -> dict[str, int]:
-        """Versions of `engine` → how many live leases (workers, graces) hold them."""
+        """Versions of `engine` → requests in flight under live leases, of all workers. A grace counts as one,
+        and so does a worker of an earlier Florin, which does not say how many."""
         ...
 
     async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
@@ -326,6 +329,10 @@ class Store(Protocol):
 
     async def secret(self, name: str, fresh: str) -> str:
         """The installation's secret of that name; `fresh` becomes it if there is none."""
+        ...
+
+    async def time(self) -> int:
+        """Unix microseconds, by the server's clock."""
         ...
 
     async def facts(self) -> Facts: ...

@@ -37,13 +37,14 @@ from adapters.shrinkage import Shrinkage
 from adapters.sources.options import FetchOptions
 from adapters.trash import Trash
 from adapters.verification import Probes
-from gateway.access_log import AccessLog
+from gateway import access_log
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
+from gateway.clock import Clock
 from gateway.conditions import Condition, Conditions
 from gateway.config import Settings, load_settings
 from gateway.costs import bookkeeper
@@ -54,6 +55,7 @@ from gateway.disk_space import DiskSpace
 from gateway.exchange import Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.logs import worker_name
+from gateway.metering import clock_watch
 from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
 from gateway.metering.ledger import Ledger
@@ -91,7 +93,6 @@ class Florin:
         self._crew = crew
         self.security = TransportSecurity(settings)
         self.data_plane: DataPlane | None = None
-        self.access: AccessLog | None = None
         self.api = FastAPI(
             title="Florin",
             summary="A multi-LoRA serving gateway: the operator's and the analyst's side.",
@@ -108,8 +109,8 @@ class Florin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
-        elif self.access:
-            await self.access.watch(self.gate, scope, receive, send)
+        elif self.settings.access_log:
+            await access_log.watched(self.gate, scope, receive, send)
         else:
             await self.gate(scope, receive, send)
 
@@ -117,12 +118,9 @@ class Florin:
     async def _lifespan(self, api: FastAPI) -> AsyncIterator[None]:
         async with build(self.settings, self.security, self._crew) as state:
             api.state.florin = state
-            self.access = AccessLog() if self.settings.access_log else None
-            self.data_plane = DataPlane(state.lifecycle, self.access)
+            self.data_plane = DataPlane(state.lifecycle)
             yield
             self.data_plane = None
-            if self.access:
-                await asyncio.to_thread(self.access.close)
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +137,8 @@ async def build(
 
         metrics = Metrics(crew=crew)
         store.observe = metrics.redis_call
-        directory = Directory(settings.bootstrap_key)
+        clock = await asyncio.to_thread(Clock, settings.state_dir / "clock.json")
+        directory = Directory(settings.bootstrap_key, clock.now)
         catalog, residency = Catalog(), Residency()
         deaths = DeathWatch(store, worker, metrics.engine_death)
         hang_reports = DeathWatch(store, worker, lambda *_: None, hangs=True)
@@ -154,7 +153,11 @@ async def build(
         spool = Spool(settings.exports, settings.export_max_bytes)
         await asyncio.to_thread(spool.sweep)
         meter = Meter(
-            settings.state_dir / "usage", ledger, metrics, serve_when_full=settings.wal_full == "serve"
+            settings.state_dir / "usage",
+            ledger,
+            metrics,
+            serve_when_full=settings.wal_full == "serve",
+            clock=clock,
         )
         await meter.start()
         stack.push_async_callback(meter.close)
@@ -189,7 +192,7 @@ async def build(
             changed=changed,
             before_claim=pool.flush,
         )
-        probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval), clock.now)
         stack.push_async_callback(probe_log.close)
         if settings.verify_loads:
             loader.verifier = Probes(
@@ -222,6 +225,7 @@ async def build(
             hangs=hangs,
             budget=RetryBudget(settings.retry_budget),
             timeout=settings.placement_timeout,
+            max_queue=settings.max_queue_seconds,
         )
         warmer = Warmer(pool, router, loader, timeout=settings.placement_timeout)
         stack.push_async_callback(warmer.close)
@@ -244,7 +248,7 @@ async def build(
             faults=EngineFaults(metrics.engine_fault),
             cache_secret=secret["cache_salt"].encode(),
         )
-        engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval))
+        engine_time = EngineTime(ledger, worker, min(WRITE_SECONDS, settings.bookkeeping_interval), clock)
         stack.push_async_callback(engine_time.close)
         prober = Prober(
             pool,
@@ -253,14 +257,17 @@ async def build(
             engine_time,
             interval=settings.probe_interval,
             timeout=settings.probe_timeout,
+            clock=clock.now,
         )
-        reconciler = _reconciler(settings, loader, follower, Trash(artifacts))
+        reconciler = _reconciler(settings, loader, follower, Trash(artifacts), clock)
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
-        conditions.add(partial(_registry, follower, keeper, directory, catalog, Shrinkage()))
+        shrinkage = Shrinkage(partial(_counts, directory, catalog))
+        conditions.add(partial(_registry, follower, keeper, shrinkage))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
         conditions.add(hangs.conditions)
+        conditions.add(clock.conditions)
         conditions.when(lambda: meter.behind, "ledger_behind")
         conditions.when(lambda: meter.disk_slow, "disk_slow")
         disks = DiskSpace(
@@ -276,9 +283,11 @@ async def build(
             owner=worker,
             interval=settings.bookkeeping_interval,
             retention_days=settings.retention_days,
+            clock=clock.now,
         )
         for work in (
             pool.run,
+            lifecycle.loop_watch.run,
             deaths.run,
             hang_reports.run,
             hangs.run,
@@ -299,6 +308,7 @@ async def build(
             partial(_show_waiting, lifecycle.bounds, pool, metrics),
             partial(security.watch, metrics),
             disks.run,
+            partial(clock_watch.watch, clock, store, ledger, metrics),
         ):
             stack.push_async_callback(_cancel, asyncio.create_task(_for_ever(work)))
         yield State(
@@ -333,6 +343,7 @@ async def build(
             security=security,
             conditions=conditions,
             keeper=keeper,
+            clock=clock,
         )
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
@@ -353,7 +364,9 @@ def _bounds(settings: Settings) -> Bounds:
     )
 
 
-def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: Trash) -> Reconciler:
+def _reconciler(
+    settings: Settings, loader: Loader, follower: Follower, trash: Trash, clock: Clock
+) -> Reconciler:
     store, catalog, residency, control = loader.store, loader.catalog, loader.residency, loader.control
     return Reconciler(
         store=store,
@@ -373,6 +386,7 @@ def _reconciler(settings: Settings, loader: Loader, follower: Follower, trash: T
             trash,
             grace=settings.artifact_grace * 3600,
             probe_timeout=settings.probe_timeout,
+            now=clock.now,
         ),
         retrial=Retrial(store, catalog, residency, loader),
         current=lambda: follower.connected,
@@ -402,17 +416,18 @@ def _changed(follower: Follower) -> Callable[[float], Awaitable[None]]:
     return changed
 
 
-def _registry(
-    follower: Follower, keeper: Keeper, directory: Directory, catalog: Catalog, shrinkage: Shrinkage
-) -> Iterator[Condition]:
-    if follower.lost:
-        yield Condition("registry_regressed", message=follower.lost)
-    counts = {
+def _counts(directory: Directory, catalog: Catalog) -> dict[str, int]:
+    return {
         "tenants": len(directory.tenants),
         "keys": sum(key.revoked is None for key in directory.keys.values()),
         "adapters": len(catalog.adapters),
     }
-    shrunk = shrinkage.of(counts, time.monotonic())
+
+
+def _registry(follower: Follower, keeper: Keeper, shrinkage: Shrinkage) -> Iterator[Condition]:
+    if follower.lost:
+        yield Condition("registry_regressed", message=follower.lost)
+    shrunk = shrinkage.look(time.monotonic())
     if shrunk:
         yield Condition("registry_shrinking", message=shrunk)
     if keeper.trouble:

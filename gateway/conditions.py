@@ -57,6 +57,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Look at its log, its GPU and its storage; if it does not recover, restart it. It is probed with one "
         "token now and then, and used again as soon as it answers.",
     ),
+    "clock_off": Meaning(
+        "warning",
+        "Clocks differ: this host's, Redis's or the ledger database's is not the one by which Florin books.",
+        "Set the clock that is wrong, and keep it synchronized (NTP). Requests are served, and no time is "
+        "booked that did not pass. If two of the clocks agree for five minutes, Florin follows them.",
+    ),
     "usage_unrecorded": Meaning(
         "problem",
         "Usage cannot be recorded, so requests are refused.",

@@ -196,6 +196,11 @@ class Settings(BaseSettings):
         description="Seconds that a request may wait for an engine to begin its answer elsewhere, retries "
         "and cold loads included; afterwards it gets a 503.",
     )
+    max_queue_seconds: NonNegativeFloat = Field(
+        30.0,
+        description="Seconds that a request may be expected to wait in an engine's own queue before its "
+        "answer begins; above, it is refused at once, with 503 and a `retry-after`. 0: never.",
+    )
     load_timeout: PositiveFloat = Field(
         30.0, description="Seconds that an engine may take to load, unload or list adapters."
     )

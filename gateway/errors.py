@@ -160,6 +160,13 @@ CODES: dict[str, Code] = {
         "No engine began to answer within FLORIN_PLACEMENT_TIMEOUT.",
         "Retry; `florin placement` shows why.",
     ),
+    "overloaded": Code(
+        503,
+        _SERVER,
+        "The engines that serve this model have more waiting than FLORIN_MAX_QUEUE_SECONDS allows, or this "
+        "worker has more to do than it can.",
+        "Wait for `retry-after`, which is when what waits now will be done. Add engines if it lasts.",
+    ),
     "no_engine": Code(
         503, _SERVER, "No engine of the fleet can hold this adapter.", "Register or uncordon an engine."
     ),

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import time
 from dataclasses import dataclass, field
 
 from adapters.catalog import Catalog, Target
@@ -21,6 +20,7 @@ from adapters.errors import AdaptersError
 from adapters.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
+from gateway.admission.overload import LoopWatch
 from gateway.call import CHAT, Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, for_tenant
@@ -64,6 +64,7 @@ class Lifecycle:
     faults: EngineFaults
     cache_secret: bytes
     """Makes each tenant's prefix cache its own."""
+    loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
     _room: Room = field(default_factory=Room)
@@ -102,6 +103,8 @@ class Lifecycle:
             exchange.close()
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
+        if self.loop_watch.overloaded:  # before anything is read or looked up
+            raise FlorinError("overloaded", "This worker has more to do than it can.", retry_after=1)
         key = authenticate_caller(exchange, self.directory, self.follower)
         context = exchange.context
         exchange.place = self.bounds.enter(key.id, key.tenant)
@@ -165,7 +168,7 @@ class Lifecycle:
         return target
 
     def admit(self, exchange: Exchange, key: Key, target: Target) -> None:
-        """Limits, budgets and the fair queue have their place here; today, only metering can refuse."""
+        """Limits, budgets and the fair queue have their place here; today, metering and engines refuse."""
         if not self.meter.accepting:
             self.meter.reject(
                 request_id=exchange.request_id,
@@ -175,6 +178,7 @@ class Lifecycle:
                 base_model=target.base_model,
             )
             raise unmetered()
+        self.router.admit(target)
 
     def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """The request, as it will be recognised should an engine die of it."""
@@ -320,7 +324,7 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
     if key.revoked is not None:
         token = key.role is Role.ENROLMENT
         raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
-    if key.expires is not None and key.expires <= time.time_ns() // 1000:
+    if directory.expired(key):
         raise FlorinError("expired_api_key", "This key or token has expired.")
     return key
 

@@ -12,9 +12,11 @@ caller gives as `extra`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import queue
 import re
 import socket
 import sys
@@ -33,6 +35,9 @@ LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 LONGEST = 4_000
 """Characters of one message; the rest is cut off."""
+WAITING = 10_000
+"""Lines that wait to be written."""
+FLUSH_SECONDS = 2.0
 _LONGEST_TRACEBACK = 20_000
 FIELDS: Final = ("request_id", "client_request_id", "trace_id", "tenant", "adapter", "engine")
 """What an event may be about, besides its message."""
@@ -53,7 +58,7 @@ def log_to_stderr(form: str | None = None, level: str | None = None) -> None:
     root = logging.getLogger()
     ours = [handler for handler in root.handlers if isinstance(handler, _Stderr)]
     if not root.handlers:
-        ours = [_Stderr(sys.stderr)]
+        ours = [_Stderr()]
         root.addHandler(ours[0])
     for handler in ours:  # none, where somebody else has taken over the log: a test
         handler.setFormatter(JsonLines() if form == "json" else OneLine(TEXT))
@@ -134,14 +139,58 @@ class JsonLines(logging.Formatter):
         return json.dumps(said, separators=(",", ":"), default=str)
 
 
-class _Stderr(logging.StreamHandler[Any]):
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's own name
-        """The original prints a traceback past the format. Nothing to be done where stderr itself is gone."""
-        if record.args and not isinstance(sys.exception(), OSError):
-            self.handle(record.__class__(
-                record.name, record.levelno, record.pathname, record.lineno,
-                "This message could not be put together: %.500s", (repr(record.msg),), None,
-            ))  # fmt: skip
+class _Stderr(logging.Handler):
+    """Writes in a thread of its own: whoever reads stderr slowly, or not at all, holds up nobody. What waits
+    is bounded; what is left out is counted and said."""
+
+    def __init__(self, waiting: int = WAITING) -> None:
+        super().__init__()
+        # Mutable. A SimpleQueue, since a destructor may log at any moment, also within a `put`.
+        self._queue: queue.SimpleQueue[str | logging.LogRecord | threading.Event] = queue.SimpleQueue()
+        self._most = waiting
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._queue.qsize() >= self._most:
+            self._dropped += 1
+        elif "fields" in record.__dict__:  # it says all of itself, and there may be thousands: not here
+            self._queue.put(record)
+        else:
+            self._queue.put(self._line(record))
+
+    def flush(self) -> None:
+        """Until what has been logged so far is written, unless nobody reads."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait(FLUSH_SECONDS)
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is told in its place
+            message = f"A message could not be put together ({error!r}): {record.msg!r:.500}"
+            return self.format(_record(record.name, logging.ERROR, message))
+
+    def _write(self) -> None:
+        while True:
+            item = self._queue.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            lines = [item if isinstance(item, str) else self._line(item)]
+            if self._dropped and self._queue.qsize() < self._most:
+                message = f"{self._dropped} lines were left out: stderr is read too slowly"
+                self._dropped = 0
+                lines.append(self.format(_record(__name__, logging.WARNING, message)))
+            with contextlib.suppress(OSError, ValueError):  # it is closed: nothing can be done about that
+                sys.stderr.write("".join(f"{line}\n" for line in lines))
+                sys.stderr.flush()
+
+
+def _record(name: str, level: int, message: str) -> logging.LogRecord:
+    return logging.LogRecord(name, level, __file__, 0, "%s", (message,), None)
 
 
 def rfc3339(seconds: float) -> str:

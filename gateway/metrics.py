@@ -94,6 +94,8 @@ METRICS: Final[dict[str, str]] = {
     "florin_condition": "1 while a worker finds that something is wrong with it, by condition: /readyz and "
     "`florin doctor` say the same (highest of workers).",
     "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
+    "florin_clock_offset_seconds": "By how much another clock (`system`, `redis` or `ledger`) differs from "
+    "the one by which Florin books, either way (highest of workers); 0 while it cannot be asked.",
     "florin_tls_certificate_expiry_timestamp_seconds": "When a certificate in use expires, Unix time: "
     "`server` or `engine client` (earliest of workers).",
     "florin_tls_certificate_renewal_failing": "1 while the files of a certificate hold something that cannot "
@@ -257,6 +259,7 @@ class Metrics:
         self._feed_connected = self._gauge("florin_feed_connected", "livemin")
         self._condition = self._gauge("florin_condition", "livemax", "condition")
         self.conditions(())
+        self._clock_offset = self._gauge("florin_clock_offset_seconds", "livemax", "against")
         self._certificate_expiry = self._gauge(
             "florin_tls_certificate_expiry_timestamp_seconds", "livemin", "certificate"
         )
@@ -412,6 +415,9 @@ class Metrics:
         """Those that any worker of this gateway found last."""
         samples = (s for m in self._all().collect() if m.name == "florin_condition" for s in m.samples)
         return {sample.labels["condition"] for sample in samples if sample.value}
+
+    def clock_offset(self, against: str, seconds: float) -> None:
+        self._clock_offset.labels(against).set(seconds)
 
     def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
         self._certificate_expiry.labels(name).set(expiry)

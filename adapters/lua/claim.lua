@@ -44,15 +44,17 @@ local function elsewhere()
   return holder, loader, overruled
 end
 
--- Versions of this engine that somebody uses; leases that have lapsed are swept out.
+-- Versions of this engine that somebody uses; leases that have lapsed are swept out, with their counts.
 local function leased()
   local used = {}
   local all = redis.call('HGETALL', LEASES)
   for i = 1, #all, 2 do
-    if tonumber(all[i + 1]) > now then
-      used[string.match(all[i], '^[^|]*')] = true
-    else
-      redis.call('HDEL', LEASES, all[i])
+    if not string.find(all[i], '|n$') then
+      if tonumber(all[i + 1]) > now then
+        used[string.match(all[i], '^[^|]*')] = true
+      else
+        redis.call('HDEL', LEASES, all[i], all[i] .. '|n')
+      end
     end
   end
   return used

@@ -4,7 +4,8 @@
 -- KEYS[3]  until: hash engine/version -> ms at which `loading` or `leaving` lapses
 -- KEYS[4]  where: hash version -> names of the engines that have it assigned, divided by spaces
 -- KEYS[5]  recency of ARGV[2]: sorted set version -> ms of last use; its size is the slots taken
--- KEYS[6]  leases of ARGV[2]: hash version|worker -> ms at which the lease lapses
+-- KEYS[6]  leases of ARGV[2]: hash version|worker -> ms at which the lease lapses; and version|worker|n -> its
+--          requests in flight, which an earlier Florin takes for a lease that has lapsed
 -- ARGV[2]  the engine
 --
 -- It gives: engine, standing(), homes(), place(), forget().

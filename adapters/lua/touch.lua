@@ -18,8 +18,8 @@ for _, use in ipairs(cjson.decode(ARGV[4])) do
   end
   local lease = version .. '|' .. worker
   if last and use[4] > 0 then
-    redis.call('HSET', leases, lease, integer(now + ttl))
+    redis.call('HSET', leases, lease, integer(now + ttl), lease .. '|n', integer(use[4]))
   else
-    redis.call('HDEL', leases, lease)
+    redis.call('HDEL', leases, lease, lease .. '|n')
   end
 end

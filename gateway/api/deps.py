@@ -17,6 +17,7 @@ from adapters.keeper import Keeper
 from adapters.registration import Registrar
 from adapters.residency import Residency
 from adapters.store import Change, Store
+from gateway.clock import Clock
 from gateway.conditions import Conditions
 from gateway.config import Settings
 from gateway.costs.books import Books
@@ -65,6 +66,7 @@ class State:
     security: TransportSecurity
     conditions: Conditions
     keeper: Keeper
+    clock: Clock
 
     async def commit(self, *changes: Change) -> None:
         """Commit, and wait until this worker has heard of it, so that a caller reads its own writes."""

@@ -8,7 +8,7 @@ import orjson
 
 from adapters.catalog import Catalog
 from adapters.model import Adapter
-from gateway.access_log import AccessLog
+from gateway import access_log
 from gateway.call import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange, Receive, Scope, Send
@@ -23,9 +23,8 @@ _MOST_BYTES = 16 * 1024 * 1024
 class DataPlane:
     """An ASGI application for everything under /v1/."""
 
-    def __init__(self, lifecycle: Lifecycle, access: AccessLog | None = None) -> None:
+    def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._access = access
         self._listings = Listings(lifecycle.catalog)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,8 +33,8 @@ class DataPlane:
         try:
             await self._answer(exchange)
         finally:
-            if self._access is not None:
-                self._access.answered(exchange)
+            if self._lifecycle.settings.access_log:
+                access_log.answered(exchange)
 
     async def _answer(self, exchange: Exchange) -> None:
         endpoint = ENDPOINTS.get(exchange.path)

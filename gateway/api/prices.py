@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -70,7 +69,7 @@ async def add(body: NewPrice, actor: Actor, state: StateDep, response: Response)
             region=body.region,
             valid_from=None if body.valid_from is None else instant("valid_from", body.valid_from),
             valid_to=None if body.valid_to is None else instant("valid_to", body.valid_to),
-            now=time.time_ns() // 1000,
+            now=state.clock.now(),
             speedup=body.speedup,
             speedup_reference=body.speedup_reference,
             speedup_source=body.speedup_source,

@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from adapters.errors import StoreUnavailableError
 from adapters.store import Store
+from gateway.clock import system_time
 from gateway.costs.books import Books
 from gateway.costs.reconciling.drift import drift
 from gateway.costs.rolling import roll
@@ -51,7 +52,7 @@ class Bookkeeper:
     interval: float
     retention_days: int
     look: float = LOOK_SECONDS
-    clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1000)
+    clock: Callable[[], int] = system_time
     """Microseconds, UTC."""
     # Mutable: what was said last of the books' being away.
     _trouble: str = ""

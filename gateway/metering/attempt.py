@@ -7,7 +7,7 @@ take, because intent and final stand between the client and its answer; tests ho
 from __future__ import annotations
 
 from functools import lru_cache
-from time import monotonic_ns, time_ns
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import orjson
@@ -32,7 +32,8 @@ Mark = tuple[int, int, int | None, int]
 
 class AttemptMeter:
     """Mutable; written by the event loop, read by the log's thread. Times are monotonic beside one look
-    at the wall clock, so that a clock that is set back makes no negative duration."""
+    at the clock of what is booked, so that no clock that is set makes it longer or shorter. Should that clock
+    itself be set, the attempt is booked until then."""
 
     __slots__ = (
         "_billable",
@@ -40,6 +41,7 @@ class AttemptMeter:
         "_completion",
         "_continues",
         "_due",
+        "_era",
         "_estimate",
         "_exact",
         "_head",
@@ -84,8 +86,9 @@ class AttemptMeter:
         self._prompts = prompts
         self._continues = continues
         self._loads = adapter_loads
-        wall = time_ns()
+        wall = meter.clock.now_ns()
         self._wall = wall
+        self._era = meter.clock.era
         self._start = monotonic_ns()
         at = wall // 1000
         self._next_hour = at - at % HOUR + HOUR
@@ -220,6 +223,9 @@ class AttemptMeter:
 
     def at(self, monotonic: int) -> int:
         """UTC microseconds of a monotonic time."""
+        clock = self._meter.clock
+        if clock.era != self._era:
+            monotonic = min(monotonic, max(self._start, clock.ended(self._era) or monotonic))
         return (self._wall + monotonic - self._start) // 1000
 
     def _due_mark(self) -> int:

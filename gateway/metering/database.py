@@ -84,7 +84,8 @@ def translated() -> Iterator[None]:
         yield
     except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
-        raise LedgerUnavailableError(f"The ledger's database failed: {cause}") from error
+        said = " ".join(str(cause).split())  # PostgreSQL's client says it in several lines
+        raise LedgerUnavailableError(f"The ledger's database failed: {said}") from error
 
 
 def is_definite(error: BaseException) -> bool:

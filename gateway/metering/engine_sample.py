@@ -59,6 +59,11 @@ class Sample:
     """Since its process began, like the others."""
     cached_tokens: int | None
     completion_tokens: int
+    skew: int = 0
+    """By how much its host's clock is ahead of ours; 0: not enough to matter, or it does not say."""
+
+    def by_our_clock(self, time: int | None) -> int | None:
+        return time if time is None else time - self.skew
 
     @property
     def began(self) -> int | None:
@@ -85,13 +90,14 @@ class Reading:
     """None: it shows no tokens."""
 
 
-def read_metrics(text: bytes, at: int) -> Reading:
-    """From the text of /metrics; data-parallel ranks are added up. Raises BadSampleError."""
+def read_metrics(text: bytes, at: int, *, skew: int = 0) -> Reading:
+    """From the text of /metrics; data-parallel ranks are added up. `skew`: see `Sample`. Raises
+    BadSampleError."""
     found = _numbers(text)
     return Reading(
         running=int(found.get(b"vllm:num_requests_running", 0)),
         waiting=int(found.get(b"vllm:num_requests_waiting", 0)),
-        sample=_sample(found, at),
+        sample=_sample(found, at, skew),
     )
 
 
@@ -136,7 +142,7 @@ def _bounded(name: bytes, number: float, text: bytes = b"") -> float:
     return number
 
 
-def _sample(found: dict[bytes, float], at: int) -> Sample | None:
+def _sample(found: dict[bytes, float], at: int, skew: int) -> Sample | None:
     prompt, completion = found.get(b"vllm:prompt_tokens_total"), found.get(b"vllm:generation_tokens_total")
     if prompt is None or completion is None:
         return None
@@ -148,6 +154,7 @@ def _sample(found: dict[bytes, float], at: int) -> Sample | None:
         prompt_tokens=int(prompt),
         cached_tokens=None if cached is None else int(cached),
         completion_tokens=int(completion),
+        skew=skew,
     )
 
 

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Table, func, select
 
@@ -39,6 +39,24 @@ SampleKey = tuple[str, int, int]
 """(engine, epoch, hour). An epoch below zero: when it was first seen, of an engine that does not say."""
 
 
+class Timeline(Protocol):
+    """What spans need to know of the clock by which their times are: see `gateway.clock`."""
+
+    @property
+    def era(self) -> int: ...
+
+    @property
+    def since(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyTime:
+    """Of a clock that is never set."""
+
+    era: int = 0
+    since: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Beginnings:
     """Start-up goes from `startup` to `ready`; `up` is later than `ready` where it was found away since."""
@@ -49,16 +67,24 @@ class Beginnings:
 
 
 def beginnings(
-    *, first: int, failed: int, epoch: int | None, ready: int | None, registered: int, known: int
+    *,
+    first: int,
+    failed: int,
+    epoch: int | None,
+    ready: int | None,
+    registered: int,
+    known: int,
+    since: int = 0,
 ) -> Beginnings:
     """Since when an engine that was seen up at `first` is to be counted, and as what.
 
     `failed`: the last look before that found it away (0: there was none). `epoch`, `ready`: its own words.
     `registered`: since when it is ours (0: unknown). `known`: until when somebody has counted it (0: nobody
-    has). Nothing begins after `first`, whatever other hosts' clocks say."""
+    has). `since`: times before it are by a clock that was set since, and cannot be compared. Nothing begins
+    after `first`, whatever other hosts' clocks say."""
     if epoch is None or not registered:
         return Beginnings(first, first, first)
-    alive = min(first, max(epoch, registered, known))
+    alive = min(first, max(epoch, registered, known, since))
     if ready is None:
         unseen = known < epoch and (failed or epoch > registered)
         ready = first if unseen else alive
@@ -76,6 +102,8 @@ class _Life:
     after: int
     """Until when this worker has counted an earlier life of it."""
     seen: int
+    era: int
+    """Of the clock by which these times are."""
     sample: Sample | None = None
     """The latest."""
     ended: bool = False
@@ -100,6 +128,7 @@ class EngineTime:
     ledger: Ledger
     worker: str
     interval: float = WRITE_SECONDS
+    clock: Timeline = field(default_factory=SteadyTime)
     # Mutable state, under the lock.
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lives: dict[str, _Life] = field(default_factory=dict)
@@ -117,7 +146,7 @@ class EngineTime:
         """A probe found it up; `sample`: what it said of itself, if it was asked."""
         with self._lock:
             life = self._lives.get(engine.name)
-            if life is None or now - life.seen > BRIDGE or _restarted(life, sample):
+            if life is None or self._is_over(life, now) or _restarted(life, sample):
                 life = self._begin(engine, now)
             elif _terms(life.engine) != _terms(engine):
                 # The same process, which has told when it began: no time is lost in between.
@@ -179,10 +208,14 @@ class EngineTime:
                         del self._samples[key]
             return True
 
+    def _is_over(self, life: _Life, now: int) -> bool:
+        """Nobody has looked for too long, or the clock was set since it began."""
+        return now - life.seen > BRIDGE or life.era != self.clock.era
+
     def _begin(self, engine: Engine, now: int) -> _Life:
         self._end(engine.name)
         after = max((life.seen for life in self._ended if life.engine.name == engine.name), default=0)
-        life = _Life(engine, now, self._failed.pop(engine.name, 0), after, now)
+        life = _Life(engine, now, self._failed.pop(engine.name, 0), after, now, self.clock.era)
         self._lives[engine.name] = life
         return life
 
@@ -234,7 +267,7 @@ class EngineTime:
         dirty: set[PoolHour] = set()
         with self.ledger.write() as connection:
             for life, seen in plan:
-                since = life.begun or _beginnings(connection, life)
+                since = life.begun or _beginnings(connection, life, self.clock.since)
                 begun.append(since)
                 spans += self._spans(life.engine, since, seen)
                 # The hour after an end near its turn too: a later life in it may be known already.
@@ -267,7 +300,7 @@ def _restarted(life: _Life, sample: Sample | None) -> bool:
     return sample is not None and life.sample is not None and sample.is_of_another_process(life.sample)
 
 
-def _beginnings(connection: Connection, life: _Life) -> Beginnings:
+def _beginnings(connection: Connection, life: _Life, since: int) -> Beginnings:
     spans = engine_spans.c
     query = select(func.max(spans.seen)).where(spans.engine == life.engine.name, spans.started <= life.first)
     known = connection.execute(query).scalar_one() or 0
@@ -275,10 +308,11 @@ def _beginnings(connection: Connection, life: _Life) -> Beginnings:
     return beginnings(
         first=life.first,
         failed=life.failed,
-        epoch=sample.began if sample else None,
-        ready=sample.ready if sample else None,
+        epoch=sample.by_our_clock(sample.began) if sample else None,
+        ready=sample.by_our_clock(sample.ready) if sample else None,
         registered=life.engine.registered,
         known=max(known, life.after),
+        since=since,
     )
 
 

@@ -103,6 +103,14 @@ class Ledger:
         with self._timed("write"), writing(self._ready()) as connection:
             yield connection
 
+    def time(self) -> int | None:
+        """Unix microseconds, by the database's clock; None: it has none but this host's."""
+        with self.read() as connection:
+            if connection.dialect.name != "postgresql":
+                return None
+            micros = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+            return int(connection.exec_driver_sql(micros).scalar_one())
+
     @contextmanager
     def _timed(self, operation: str) -> Iterator[None]:
         began = time.perf_counter()

@@ -12,8 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from time import time_ns
 
+from gateway.clock import Clock
 from gateway.metering.attempt import AttemptMeter, Names
 from gateway.metering.ledger import Ledger
 from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
@@ -40,8 +40,10 @@ class Meter:
         *,
         serve_when_full: bool = False,
         segment_bytes: int = 64 * 1024 * 1024,
+        clock: Clock | None = None,
     ) -> None:
         """`root` is `usage` in the state directory, shared by the workers of this host."""
+        self.clock = clock or Clock()
         self._root = root
         self._ledger = ledger
         self._metrics = metrics
@@ -82,7 +84,9 @@ class Meter:
             directory.remove()
             directory.release()
             raise
-        self._shipper = Shipper(self._root, directory, self._wal, self._ledger, self._metrics)
+        self._shipper = Shipper(
+            self._root, directory, self._wal, self._ledger, self._metrics, now=self.clock.now
+        )
         self._shipper.start()
 
     async def close(self) -> None:
@@ -182,7 +186,7 @@ class Meter:
             key_id=key_id,
             adapter=adapter or "",
             base_model=base_model,
-            now=time_ns() // 1000,
+            now=self.clock.now(),
         )
         self._final(record.line())
 

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.fingerprint import CONTEXTS, Answer
 from adapters.model import Engine
+from gateway.clock import system_time
 from gateway.metering.counts import plausible
 from gateway.metering.database import REFUSALS, insert, is_definite
 from gateway.metering.ledger import Ledger, LedgerUnavailableError
@@ -32,7 +32,7 @@ _MOST = 10_000
 class ProbeLog:
     ledger: Ledger
     interval: float
-    clock: Callable[[], int] = lambda: time.time_ns() // 1000
+    clock: Callable[[], int] = system_time
     """Unix microseconds, UTC."""
     # Mutable state. The event loop adds at the end; whoever writes, under the lock, removes from the front.
     _rows: list[dict[str, Any]] = field(default_factory=list)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from gateway.clock import system_time
 from gateway.metering.database import REFUSALS, is_definite
 from gateway.metering.ledger import Inserted, Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
@@ -56,7 +57,10 @@ class Shipper:
         metrics: Metrics,
         *,
         interval: float = 0.5,
+        now: Callable[[], int] = system_time,
     ) -> None:
+        """`now`: Unix microseconds, by the clock by which records are made."""
+        self._now = now
         self._root = root
         self._mine = mine
         self._wal = wal
@@ -200,7 +204,7 @@ class Shipper:
     @property
     def age(self) -> float:
         """Seconds since the oldest record ended that the ledger would not take; 0: it takes them."""
-        return 0.0 if self._oldest is None else max(0.0, time.time() - self._oldest / 1e6)
+        return 0.0 if self._oldest is None else max(0.0, (self._now() - self._oldest) / 1e6)
 
 
 def _after(seconds: float) -> Late:

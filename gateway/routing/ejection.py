@@ -22,6 +22,7 @@ the first sign of life.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -138,6 +139,14 @@ def accused(standing: Standing, rules: Rules) -> Standing:
     if standing.hangs:
         return standing
     return replace(standing, silent=max(standing.silent, _patience(standing, rules)), asked=True)
+
+
+def down(standing: Standing) -> Standing:
+    """The standing of an engine that no longer answers health checks. When it does again, it may be another
+    process, or only less busy: one that hung is asked at once, and used when it has answered."""
+    if standing.hangs:
+        return replace(standing, until=-math.inf, stirred=True)
+    return replace(standing, silent=0.0, asked=False)
 
 
 def pause(ejections: int, rules: Rules) -> float:

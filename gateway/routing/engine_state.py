@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from adapters.model import Engine
+from gateway.admission.overload import EngineLoad, Pace
 from gateway.routing.ejection import Standing
 from gateway.routing.identity import RequestIdentity
 
@@ -147,6 +148,8 @@ class Lease:
         state.leases.discard(self)
         state.sign = max(state.sign, self.heard)
         use = state.uses.get(self.version)
+        if self.begun:
+            state.pace.note(self.clock())
         if use is not None:
             use.in_flight -= 1
             use.last_used = self.clock()
@@ -167,6 +170,10 @@ class EngineState:
     """Requests of other workers, by the engine's own metrics at the last probe."""
     running: int = 0
     waiting: int = 0
+    runs: int = 0
+    """How many it ran when it said, twice in a row, that others wait; 0: none do."""
+    pace: Pace = field(default_factory=Pace)
+    """Of the answers to this worker's requests."""
     began: int = 0
     """When its process began, as it said last; Unix microseconds; 0: it has not said."""
     uses: dict[str, Use] = field(default_factory=dict)
@@ -212,6 +219,9 @@ class EngineState:
     """What its counters added up to at the last look: while it works, this changes."""
     errands: set[asyncio.Timeout] = field(default_factory=set)
     """Loads and the like that wait for it; when it hangs, they are told so."""
+
+    def load(self, now: float) -> EngineLoad:
+        return EngineLoad(self.in_flight, self.in_flight + self.elsewhere, self.runs, self.pace.at(now))
 
     def tell(self) -> None:
         self.news.set()

@@ -98,8 +98,9 @@ class HangWatch:
         self._limit(states)
         for state in states:
             probe = self._probe_of(state)
-            if state.healthy is False:  # its health checks say when it is back, as another process perhaps
-                self._forgive(state)
+            if state.healthy is False:
+                state.standing = ejection.down(state.standing)
+                self._observer.engine_hung(state.engine.name, hung=False)
                 continue
             seen = Seen(now, passed, state.awaited, state.last_sign() > before, probe)
             old = state.standing
@@ -172,10 +173,6 @@ class HangWatch:
     def _still(self, state: EngineState) -> None:
         log.warning("Engine %s: still hangs; next probe in %.0f s", state.engine.name, self.next_probe(state))
         self.reports.died(state.engine.name, [])  # for workers that have come since
-
-    def _forgive(self, state: EngineState) -> None:
-        self._observer.engine_hung(state.engine.name, hung=False)
-        state.standing = Standing(ejections=state.standing.ejections, back=self._clock())
 
     def _deadlines(self, state: EngineState, now: float) -> None:
         """Of single answers, on an engine that works."""
@@ -256,8 +253,8 @@ class HangWatch:
         ]
 
     def words(self, state: EngineState) -> str:
-        """Empty: it does not hang."""
-        if not state.standing.hangs:
+        """Empty: it does not hang, or does not even say that it is well."""
+        if not state.standing.hangs or state.healthy is False:
             return ""
         return ejection.words(state.standing, self.rules, self._clock(), ejected=state.ejected)
 

@@ -18,6 +18,7 @@ from adapters.model import Engine, Version
 from adapters.placement import Candidate, share_after
 from adapters.residency import Residency
 from adapters.store import Store, Touch
+from gateway.admission.overload import expected_wait
 from gateway.routing.ejection import Standing
 from gateway.routing.engine_state import EngineState, Lease, Use
 from gateway.routing.identity import RequestIdentity
@@ -136,6 +137,17 @@ class Pool:
             for state in self.states()
             if state.engine.base_model == base_model
         ]
+
+    def expected_wait(self, base_model: str, version: Version | None) -> float:
+        """Seconds that one more request would wait on the least busy engine that holds it; 0: nothing holds
+        it."""
+        if version is not None:
+            names = self._residency.holders(version.engine_name)
+            found = [s for name in names if (s := self.state(name)) and s.usable]
+        else:
+            found = [s for s in self.states() if s.usable and s.engine.base_model == base_model]
+        now = self._clock()
+        return min((expected_wait(state.load(now)) for state in found), default=0.0)
 
     def _candidate(
         self, state: EngineState, version: Version | None, failed: set[str], *, holds: bool
@@ -287,10 +299,16 @@ class Pool:
         state.healthy, state.suspect, state.reason = False, False, reason
         state.tell()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
+        others = self._others(state)
         for lease in list(state.leases):
             silent = now - lease.heard > SILENT_SECONDS
-            if hopeless or not lease.begun or (lease.resumable and silent):
+            if hopeless or not lease.begun or (lease.resumable and silent and others):
                 lease.abandon("down")
+
+    def _others(self, state: EngineState) -> bool:
+        """Whether another engine could go on with what runs there."""
+        base = state.engine.base_model
+        return any(o.usable and o.engine.base_model == base for o in self._states.values() if o is not state)
 
     def _died(self, state: EngineState, now: float) -> None:
         state.deaths += 1

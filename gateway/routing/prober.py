@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 
 import aiohttp
 
 from adapters.tls import explain
+from gateway.clock import TOLERANCE, system_time
 from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, mark, read_metrics
 from gateway.metering.engine_time import EngineTime
 from gateway.metrics import Metrics
@@ -33,7 +34,7 @@ class Prober:
         *,
         interval: float,
         timeout: float,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        clock: Callable[[], int] = system_time,
     ) -> None:
         """`clock`: microseconds, UTC."""
         self._pool = pool
@@ -81,7 +82,9 @@ class Prober:
         for count in itertools.count():
             state.wake.clear()
             try:
-                await self.probe(state, measure=count % METRICS_EVERY == 0 or state.doubtful)
+                await self.probe(
+                    state, measure=count % METRICS_EVERY == 0 or state.doubtful or state.waiting > 0
+                )
             except Exception:  # an engine that nobody probes would stay suspect for ever
                 log.exception("probing %s stumbled", state.engine.name)
             with contextlib.suppress(TimeoutError):
@@ -122,10 +125,11 @@ class Prober:
         ) as response:
             if response.status != 200:
                 return None
+            said, asked = response.headers.get("date", ""), self._clock()
             text = await _read(response)
         self._pool.counted(state, mark(text))
         try:
-            reading = read_metrics(text, self._clock())
+            reading = read_metrics(text, self._clock(), skew=_skew(said, asked))
         except BadSampleError as error:
             self._metrics.sample_refused(name)
             if name not in self._refused:
@@ -141,8 +145,18 @@ class Prober:
         return reading.sample
 
     def _take_load(self, state: EngineState, reading: Reading, own: int) -> None:
+        state.runs = reading.running if reading.waiting and state.waiting else 0
         state.running, state.waiting = reading.running, reading.waiting
         state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
+
+
+def _skew(date: str, now: int) -> int:
+    """By how many microseconds the host whose answer has this date is ahead; 0: too little to matter."""
+    try:
+        said = int(parsedate_to_datetime(date).timestamp() * 1e6)
+    except (ValueError, OverflowError):
+        return 0
+    return said - now if abs(said - now) > TOLERANCE else 0
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -148,8 +148,11 @@ class Relay:
         lease, answer, exchange = self.lease, self.answer, self.exchange
         if lease.begun:
             return
-        if answer is not None and answer.before and rewriter.usage.prompt != answer.read:
-            raise self._read_otherwise(answer, rewriter.usage.prompt)
+        if answer is not None and answer.before:
+            if rewriter.usage.prompt != answer.read or answer.spoilt:
+                raise self._read_otherwise(answer, rewriter.usage.prompt)
+        elif answer is not None:
+            answer.start(exchange.payload)
         lease.begin()
         lease.resumable = answer is not None and not answer.obstacle
         self.record.first_token()
@@ -158,8 +161,6 @@ class Relay:
             self.metrics.stream_resume("resumed")
             log.info("request %s goes on on engine %s", exchange.request_id, lease.state.engine.name)
             return
-        if answer is not None:
-            answer.start(exchange.payload)
         with lease.undisturbed():
             await exchange.begin_stream()
 
@@ -196,9 +197,8 @@ class Relay:
     def _read_otherwise(self, answer: Answer, prompt: int) -> FlorinError:
         self.record.end(Outcome.FAILOVER, billable=False, exact=False)
         self.metrics.stream_resume("refused")
-        return interrupted(
-            self.lease, f"what was delivered is read as {prompt - answer.prompt} tokens, not {answer.before}"
-        )
+        read = f"what was delivered is read as {prompt - answer.prompt} tokens, not {answer.before}"
+        return interrupted(self.lease, answer.spoilt or read)
 
     def _observe(self, usage: Usage) -> None:
         self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)

@@ -159,7 +159,7 @@ class Answer:
     """Bytes of the text from before."""
     _taken: int = 0
     """Of the room."""
-    _spoilt: str = ""
+    spoilt: str = ""
     """What this engine has said that cannot be continued."""
 
     def start(self, payload: bytes) -> None:
@@ -171,7 +171,7 @@ class Answer:
     def begin(self) -> None:
         """Another attempt begins; what was added and not kept was never delivered."""
         del self._text[self._kept :]
-        self.tokens, self._spoilt = self.before, ""
+        self.tokens, self.spoilt = self.before, ""
         if not self.before:
             self.head = {}
 
@@ -197,7 +197,7 @@ class Answer:
     def _said(self, delta: Mapping[str, Any]) -> Any:
         for name, value in delta.items():
             if value and name not in ("role", "content"):
-                self._spoilt = name  # thoughts, tool calls: they are no text to continue
+                self.spoilt = name  # thoughts, tool calls: they are no text to continue
         return delta.get("content")
 
     def _grow(self, size: int) -> None:
@@ -213,7 +213,7 @@ class Answer:
         if not self.before:
             self.prompt = prompt
         self._kept, self.before = len(self._text), self.tokens
-        self.obstacle = self.obstacle or self._spoilt or self._hindrance(prompt)
+        self.obstacle = self.obstacle or self.spoilt or self._hindrance(prompt)
         return self.obstacle
 
     def _hindrance(self, prompt: int) -> str:

@@ -11,7 +11,7 @@ from adapters.catalog import Catalog, Target
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.loader import Loader
 from adapters.model import Engine
-from adapters.placement import UNHEALTHY, Candidate, Decision, decide
+from adapters.placement import UNHEALTHY, Candidate, Decision, decide, explained
 from gateway.errors import FlorinError
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
@@ -70,6 +70,7 @@ class Router:
         hangs: HangWatch,
         budget: RetryBudget,
         timeout: float,
+        max_queue: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalog = catalog
@@ -80,7 +81,19 @@ class Router:
         self._hangs = hangs
         self._budget = budget
         self._timeout = timeout
+        self._max_queue = max_queue
         self._clock = clock
+
+    def admit(self, target: Target) -> None:
+        """Raises FlorinError when a request would wait for longer than it should."""
+        wait = self._pool.expected_wait(target.base_model, target.version) if self._max_queue else 0.0
+        if wait > self._max_queue:
+            raise FlorinError(
+                "overloaded",
+                f"{target.label} would wait {wait:.0f} s for an engine to begin it, longer than "
+                f"{self._max_queue:g} s.",
+                retry_after=math.ceil(wait),
+            )
 
     def journey(self, target: Target, identity: RequestIdentity) -> Journey:
         self._budget.request()
@@ -151,7 +164,8 @@ class Router:
 
     def explain(self, target: Target) -> Decision:
         """The decision as it would fall now, with every engine's score."""
-        return decide(self._candidates(target, ()), rank=target.version.rank if target.version else None)
+        rank = target.version.rank if target.version else None
+        return explained(decide(self._candidates(target, ()), rank=rank))
 
     def refusals(self) -> dict[Group, tuple[int, float]]:
         """Tenants' uses of adapters that are held back: deaths of engines that count, seconds left."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -17,6 +18,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from adapters.store import Event
+from gateway.clock import system_time
 
 
 class Role(StrEnum):
@@ -106,7 +108,9 @@ def mint(
 class Directory:
     """A view of tenants and keys, fed by `adapters.feed`."""
 
-    def __init__(self, operator_key: str = "") -> None:
+    def __init__(self, operator_key: str = "", clock: Callable[[], int] = system_time) -> None:
+        """`clock`: Unix microseconds, by which keys expire."""
+        self._clock = clock
         self.tenants: dict[str, Tenant] = {}
         self.keys: dict[str, Key] = {}
         self._by_digest: dict[str, Key] = {}
@@ -151,6 +155,9 @@ class Directory:
         """The key whose text this is, revoked ones included. The look-up is by hash, so its timing tells
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
+
+    def expired(self, key: Key) -> bool:
+        return key.expires is not None and key.expires <= self._clock()
 
     def knows(self, key_digest: str) -> bool:
         """Whether some key, the bootstrap key included, has this digest."""

@@ -57,6 +57,8 @@ class MockEngine:
         self.api_key = api_key
         self.on_death: Callable[[], None] | None = None
         """What `die` does at its end; a process of its own exits there."""
+        self._queue: list[tuple[Call, Generation]] = []
+        """Above `max_num_seqs`, in the order in which they came."""
         self._server: asyncio.Server | None = None
         self._routes: dict[tuple[str, str], Callable[[Connection, bytes], None]] = {
             ("GET", "/health"): self._health,
@@ -219,7 +221,11 @@ class MockEngine:
             head=head,
         )
         connection.generation = generation
-        generation.begin()
+        if state.spec.max_num_seqs and state.in_flight > state.spec.max_num_seqs:
+            self._queue.append((call, generation))
+            state.queued = len(self._queue)
+        else:
+            generation.begin()
 
     def _probe(self, connection: Connection, fields: dict[str, Any]) -> None:
         """Probes are none of the requests that faults and logs are about, and have faults of their own."""
@@ -250,7 +256,18 @@ class MockEngine:
         connection.answer(200, probed(fields, seed))
 
     def _ended(self, asked: Asked, call: Call) -> None:
-        self.state.end(asked, call.sent)
+        state = self.state
+        state.end(asked, call.sent)
+        if not self._queue:
+            return
+        self._queue = [(c, g) for c, g in self._queue if not c.ended]  # of some, the clients have left
+        while self._queue and state.in_flight - len(self._queue) < state.spec.max_num_seqs:
+            waiting, generation = self._queue.pop(0)
+            self._begin_later(waiting, generation)
+        state.queued = len(self._queue)
+
+    def _begin_later(self, call: Call, generation: Generation) -> None:
+        asyncio.get_running_loop().call_soon(lambda: None if call.ended else generation.begin())
 
     def _refusal(self, asked: Asked) -> tuple[int, bytes] | None:
         spec = self.state.spec

@@ -25,6 +25,8 @@ class Spec:
     max_model_len: int = 4096
     answer_tokens: int = 8
     """How long an answer is when nothing cuts it short."""
+    max_num_seqs: int = 0
+    """Requests that run at a time, the others wait; 0: any number."""
     block_size: int = 16
     """Prefix cache: tokens a block."""
     prompt_details: bool = True
@@ -92,7 +94,9 @@ class State:
     cached_tokens: int = 0
     generation_tokens: int = 0
     finished: int = 0
-    _in_flight: int = 0
+    in_flight: int = 0
+    queued: int = 0
+    """Of those in flight, how many wait for others to end."""
     _cpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _gpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _prefixes: set[tuple[str, str, str]] = field(default_factory=set)
@@ -168,8 +172,8 @@ class State:
         """Count a request in; returns its cached prompt tokens."""
         model = asked.model
         self.running[model] += 1
-        self._in_flight += 1
-        self.max_running = max(self.max_running, self._in_flight)
+        self.in_flight += 1
+        self.max_running = max(self.max_running, self.in_flight)
         if model != self.spec.base:
             distinct = len(self.running) - (self.spec.base in self.running)
             self.max_distinct = max(self.max_distinct, distinct)
@@ -181,7 +185,7 @@ class State:
         return cached
 
     def end(self, asked: Asked, generated: int) -> None:
-        self._in_flight -= 1
+        self.in_flight -= 1
         self.running[asked.model] -= 1
         if not self.running[asked.model]:
             del self.running[asked.model]
@@ -218,9 +222,9 @@ class State:
             f"vllm:prompt_tokens_created{label} {self.ready!r}",
         ]
         for name, kind, value in (
-            ("num_requests_running", "gauge", float(self._in_flight)),
-            ("num_requests_waiting", "gauge", float(waiting)),
-            ("kv_cache_usage_perc", "gauge", min(1.0, self._in_flight / 256)),
+            ("num_requests_running", "gauge", float(self.in_flight - self.queued)),
+            ("num_requests_waiting", "gauge", float(waiting + self.queued)),
+            ("kv_cache_usage_perc", "gauge", min(1.0, self.in_flight / 256)),
             ("prompt_tokens_total", "counter", float(self.prompt_tokens)),
             ("prompt_tokens_cached_total", "counter", float(self.cached_tokens)),
             ("generation_tokens_total", "counter", float(self.generation_tokens)),
@@ -228,7 +232,7 @@ class State:
             lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
         success = f'{{engine="0",finished_reason="stop",model_name="{self.spec.base}"}}'
         lines.append(f"vllm:request_success_total{success} {float(self.finished)}")
-        if self.finished or self._in_flight:  # vLLM tells it from its first step on
+        if self.finished or self.in_flight:  # vLLM tells it from its first step on
             labels = f'max_lora="{self.spec.max_loras}",running_lora_adapters="",waiting_lora_adapters=""'
             lines.append(f"vllm:lora_requests_info{{{labels}}} {time.time()!r}")
         return ("\n".join(lines) + "\n").encode()

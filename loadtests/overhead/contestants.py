@@ -57,7 +57,7 @@ def relay(name: str, module: str, upstream: str, model: str) -> Contestant:
     return contestant
 
 
-def florin(upstream: str, directory: Path) -> Contestant:
+def florin(upstream: str, directory: Path, **settings_beside: str) -> Contestant:
     """`florin serve` with its defaults: embedded Valkey, SQLite ledger, one worker. A tenant, its key and its
     adapter are registered through the admin API, and one request has loaded the adapter."""
     port, operator = free_port(), secrets.token_hex(16)
@@ -66,6 +66,7 @@ def florin(upstream: str, directory: Path) -> Contestant:
         "FLORIN_PORT": str(port),
         "FLORIN_WORKERS": "1",
         "FLORIN_OPERATOR_KEY": operator,
+        **settings_beside,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLORIN_")}
     command = [str(Path(sys.executable).with_name("florin")), "serve"]

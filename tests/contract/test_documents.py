@@ -30,6 +30,12 @@ async def test_an_empty_store(world):
     assert await world.store.commit([]) == 0
 
 
+async def test_the_servers_time_is_in_microseconds(world):
+    before = await world.store.time()
+    world.advance(1500)
+    assert await world.other.time() - before == 1_500_000
+
+
 async def test_a_commit_is_seen_by_all_with_its_events(world):
     seq = await world.store.commit(
         [Change("tenant", "acme", '{"x": 1}'), Change("key", "k", "{}"), Change("tenant", "bolt", "{}")]

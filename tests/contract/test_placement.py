@@ -276,14 +276,19 @@ async def test_confirm_leases_to_those_who_waited(world):
     assert await claim(world.store, "b", slots=1) == Claim(CLAIMED, "e1", victim="a")
 
 
-async def test_leases_are_counted_by_worker_renewed_and_lapse(world):
+async def test_leases_count_every_workers_requests_are_renewed_and_lapse(world):
     await put(world, "a", "b")
     await lease(world, "a", "b", worker="w1")
     await lease(world, "a", worker="w2", in_flight=17)
-    assert await world.store.leases("e1") == {"a": 2, "b": 1}
+    assert await world.store.leases("e1") == {"a": 18, "b": 1}
     world.advance(500)
+    await lease(world, "a", worker="w2", in_flight=33)
+    assert await world.store.leases("e1") == {"a": 34, "b": 1}
+    world.advance(500)
+    assert await world.store.leases("e1") == {"a": 33}
+    assert (await claim(world.store, "c", slots=2)).victim == "b"  # lapsed leases are swept, others stay
+    assert await world.store.leases("e1") == {"a": 33}
     await lease(world, "a", worker="w2")
-    world.advance(500)
     assert await world.store.leases("e1") == {"a": 1}
     await lease(world, "a", worker="w2", in_flight=0)
     assert await world.store.leases("e1") == {}

@@ -14,6 +14,7 @@ from redis import Redis
 
 from adapters.embedded import EmbeddedValkey
 from adapters.errors import RegistryRegressedError
+from adapters.shrinkage import COUNT_SECONDS
 from adapters.store import Change
 from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
@@ -160,11 +161,12 @@ async def test_a_large_part_that_goes_by_ordinary_changes_is_told(gateway: Gatew
     names = [f"t{n}" for n in range(8)]
     for name in names:
         await gateway.state.commit(Change("tenant", name, dump(Tenant(name, False, 0))))
+    await asyncio.sleep(COUNT_SECONDS)
     assert codes(gateway) == []
     async with gateway.http() as http:
         before = (await http.get("/metrics")).text
         await gateway.state.commit(*(Change("tenant", name, None) for name in names[:6]))
-        assert codes(gateway) == ["registry_shrinking"]
+        await until(lambda: codes(gateway) == ["registry_shrinking"])
         metric = 'florin_condition{condition="registry_shrinking"} 1.0'
         for _ in range(100):
             if metric in (during := (await http.get("/metrics")).text):

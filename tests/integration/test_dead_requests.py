@@ -25,12 +25,17 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ser
         MockProcess() as engine,
         serving(tmp_path_factory.mktemp("gateway") / "state", FLORIN_WORKERS="2") as gateway,
     ):
-        gateway.json("tenant", "add", "acme", "--base-access")
-        key = gateway.json("key", "create", "--tenant", "acme")["key"]
-        gateway.json(
-            "engine", "add", "--name", "a1", "--url", engine.url, "--base", "base", "--gpu-type", "H100",
-            "--slots", "2", "--max-rank", "8", "--no-verify",
-        )  # fmt: skip
+        headers = {"authorization": f"Bearer {KEY}"}
+        with httpx.Client(base_url=f"{gateway.url}/admin/v1", headers=headers, timeout=60) as admin:
+            fields = {"base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8}
+            for path, body in (
+                ("tenants", {"name": "acme", "base_access": True}),
+                ("engines", {"name": "a1", "url": engine.url, **fields}),
+                ("keys", {"tenant": "acme"}),
+            ):
+                answer = admin.post(path, json=body)
+                assert answer.is_success, answer.text
+        key = answer.json()["key"]
         yield gateway, engine, key
 
 

@@ -253,3 +253,21 @@ async def test_the_gateway_stops_though_engines_hang(town: Town):
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(r) for r in results} == {openai.InternalServerError}
     assert {r.code for r in results} == {"engine_hung"}
+
+
+async def test_a_hung_engine_that_misses_health_checks_too_is_not_used_when_it_answers_them_again(town: Town):
+    await ask(town, "acme")
+    name, engine = holder_of(town)
+    state = town.gateway.state.pool.state(name)
+    engine.stop_core()
+    async with asyncio.timeout(SOON):
+        await ask(town, "acme")
+    engine.faults.update({"health_status": 503})
+    await until(lambda: state.healthy is False, timeout=SOON)
+    assert (await healths(town.gateway))[name] == "down"
+    engine.faults.reset()
+    await until(lambda: state.healthy, timeout=SOON)
+    assert state.standing.hangs
+    async with asyncio.timeout(SOON):
+        await ask(town, "acme")
+    assert sum(call.path == "/v1/chat/completions" for call in engine.state.calls) == 2  # the others: probes

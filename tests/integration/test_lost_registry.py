@@ -138,9 +138,8 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
             }
             until(lambda: "registry_regressed" in conditions(gateway))
             during = ask(gateway, "GET", "/metrics").text
-            doctor = gateway.florin("doctor")
-            assert doctor.returncode == 1
-            assert "registry_regressed" in doctor.stdout
+            doctor = ask(gateway, "GET", "/admin/v1/doctor").json()["data"]
+            assert ("registry_regressed", "problem") in {(d["check"], d["status"]) for d in doctor}
             assert ask(gateway, "GET", "/v1/models", key="fl_new_key").status_code == 503  # and not 401
             assert refusal(gateway) == "registry_regressed"
             assert traffic.failed == []
@@ -215,6 +214,8 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
         answer = await http.post("/admin/v1/registry/accept", json={"found": shown["found"]})
         assert answer.json()["known"]["tenant"] == 0  # intended, this time
         assert not again.state.conditions.now()
+        kept = again.state.lifecycle.cache_secret.decode()  # which workers that start later need, too
+        assert await again.state.store.secret("cache_salt", "another") == kept
         assert (await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code == 401
     assert '"epoch":1' in (state / "registry-kept.json").read_text().splitlines()[1]
     assert '"acme"' in (state / "registry-previous.json").read_text()

@@ -63,6 +63,8 @@ async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Town, Embedded
     with pytest.raises(openai.InternalServerError) as caught:  # a cold load needs a decision
         await ask(town, "bolt")
     assert (caught.value.status_code, caught.value.code) == (503, "store_unavailable")
+    assert "Redis" not in caught.value.message  # nor where it is: what is behind the gateway is not told
+    assert "valkey" not in caught.value.message
     assert int(caught.value.response.headers["retry-after"]) >= 1
     async with gateway.http("fl_unknown_key") as http:  # so does a new key
         answer = await http.get("/v1/models")

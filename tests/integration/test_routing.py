@@ -92,11 +92,12 @@ async def test_trouble_before_the_first_byte_is_unseen_by_the_client(town: Town,
 
 
 async def test_a_stream_cut_in_the_middle_ends_with_an_error_event(town: Town):
+    """Where no other engine can go on with it (see test_resume)."""
     await ask(town, "acme")
     (holder,) = [engine for engine in town.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 3, "stop_how": "mid_event", "times": 1})
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
-        await stream(town, "acme")
+        await stream(town, "acme", presence_penalty=0.5)
     await asyncio.sleep(0.05)
     last = (await town.gateway.usage("acme"))[-1]
     assert last.outcome == "engine_error"

@@ -17,6 +17,7 @@ from gateway.routing.ejection import (
     Seen,
     Standing,
     accused,
+    down,
     look,
     next_probe,
     pause,
@@ -162,6 +163,17 @@ def test_an_accusation_is_settled_by_a_probe():
         assert acts.count(act) == (11 if passes else 1)
         hanging = accused(engine.standing, RULES)
         assert hanging == engine.standing or not engine.standing.hangs
+
+
+def test_what_hung_and_went_down_is_asked_at_once_and_used_when_it_has_answered():
+    engine = Course()
+    for _ in range(3):
+        engine.until(Act.EJECT)
+        engine.until(Act.RETURN, passes=True)
+    engine.until(Act.EJECT)
+    engine.standing = down(engine.standing)
+    assert engine.step() is Act.PROBE
+    assert engine.step(passes=True) is Act.RETURN
 
 
 def test_a_worker_that_was_away_has_heard_no_silence():

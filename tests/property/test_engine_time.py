@@ -1,130 +1,122 @@
-"""What workers write of engines' lives, whatever dies when, against what was so: never too much, and never
-too little while somebody was there to look."""
+"""Whatever clocks do and whoever looks: no more of an engine's time is booked than passed, and where no clock is
+wrong, all of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
 from adapters.model import Engine
+from gateway.clock import Clock
+from gateway.costs.attribution import BRIDGED, union
 from gateway.metering.engine_sample import Sample
 from gateway.metering.engine_time import EngineTime
-from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.ledger import Ledger
 from gateway.metering.schema import engine_spans
 from tests.search import examples
 
 S = 1_000_000
-T = 500_000 * HOUR - 300 * S
-END = 600
-WRITE_EVERY = 10
+T = 500_000 * 3600 * S
+_numbers = itertools.count()
 
-Range = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Story:
-    """Seconds since T."""
-
-    processes: list[tuple[int, int, int]]
-    """(began, ready, died) of the engine's processes."""
-    workers: list[list[Range]]
-    """When each worker lives."""
-    outages: list[Range]
-    says_ready: bool
+seconds = st.integers(1, 2000)
+offsets = st.sampled_from([0, 2, 7200, -3600, 86_400, -86_400])
+acts = st.one_of(
+    st.tuples(st.just("run"), seconds),
+    st.tuples(st.just("pause"), seconds),
+    st.tuples(st.sampled_from(["restart", "kill"]), seconds),
+)
+steps = st.tuples(st.just("step"), offsets, st.booleans())
 
 
-def ranges(least: int) -> st.SearchStrategy[list[Range]]:
-    """Ranges apart from each other, at least so long."""
+class World:
+    """One engine that lives throughout, a host with some workers, and Redis on another."""
 
-    def cut(points: list[int]) -> list[Range]:
-        pairs = zip(points[::2], points[1::2], strict=False)
-        return [(a, b) for a, b in pairs if b - a >= least]
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        number = next(_numbers)
+        self.ledger = ledger
+        self.path = folder / f"clock-{number}.json"
+        self.engine = Engine(f"e{number}", "http://e", "base", "h100", 2, 8, registered=T)
+        self.up = 1000 * S
+        self.off = self.redis = 0
+        self.begin = self.up
+        self.workers = [self.worker(), self.worker()]
 
-    return st.lists(st.integers(0, END), max_size=6, unique=True).map(sorted).map(cut)
+    def true(self) -> int:
+        return T + self.up
 
+    def worker(self) -> tuple[Clock, EngineTime]:
+        clock = Clock(
+            self.path, uptime=lambda: self.up, system=lambda: self.true() + self.off, boot="one", settle=100
+        )
+        worker = clock, EngineTime(self.ledger, f"w{next(_numbers)}", clock=clock)
+        self.look(*worker)
+        return worker
 
-@st.composite
-def stories(draw: st.DrawFn) -> Story:
-    lives = draw(ranges(10))
-    processes = [(a, a + draw(st.integers(3, b - a - 3)), b) for a, b in lives]
-    workers = draw(st.lists(ranges(1), min_size=1, max_size=3))
-    return Story(processes, workers, draw(ranges(1)), draw(st.booleans()))
+    def look(self, clock: Clock, time: EngineTime) -> None:
+        clock.compare(
+            {"system": self.true() + self.off - clock.now(), "redis": self.true() + self.redis - clock.now()}
+        )
+        now = clock.now()
+        time.alive(self.engine, now, Sample(now, T + 900 * S, T + 950 * S, 1, 0, 1))
+        if next(_numbers) % 7 == 0:
+            assert time.write()
 
+    def play(self, act: tuple) -> None:
+        match act:
+            case "run", length:
+                for _ in range(0, length, 20):
+                    self.up += min(20, length) * S
+                    for worker in self.workers:
+                        self.look(*worker)
+            case "pause", length:  # both stopped, or the machine suspended
+                self.up += length * S
+            case "restart" | "kill", length:
+                _, stopped = self.workers.pop()
+                if act[0] == "restart":
+                    assert stopped.write()
+                self.up += length * S
+                self.workers.insert(0, self.worker())
+            case "step", off, redis:
+                self.off = off * S
+                if redis:
+                    self.redis = off * S
 
-class Flaky(Ledger):
-    away = False
-
-    def write(self):
-        if self.away:
-            raise LedgerUnavailableError("away")
-        return super().write()
-
-
-def play(story: Story, ledger: Flaky) -> None:
-    engine = Engine("e", "http://e", "base", "h100", 1, 1, registered=T)
-    living: dict[int, tuple[Range, EngineTime]] = {}
-    for second in range(END + 1):
-        ledger.away = any(a <= second < b for a, b in story.outages)
-        now = T + second * S
-        process = next((p for p in story.processes if p[1] <= second < p[2]), None)
-        for number, lives in enumerate(story.workers):
-            life = next((r for r in lives if r[0] <= second and (second < r[1] or r[1] == END)), None)
-            had = living.get(number)
-            if had is not None and had[0] != life:
-                del living[number]  # kill -9
-                had = None
-            if life is None:
-                continue
-            if had is None:
-                had = living[number] = (life, EngineTime(ledger, f"w{number}-{second}"))
-            _, time = had
-            if process is None:
-                time.missed(engine, now, down=True)
-            else:
-                began, ready, _ = process
-                at = T + ready * S if story.says_ready else None
-                sample = Sample(now, T + began * S, at, second, None, second)
-                time.alive(engine, now, sample if (second + number) % 3 == 0 else None)
-            if (second + number) % WRITE_EVERY == 0:
-                time.write()
-    ledger.away = False
-    for _, time in living.values():
-        time.write()
-
-
-def written(ledger: Ledger, phase: str | None = None) -> set[int]:
-    """The seconds since T that are counted; a span's first and last second may be cut."""
-    table = engine_spans.c
-    query = select(table.started, table.seen, table.phase)
-    with ledger.read() as connection:
-        rows = [r for r in connection.execute(query) if phase in {None, r.phase}]
-    return {s for r in rows for s in range((r.started - T) // S, -((T - r.seen) // S))}
+    def booked(self) -> int:
+        for _, time in self.workers:
+            assert time.write()
+        with self.ledger.read() as connection:
+            table = engine_spans.c
+            query = select(table.started, table.seen).where(table.engine == self.engine.name)
+            spans = [tuple(row) for row in connection.execute(query)]
+        return sum(end - start for start, end in union(spans, bridged=BRIDGED))
 
 
-@examples(25)
-@given(story=stories())
-def test_what_is_counted_is_what_was(story: Story, tmp_path_factory):
-    ledger = Flaky(f"sqlite:///{tmp_path_factory.mktemp('time') / 'ledger.db'}")
-    try:
-        play(story, ledger)
-        counted = written(ledger)
-        alive = {s for began, _, died in story.processes for s in range(began, died)}
-        assert counted <= alive
-        for began, ready, died in story.processes:
-            looks = [
-                s
-                for lives in story.workers
-                for a, b in lives
-                for s in range(max(a, ready), min(b, died))
-                if b > END - 1 or not any(o[0] - WRITE_EVERY <= s < o[1] for o in story.outages)
-                if b > END - 1 or s < b - WRITE_EVERY - 3
-            ]
-            if looks:  # somebody looked, and lived to write it: then all before is known too
-                assert set(range(began, max(looks))) <= counted
-                if story.says_ready:
-                    assert not written(ledger, "startup") & set(range(ready, died))
-    finally:
-        ledger.close()
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    made = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+@examples(25, suppress=(HealthCheck.function_scoped_fixture,))
+@given(sequence=st.lists(st.one_of(acts, steps), max_size=12))
+def test_never_more_than_passed(ledger, tmp_path, sequence):
+    world = World(ledger, tmp_path)
+    for act in sequence:
+        world.play(act)
+    assert world.booked() <= world.up - 900 * S
+
+
+@examples(15, suppress=(HealthCheck.function_scoped_fixture,))
+@given(sequence=st.lists(acts, max_size=12))
+def test_all_of_it_where_no_clock_is_wrong(ledger, tmp_path, sequence):
+    world = World(ledger, tmp_path)
+    for act in [*sequence, ("run", 1)]:
+        world.play(act)
+    assert world.booked() == world.up - 900 * S

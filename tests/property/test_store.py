@@ -205,6 +205,8 @@ class Past:
 
     leases: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """(engine, version, worker) → until."""
+    counts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """The same → requests in flight, where it was said."""
     loads: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     """(engine, version) → owner, until."""
     pinned: set[str] = field(default_factory=set)
@@ -253,7 +255,10 @@ class Past:
     def check_leases(self, shown: list[dict[str, int]], now: int) -> None:
         live = [lease for lease, until in self.leases.items() if until > now]
         for engine, leases in zip(ENGINES, shown, strict=True):
-            known = Counter(version for on, version, _ in live if on == engine)
+            known: Counter[str] = Counter()
+            for lease in live:
+                if lease[0] == engine:
+                    known[lease[1]] += self.counts.get(lease, 1)
             assert leases == known, "a lease was lost, or outlived its time"
 
     def _check_eviction(self, step: dict, gone: set[tuple[str, str]], now: int) -> None:
@@ -279,6 +284,7 @@ class Past:
         for use in step["uses"]:
             if (use.engine, use.version) in placed and use.in_flight:
                 self.leases[use.engine, use.version, step["worker"]] = now + step["ttl_ms"]
+                self.counts[use.engine, use.version, step["worker"]] = use.in_flight
             else:
                 self.leases.pop((use.engine, use.version, step["worker"]), None)
 

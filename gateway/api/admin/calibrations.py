@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -56,7 +55,7 @@ async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
             valid_from=None if body.valid_from is None else instant("valid_from", body.valid_from),
             weights_ps=weights,
             document=body.document,
-            now=time.time_ns() // 1000,
+            now=state.clock.now(),
             actor=actor,
         )
     except PeriodError as error:

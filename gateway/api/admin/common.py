@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -138,7 +137,3 @@ Operator = Depends(_operator)
 """On every router here but the hosts': role operator, and views that are up to date."""
 Host = Depends(_host)
 """On what an engine's own host may call, with its key of role engine: the same."""
-
-
-def now_micros() -> int:
-    return time.time_ns() // 1000

@@ -15,7 +15,7 @@ from adapters.errors import EngineError, StoreUnavailableError
 from adapters.graves import plan
 from adapters.model import Engine
 from adapters.registry_checks import of_registry
-from gateway.api.admin.common import Json, Operator, now_micros
+from gateway.api.admin.common import Json, Operator
 from gateway.api.admin.exposed import of_exposure
 from gateway.api.admin.installation import missing_files, of_books, of_conditions, of_disk, of_store
 from gateway.api.deps import State, StateDep
@@ -69,7 +69,7 @@ async def look(state: State) -> View:
     heard = await _beats(state)
     looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
     found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
-    now = now_micros()
+    now = state.clock.now()
     graves = plan(
         catalog.graves,
         catalog.versions.values(),

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from adapters.errors import InUseError, NotFoundError
 from adapters.model import Engine, SlotState, dump
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences
 from gateway.api.admin.hosts import Beats, living
 from gateway.api.deps import Actor, State, StateDep
 
@@ -98,7 +98,7 @@ def hang(state: State, name: str) -> Json | None:
         return None
     return {
         "reason": reason,
-        "since": now_micros() - round(state.hangs.lasted(seen) * 1e6),
+        "since": state.clock.now() - round(state.hangs.lasted(seen) * 1e6),
         "ejections": seen.standing.ejections,
         "next_probe_seconds": round(state.hangs.next_probe(seen), 1),
     }

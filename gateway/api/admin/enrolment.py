@@ -17,7 +17,7 @@ from pydantic import Field
 from adapters.errors import ConflictError
 from adapters.model import Purchase
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change
 from gateway.api.admin.keys import check_engine, key_json
 from gateway.api.admin.registering import Count, Label
 from gateway.api.deps import Actor, EnrolmentKey, StateDep
@@ -66,7 +66,7 @@ async def create_token(body: NewToken, state: StateDep, actor: Actor) -> Json:
     """The answer holds the token itself, this once. It takes the place of an earlier one for the same engine
     that has not been used; keys stay valid until it is."""
     check_engine(body.engine)
-    now = now_micros()
+    now = state.clock.now()
     expires = now + body.expires_in * 1_000_000
     token, text = mint("", Role.ENROLMENT, now, engine=body.engine, pins=body.pins(), expires=expires)
 
@@ -88,7 +88,7 @@ async def enrol(body: Enrolment, state: StateDep, token: EnrolmentKey) -> Json:
         raise FlorinError(
             "invalid_value", f"This token is for engine {token.engine}, and no other.", param="engine"
         )
-    now = now_micros()
+    now = state.clock.now()
     key = Key(secrets.token_hex(6), "", Role.ENGINE, digest, now, engine=token.engine, pins=token.pins)
 
     async def plan(reading: Reading) -> tuple[list[Change], Key]:

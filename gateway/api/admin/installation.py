@@ -106,7 +106,7 @@ async def of_books(state: State) -> list[Diagnosis]:
     try:
         prices = await asyncio.to_thread(list_prices, state.ledger)
         books = await asyncio.to_thread(
-            health, state.ledger, time.time_ns() // 1000, interval=state.settings.bookkeeping_interval
+            health, state.ledger, state.clock.now(), interval=state.settings.bookkeeping_interval
         )
     except LedgerUnavailableError as error:
         away = Diagnosis(

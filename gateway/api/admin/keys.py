@@ -12,7 +12,7 @@ from adapters.errors import NotFoundError
 from adapters.model import check_name
 from adapters.model import dump as dump_engine
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change
 from gateway.api.deps import Actor, StateDep
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Key, Role, dump, mint
@@ -32,7 +32,7 @@ async def create_key(body: NewKey, state: StateDep, actor: Actor) -> Json:
     _check_owner(body)
     if body.tenant and body.tenant not in state.directory.tenants:
         raise NotFoundError(f"There is no tenant {body.tenant[:80]!r}: add it first.")
-    key, text = mint(body.tenant, body.role, now_micros(), engine=body.engine)
+    key, text = mint(body.tenant, body.role, state.clock.now(), engine=body.engine)
 
     async def plan(_: Reading) -> tuple[list[Change], None]:
         return [Change("key", key.id, dump(key), expect=None)], None
@@ -51,7 +51,7 @@ async def list_keys(state: StateDep, tenant: Annotated[str | None, Query()] = No
 async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
     """Every worker refuses the key within a second. A second time changes nothing. The engine that was
     registered with the key is drained: it is sent no new requests until an operator makes it active."""
-    now = now_micros()
+    now = state.clock.now()
 
     async def plan(reading: Reading) -> tuple[list[Change], Key]:
         old = reading.directory.keys.get(key_id)

@@ -87,7 +87,7 @@ async def _usage(state: State, engine: Engine) -> tuple[dict[str, int], dict[str
 
 
 def _slot(state: State, engine: Engine, version: str, age_ms: int | None, leases: int) -> Json:
-    """`in_flight` is exact for this worker's requests; another worker's lease counts as one."""
+    """`in_flight`: of all workers, as they reported last; this worker's own as of now."""
     known = state.catalog.by_engine_name.get(version)
     seen = state.pool.state(engine.name)
     use = seen.uses.get(version) if seen else None

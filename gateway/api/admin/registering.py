@@ -18,7 +18,7 @@ from adapters.catalog import Catalog
 from adapters.errors import ConflictError, NotFoundError
 from adapters.model import BaseModel, Engine, Purchase, check_name, dump
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Host, Json, Reading, change, differences, now_micros
+from gateway.api.admin.common import Body, Host, Json, Reading, change, differences
 from gateway.api.admin.engines import engine_json
 from gateway.api.admin.fleet import base_for, normal_url, verify
 from gateway.api.admin.hosts import HostFields, check_agent, greet, living, lose_if_new
@@ -124,7 +124,7 @@ async def register(
 ) -> Json:
     """`own`: the engine's key, where its host registers it; None: an operator does."""
     wanted = replace(body.engine(), key=own.id if own else "")
-    now = now_micros()
+    now = state.clock.now()
     await check_agent(state, wanted.name, body.host)
     listing = await verify(state.control, wanted) if body.verify or own else None
     await lose_if_new(state, wanted)

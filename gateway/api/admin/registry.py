@@ -67,7 +67,7 @@ async def _decide(
     restoring = action == "registry.restore"
     begun = next_epoch(look.known.position, look.found, restore=restoring)
     note = AuditNote(actor, action, "registry", details={"epoch": begun.epoch, "why": look.lost})
-    await state.store.begin_epoch(look.found, begun, look.known.restored if restoring else None, note=note)
+    await state.store.begin_epoch(look.found, begun, look.known.restored(whole=restoring), note=note)
     if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
         raise ConflictError("It is done, but this worker has not heard of it yet: florin registry show.")
     return _json(await _look(state))

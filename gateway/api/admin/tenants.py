@@ -10,7 +10,7 @@ from pydantic import Field
 from adapters.errors import NotFoundError
 from adapters.model import check_name
 from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences, now_micros
+from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences
 from gateway.api.admin.keys import key_json
 from gateway.api.deps import Actor, State, StateDep
 from gateway.tenants.directory import Tenant, dump
@@ -30,7 +30,7 @@ class NewTenant(Body):
 async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: Response) -> Json:
     """Add a tenant, or change one: 201 when it is new, 200 when it existed."""
     check_name("tenant", body.name)
-    now = now_micros()
+    now = state.clock.now()
 
     async def plan(reading: Reading) -> tuple[list[Change], tuple[Tenant, Tenant | None]]:
         old = reading.directory.tenants.get(body.name)

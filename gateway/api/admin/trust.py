@@ -9,7 +9,7 @@ from adapters.fingerprint import fingerprint
 from adapters.model import Fingerprint, dump
 from adapters.store import AuditNote, Change
 from adapters.verdicts import SUSPECT
-from gateway.api.admin.common import Json, Operator, Reading, change, now_micros
+from gateway.api.admin.common import Json, Operator, Reading, change
 from gateway.api.deps import Actor, StateDep
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
@@ -25,7 +25,7 @@ async def trust(name: str, state: StateDep, actor: Actor) -> Json:
     if engine is None:
         raise NotFoundError(f"There is no engine {name!r}.")
     answer = await state.control.probe(engine, engine.base_model)
-    first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=now_micros())
+    first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=state.clock.now())
 
     async def plan(reading: Reading) -> tuple[list[Change], int]:
         return _trust(reading, engine.base_model, first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -70,7 +69,7 @@ async def add(
                 file_name=file_name,
                 reading=reading,
                 skip_bad=skip_bad,
-                now=time.time_ns() // 1000,
+                now=state.clock.now(),
                 actor=actor_of(key),
             )
         except BillRefusedError as error:
@@ -99,7 +98,7 @@ async def remove(
     """Forget an import and its lines."""
     only_staff(key)
     try:
-        return await state.books.run(remove_bill, source, now=time.time_ns() // 1000, actor=actor_of(key))
+        return await state.books.run(remove_bill, source, now=state.clock.now(), actor=actor_of(key))
     except BillNotFoundError as error:
         raise FlorinError("not_found", str(error)) from error
 

@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import json
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -101,9 +100,9 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def period_of(start: str | None, to: str | None, month: str | None) -> Period:
+def period_of(start: str | None, to: str | None, month: str | None, now: int) -> Period:
     try:
-        return period(start=start, end=to, whole_month=month, now=time.time_ns() // 1000)
+        return period(start=start, end=to, whole_month=month, now=now)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -37,7 +36,7 @@ async def compare(
     nothing stood idle (`busy_cost`), and with as much idleness as there was (`loaded_cost`). `speedup_is`
     says whether a speed was measured, stated by somebody, or is unknown. Role finance or operator."""
     only_staff(key)
-    now = time.time_ns() // 1000
+    now = state.clock.now()
     of = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
     try:
         whole_month(of)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -78,7 +77,7 @@ async def costs(
     if policy is not None or shares is not None:
         only_staff(key)
     question = Question(
-        period_of(start, to, month),
+        period_of(start, to, month, state.clock.now()),
         dimensions,
         tenants_of(key, tenant),
         _policy(policy, shares),
@@ -87,12 +86,13 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await books_of(state, key).run(report_text, question, now=time.time_ns() // 1000)
+        text, beside = await books_of(state, key).run(report_text, question, now=state.clock.now())
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
-    return await _file(books_of(state, key), question, "csv" if kind == "csv" else "parquet", flushed=flushed)
+    made: FileFormat = "csv" if kind == "csv" else "parquet"
+    return await _file(books_of(state, key), question, made, flushed=flushed, now=state.clock.now())
 
 
 def _policy(name: str | None, shares: str | None) -> Policy | None:
@@ -104,9 +104,9 @@ def _policy(name: str | None, shares: str | None) -> Policy | None:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
-async def _file(books: Books, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
+async def _file(books: Books, question: Question, kind: FileFormat, *, flushed: bool, now: int) -> Response:
     try:
-        content, beside = await books.run(report_file, question, kind, now=time.time_ns() // 1000)
+        content, beside = await books.run(report_file, question, kind, now=now)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

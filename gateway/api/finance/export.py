@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,7 +81,7 @@ class _Download(Response):
     async def _make(self, path: Path, most: int) -> int:
         books: Books = books_of(self._state, self._key)
         await self._state.meter.flush()
-        await books.run(roll, time.time_ns() // 1000, patience=_ROLL_SECONDS)
+        await books.run(roll, self._state.clock.now(), patience=_ROLL_SECONDS)
         try:
             return await books.run(export, self._order, path, most)
         except MissingPriceError as error:

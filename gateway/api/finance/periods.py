@@ -53,14 +53,16 @@ Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its 
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
     """All months that have books, oldest first."""
     await state.meter.flush()
-    shown = await books_of(state, key).run(overview, _now(), _own(key))
+    shown = await books_of(state, key).run(overview, state.clock.now(), _own(key))
     return Periods(data=[Period.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
 async def period(month: Month, key: FinanceKey, state: StateDep) -> Period:
     """One month; closed: with its statements."""
-    return Period.model_validate(await books_of(state, key).run(one, _month(month), _now(), _own(key)))
+    return Period.model_validate(
+        await books_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
+    )
 
 
 @router.post(
@@ -80,7 +82,7 @@ async def close_period(
             "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
         )
     already = await _closed(state, month, terms, key)
-    shown = await state.books.run(one, month, _now())
+    shown = await state.books.run(one, month, state.clock.now())
     if already is None:
         response.status_code = 202
         return Period.model_validate(shown)
@@ -94,7 +96,7 @@ async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verif
     only_staff(key)
     _month(month)
     await state.meter.flush()
-    task = asyncio.create_task(state.books.aside().run(verified, month, _now()))
+    task = asyncio.create_task(state.books.aside().run(verified, month, state.clock.now()))
     if await _done(task):
         with _refusals():
             return Verification.model_validate(task.result())
@@ -138,10 +140,12 @@ async def records(
 
 async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
     """Whether it was closed already; None: it is not done yet, by this worker or another."""
-    if (await state.books.run(one, of, _now()))["state"] == "closed":  # quick: only the terms are compared
+    if (await state.books.run(one, of, state.clock.now()))[
+        "state"
+    ] == "closed":  # quick: only the terms are compared
         with _refusals():
             return await state.books.run(
-                close_watched, of, now=_now(), by=key.id, actor=actor_of(key), **terms.model_dump()
+                close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
             )
     mine = _closings.setdefault(state.books, {})
     name = (of, terms.model_dump_json())
@@ -149,7 +153,7 @@ async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
         return None
     if (task := mine.get(name)) is None:
         work = state.books.aside().run(
-            close_watched, of, now=_now(), by=key.id, actor=actor_of(key), **terms.model_dump()
+            close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
         )
         task = mine[name] = asyncio.create_task(work)
         task.add_done_callback(lambda done: _forget(mine, name, done))
@@ -160,7 +164,7 @@ async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
 async def _elsewhere(state: State, of: str) -> bool:
     """Is another worker at it? Waits a while for its end."""
     until = time.monotonic() + ANSWER_SECONDS
-    while await state.books.run(progress_of, of, _now()) is not None:
+    while await state.books.run(progress_of, of, state.clock.now()) is not None:
         if time.monotonic() >= until:
             return True
         await asyncio.sleep(1)
@@ -202,10 +206,6 @@ def _refusals() -> Iterator[None]:
         raise FlorinError("missing_price", str(error)) from error
     except ClosingError as error:
         raise FlorinError("cannot_close", str(error)) from error
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
 
 
 def _own(key: Key) -> str | None:

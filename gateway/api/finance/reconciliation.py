@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
@@ -38,7 +37,7 @@ async def reconciliation(
     """Every difference as a line with its cause; `unexplained` has a sentence for each that exceeds the
     tolerance, and `ok` is true when there is none. Role finance or operator. Reads the month's records."""
     only_staff(key)
-    now = time.time_ns() // 1000
+    now = state.clock.now()
     of = month or iso(now)[:7]
     try:
         whole_month(of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi import APIRouter
@@ -35,7 +34,7 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
     """Engine-hours that cannot be rolled up, oldest first, each with its reason. They are in no report, no
     export and no bill, and their month cannot be closed. Role finance or operator."""
     only_staff(key)
-    await state.books.run(roll, time.time_ns() // 1000, patience=_ROLL_SECONDS)
+    await state.books.run(roll, state.clock.now(), patience=_ROLL_SECONDS)
     return {"data": await state.books.run(list_set_aside)}
 
 
@@ -45,7 +44,7 @@ async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict
     only try again. Records that a closed month covers stay (`sealed`), and so do that month's figures.
     `set_aside` says whether the hour still is."""
     only_staff(key)
-    now = time.time_ns() // 1000
+    now = state.clock.now()
     hour = _hour(asked.hour)
     try:
         done = await state.books.run(

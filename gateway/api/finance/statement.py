@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -45,7 +44,7 @@ async def statement(
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     await state.meter.flush()
-    now = time.time_ns() // 1000
+    now = state.clock.now()
     await books_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
     known = tenant in state.directory.tenants
     try:

@@ -48,7 +48,7 @@ async def usage(
 ) -> Response:
     """The usage records themselves, by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are on their way into the ledger."""
-    within = period_of(start, to, month)
+    within = period_of(start, to, month, state.clock.now())
     complete = await state.meter.flush()
     tenants = tenants_of(key, tenant)
     position = None if after is None else position_of(after)

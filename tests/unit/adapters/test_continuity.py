@@ -72,17 +72,23 @@ def test_what_passes_by_itself_is_no_difference():
     assert (told[0], told[1].missing, told[1].changed, told[1].added) == ("tenant", ("a",), ("b",), ("c",))
 
 
+def told(*samples: tuple[float, int]) -> list[str]:
+    """What is said at each time, with so many there."""
+    there = {"tenants": 0}
+    shrinkage, said = Shrinkage(lambda: there), []
+    for now, count in samples:
+        there["tenants"] = count
+        said.append(shrinkage.look(now))
+    return said
+
+
 def test_a_registry_shrinks_when_much_goes_at_once():
-    shrinkage = Shrinkage()
-    assert shrinkage.of({"tenants": 40}, 0) == ""
-    assert shrinkage.of({"tenants": 36}, 60) == ""  # a few
-    assert "10 of 40 tenants" in shrinkage.of({"tenants": 30}, 61)
-    assert shrinkage.of({"tenants": 30}, 62 + WINDOW_SECONDS) == ""  # as it is now
-    small = Shrinkage()
-    small.of({"keys": 4}, 0)
-    assert small.of({"keys": 0}, 1) == ""
+    *few, much, later = told((0, 40), (60, 36), (61, 30), (62 + WINDOW_SECONDS, 30))
+    assert few == ["", ""]
+    assert "10 of 40 tenants" in much
+    assert later == ""  # as it is now
+    assert told((0, 4), (1, 0)) == ["", ""]
 
 
 def test_a_slow_decline_is_no_alarm():
-    shrinkage = Shrinkage()
-    assert not any(shrinkage.of({"keys": 1000 - n}, n * 10) for n in range(500))
+    assert not any(told(*((n * 10, 1000 - n) for n in range(500))))

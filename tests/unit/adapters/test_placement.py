@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.placement import LEAST_SHARE, Candidate, decide, share_after
+from adapters.placement import LEAST_SHARE, Candidate, decide, explained, share_after
 
 IDLE = Candidate(
     engine="a", in_flight=0, slots=2, max_rank=16, active=0, is_active=False, assigned=0, holds=False
@@ -134,3 +134,23 @@ def test_the_order_of_engines_changes_nothing_and_the_unfit_are_never_chosen(fou
         assert not chosen.draining
         assert chosen.max_rank >= rank
         assert decision.load != chosen.holds
+
+
+def test_what_is_explained_is_what_is_done():
+    """Engines that hold it come first, whatever a load elsewhere would cost."""
+    busy, free = at("m1", holds=True, in_flight=50), at("m2")
+    shown = explained(decide([busy, free], rank=8))
+    assert (shown.engine, shown.load) == ("m1", False)
+    assert [(s.engine, s.cost) for s in shown.scores] == [("m1", 900.0), ("m2", None)]
+    assert shown.scores[1].reason == (
+        "not considered, because m1 holds it: it would load into a free slot; 0 in flight; 310 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    "candidates", [[], [at("a"), at("b", in_flight=3)], [at("a", holds=True), at("b", holds=True)],
+                   [at("a", holds=True, healthy=False), at("b")]]
+)  # fmt: skip
+def test_where_the_costs_decide_they_are_all_shown(candidates):
+    decision = decide(candidates, rank=8)
+    assert explained(decision) == decision

@@ -177,3 +177,36 @@ def test_all_that_a_process_says_is_in_the_format(form, level):
             ["RuntimeError: the end", "ERROR gateway.x: forged"],
         ]
         assert "could not be put together" in said[-4]["message"]
+
+
+UNREAD = """
+import logging, sys
+from gateway.logs import log_to_stderr
+log_to_stderr()
+log = logging.getLogger("gateway.x")
+for number in range(15_000):
+    log.info("line %d %s", number, "x" * 100)
+print("not held up", flush=True)
+sys.stdin.read(1)
+for _ in range(2):
+    logging.getLogger().handlers[0].flush()
+    log.info("read again")
+"""
+
+
+def test_who_does_not_read_the_log_holds_up_nobody():
+    with subprocess.Popen(
+        [sys.executable, "-c", UNREAD], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "not held up\n"
+        process.stdin.write("!")
+        process.stdin.close()
+        lines = process.stderr.read().splitlines()
+        assert process.wait(60) == 0
+    numbers = [int(line.split()[4]) for line in lines if " line " in line]
+    assert numbers == sorted(numbers)
+    assert 10_000 <= len(numbers) < 15_000
+    [said] = [line for line in lines if "left out" in line]
+    assert f" {15_000 - len(numbers)} lines were left out" in said
+    assert lines[-1].endswith("read again")

@@ -16,7 +16,7 @@ from adapters.model import AdapterName, BaseModel, Tombstone, dump
 from adapters.store import AuditNote, Change
 from gateway.api import prices
 from gateway.api.admin import adapters, engines, keys, registering, tenants
-from gateway.api.admin.common import Reading, change, differences, now_micros
+from gateway.api.admin.common import Reading, change, differences
 from gateway.api.admin.declarative import resolve, splits
 from gateway.api.admin.declarative.actions import Action
 from gateway.api.admin.declarative.current import base_spec, engine_spec, key_spec
@@ -122,7 +122,7 @@ async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, a
 
 
 async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
-    now = now_micros()
+    now = state.clock.now()
 
     async def plan(reading: Reading) -> tuple[list[Change], tuple[Key | None, Key]]:
         old = reading.directory.keys.get(key_id)
@@ -170,7 +170,7 @@ def _proof(reading: Reading, tenant: str) -> Change:
 
 async def _count(state: State, name: str, latest: int, actor: str) -> None:
     """Remember the highest number of a removed adapter, which is not there."""
-    now = now_micros()
+    now = state.clock.now()
 
     async def plan(reading: Reading) -> tuple[list[Change], None]:
         old = reading.catalog.tombstones.get(name)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 
 from adapters.errors import ConflictError
-from gateway.api.admin.common import Json, Operator, now_micros
+from gateway.api.admin.common import Json, Operator
 from gateway.api.admin.declarative import current, execute
 from gateway.api.admin.declarative.actions import Plan
 from gateway.api.admin.declarative.document import Document, parse
@@ -74,7 +74,7 @@ async def apply(
 async def _plan(state: State, wanted: Document, *, prune: bool, actor: str) -> Plan:
     asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
     return await asyncio.to_thread(
-        plan, await _current(state), wanted, prune=prune, asking=asking, clock=now_micros()
+        plan, await _current(state), wanted, prune=prune, asking=asking, clock=state.clock.now()
     )
 
 

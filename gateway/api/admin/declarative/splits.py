@@ -55,10 +55,11 @@ async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report:
         if not (uploaded(wanted.source) and error.findings[0].code == "source_unsupported"):
             raise
         files = (wanted.digest or "").removeprefix("sha256:")
-        copy = f"copy {files} from the FLORIN_ARTIFACT_DIR where they were to {state.artifacts.root}, or put "
+        copy = f"copy {files} from the FLORIN_ARTIFACT_DIR of before to {state.artifacts.root}, or put "
         raise RefusedError(
-            f"The files of {id_} were uploaded, and are not in the artifact store: {copy if files else 'put '}"
-            "them where the gateway can fetch them, and name that as its source. Then apply again."
+            f"The files of {id_} were uploaded, and are not in the artifact store: "
+            f"{copy if files else 'put '}them where the gateway can fetch them, and name that as its "
+            "source. Then apply again."
         ) from error
 
 

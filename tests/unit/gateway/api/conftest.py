@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from gateway.api import finance, prices
 from gateway.api.deps import get_state, require_finance, require_operator
 from gateway.api.exceptions import install
+from gateway.clock import system_time
 from gateway.costs.books import Books
 from gateway.metering.ledger import Ledger
 from gateway.metering.meter import Meter
@@ -25,13 +26,19 @@ def ledger_file(tmp_path):
 
 
 @pytest.fixture
-async def installed(ledger_file, tmp_path):
+def now():
+    """The clock of the installation; a module may have one of its own."""
+    return system_time
+
+
+@pytest.fixture
+async def installed(ledger_file, tmp_path, now):
     url = f"sqlite:///{ledger_file}"
     ledger = Ledger(url)
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()
     books = Books(url)
-    yield SimpleNamespace(ledger=ledger, meter=meter, books=books)
+    yield SimpleNamespace(ledger=ledger, meter=meter, books=books, clock=SimpleNamespace(now=now))
     await books.close()
     await meter.close()
     ledger.close()

@@ -29,9 +29,13 @@ def original(tmp_path_factory):
 
 
 @pytest.fixture
-def ledger_file(original, tmp_path, monkeypatch):
+def now():
+    return lambda: DECEMBER + GRACE
+
+
+@pytest.fixture
+def ledger_file(original, tmp_path):
     """October is closed, November is over."""
-    monkeypatch.setattr(module, "_now", lambda: DECEMBER + GRACE)
     return shutil.copy(original, tmp_path / "ledger.db")
 
 

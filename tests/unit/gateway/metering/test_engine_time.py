@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from adapters.model import Engine
+from gateway.clock import system_time
 from gateway.metering import engine_time
 from gateway.metering.engine_sample import Sample
 from gateway.metering.engine_time import Beginnings, EngineTime, beginnings
@@ -428,3 +429,24 @@ def test_an_engine_that_begins_anew_all_the_time_makes_no_other_be_forgotten(led
     assert time.write()
     assert ("a1", 10) in counted(ledger)
     assert "a1" in {r["engine"] for r in rows(ledger, engine_spans)}
+
+
+# -- clocks
+
+
+def test_a_host_whose_clock_is_wrong_is_believed_about_how_long_it_runs(ledger):
+    time, behind = EngineTime(ledger, "w"), -7200 * S
+    watch(time, 0, 10)
+    time.missed(ENGINE, T + 11 * S, down=True)
+    for second in range(100, 110):
+        now = T + second * S
+        said = sample(now, epoch=T + 80 * S + behind, ready=T + 95 * S + behind)
+        time.alive(ENGINE, now, replace(said, skew=behind))
+    time.write()
+    assert spans(ledger)[-2:] == [("startup", 80, 95), ("up", 95, 109)]
+
+
+def test_the_databases_clock_is_its_own_or_none(ledger, ledger_url):
+    said = ledger.time()
+    assert (said is None) == ledger_url.startswith("sqlite")
+    assert said is None or abs(said - system_time()) < 60 * S

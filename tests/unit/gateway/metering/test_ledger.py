@@ -1,3 +1,4 @@
+import socket
 import threading
 from dataclasses import replace
 
@@ -224,3 +225,18 @@ def test_a_late_page_costs_no_more_than_an_early_one(tmp_path):
     ):
         assert cost(page, (last.ended, last.id)) <= cost(page, None) + 10
     ledger.close()
+
+
+def test_a_database_that_is_away_says_so_in_one_line():
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        _says_so_in_one_line(Ledger(f"postgresql+psycopg://u:secret@127.0.0.1:{bound.getsockname()[1]}/x"))
+
+
+def _says_so_in_one_line(ledger):
+    with pytest.raises(LedgerUnavailableError) as caught, ledger.read():
+        pass
+    said = str(caught.value)
+    assert said.isprintable(), said
+    assert "failed:" in said
+    assert "secret" not in said

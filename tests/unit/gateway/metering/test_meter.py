@@ -3,6 +3,7 @@ import errno
 import orjson
 import pytest
 
+from gateway import clock
 from gateway.metering import attempt as attempt_module
 from gateway.metering import wal as wal_module
 from gateway.metering.attempt import HOUR
@@ -47,7 +48,7 @@ class Clock:
 
     def __init__(self, monkeypatch, at):
         self.micros = at
-        monkeypatch.setattr(attempt_module, "time_ns", lambda: self.micros * 1000)
+        monkeypatch.setattr(clock.Clock, "now_ns", lambda _: self.micros * 1000)
         monkeypatch.setattr(attempt_module, "monotonic_ns", lambda: (self.micros - at + 1) * 1000)
 
 
@@ -163,17 +164,17 @@ async def test_the_bound_is_of_what_was_asked_for(meter, ledger):
 
 
 async def test_an_engine_that_counts_backwards_leaves_marks_that_do_not(meter, ledger, monkeypatch):
-    clock = Clock(monkeypatch, 100 * HOUR + 5)
+    host = Clock(monkeypatch, 100 * HOUR + 5)
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     made.first_token()
     made.observe(100, 50, 90, 0)
-    clock.micros = 101 * HOUR + 1
+    host.micros = 101 * HOUR + 1
     made.checkpoint()
     made.observe(60, 20, None, 0)
-    clock.micros = 102 * HOUR + 1
+    host.micros = 102 * HOUR + 1
     made.checkpoint()
     made.observe(80, 30, None, 0)
-    clock.micros = 102 * HOUR + 2
+    host.micros = 102 * HOUR + 2
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()
     [row] = records(ledger)
@@ -247,27 +248,41 @@ async def test_an_orphan_of_which_nothing_was_heard_counts_by_the_estimate(meter
     assert (orphan.prompt_tokens, orphan.completion_tokens, orphan.usage_source) == (6, 0, "estimated")
 
 
-async def test_a_clock_that_is_set_back_makes_no_negative_duration(meter, ledger, monkeypatch):
-    monkeypatch.setattr(attempt_module, "time_ns", lambda: 5_000_000_000_000)
+async def test_the_hosts_clock_may_be_set_while_an_attempt_runs(meter, ledger, monkeypatch):
+    begun = clock.system_time()
     made = meter.begin(request_id="r", attempt=1, **NAMES)
-    monkeypatch.setattr(attempt_module, "time_ns", lambda: 1)
+    monkeypatch.setattr(clock.time, "time_ns", lambda: 1)
     made.first_token()
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()
     [row] = records(ledger)
-    assert row.dispatched == 5_000_000_000
-    assert row.dispatched <= row.first_token <= row.ended
+    assert begun - SECOND < row.dispatched <= row.first_token <= row.ended < begun + 60 * SECOND
+
+
+async def test_when_the_clock_of_what_is_booked_is_set_an_attempt_is_booked_until_then(meter, ledger):
+    made = meter.begin(request_id="r", attempt=1, **NAMES)
+    made.first_token()
+    kept, up = meter.clock, clock.uptime()
+    kept._eras = [*kept._eras, (up, kept._eras[0][1] - HOUR)]
+    later = meter.begin(request_id="later", attempt=1, **NAMES)
+    for attempt in (made, later):
+        attempt.end(Outcome.OK, billable=True, exact=True)
+    await meter.flush()
+    after, before = records(ledger)
+    assert abs(before.ended - (up + kept._eras[0][1])) <= 1000
+    assert before.dispatched <= before.first_token <= before.ended
+    assert HOUR - 60 * SECOND < before.ended - after.ended < HOUR
 
 
 async def test_an_attempt_that_runs_on_is_in_the_log_with_its_checkpoints(
     meter, ledger, tmp_path, monkeypatch
 ):
-    clock = Clock(monkeypatch, 100 * HOUR)
+    host = Clock(monkeypatch, 100 * HOUR)
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     await meter.flush()
     made.first_token()
     for seconds in range(1, 16):
-        clock.micros = 100 * HOUR + seconds * 1_000_000
+        host.micros = 100 * HOUR + seconds * 1_000_000
         made.observe(10, seconds, None, 0)
         tick(meter)
     found = [(r.seq, r.completion_tokens, (r.seen - r.dispatched) // 1_000_000) for r in lines(tmp_path)]
@@ -292,19 +307,19 @@ def marks(record):
 async def test_an_attempt_that_runs_across_hours_says_how_far_it_was_at_each_turn(
     meter, ledger, tmp_path, monkeypatch
 ):
-    clock = Clock(monkeypatch, 100 * HOUR - 10 * SECOND)
+    host = Clock(monkeypatch, 100 * HOUR - 10 * SECOND)
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     made.first_token()
     made.observe(10, 3, None, 0)
     tick(meter)
-    clock.micros = 100 * HOUR + SECOND // 2
+    host.micros = 100 * HOUR + SECOND // 2
     made.observe(10, 50, None, 0)
     tick(meter)
     assert marks(lines(tmp_path)[-1]) == [[100 * HOUR, 10, None, 50]]  # an orphan would keep it
-    clock.micros = 101 * HOUR + SECOND // 2
+    host.micros = 101 * HOUR + SECOND // 2
     made.observe(10, 700, None, 0)
     tick(meter)
-    clock.micros = 102 * HOUR + SECOND // 2  # it ends before the tick has seen the hour turn
+    host.micros = 102 * HOUR + SECOND // 2  # it ends before the tick has seen the hour turn
     made.observe(10, 900, 4, 0)
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()
@@ -326,12 +341,12 @@ async def test_an_attempt_that_runs_across_hours_says_how_far_it_was_at_each_tur
 )
 async def test_hours_are_marked_also_when_no_tick_came(meter, ledger, monkeypatch, times, expected):
     begun, first, ended = times
-    clock = Clock(monkeypatch, 99 * HOUR + begun)
+    host = Clock(monkeypatch, 99 * HOUR + begun)
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     if first is not None:
-        clock.micros = 99 * HOUR + first
+        host.micros = 99 * HOUR + first
         made.first_token()
-    clock.micros = 99 * HOUR + ended
+    host.micros = 99 * HOUR + ended
     made.observe(10, 7, None, 0)
     made.end(Outcome.OK, billable=True, exact=True)
     await meter.flush()
@@ -381,7 +396,9 @@ async def test_metrics_follow_the_records(meter):
     assert sample(meter, "florin_tokens_total", **labels, token_type="cached") == 4
     assert sample(meter, "florin_tokens_total", **labels, token_type="output") == 7
     assert sample(meter, "florin_tenant_tokens_total", tenant="acme", token_type="output") == 7
-    assert sample(meter, "florin_time_to_first_token_seconds_count") == 1
+    for name in ("time_to_first_token", "request_duration"):
+        assert sample(meter, f"florin_{name}_seconds_count", engine="gpu-a") == 1
+        assert sample(meter, f"florin_adapter_{name}_seconds_count", adapter="acme/support") == 1
 
 
 async def test_a_flood_of_rejections_does_not_fill_the_ledger(meter, ledger):

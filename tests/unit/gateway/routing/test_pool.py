@@ -129,7 +129,7 @@ async def test_a_lease_given_up_wakes_its_task_but_not_while_it_writes(pool, wri
     reached = asyncio.Event()
     task = asyncio.create_task(held(lease, reached, writing=writing))
     await reached.wait()
-    lease.abandon()
+    lease.abandon("down")
     if cancel:
         task.cancel()
     assert await task == told
@@ -144,6 +144,9 @@ async def test_streams_that_can_go_on_elsewhere_leave_a_dead_engine_when_they_fa
         lease.resumable = name != "bound"
     clock.now += SILENT_SECONDS + 1
     leases["speaking"].heard = clock.now
+    pool.mark_down(pool.state("a"), "no answer")
+    assert not any(lease.abandoned for lease in leases.values())  # there is no other engine
+    pool.mark_up(pool.state("b"))
     pool.mark_down(pool.state("a"), "no answer")
     assert {name for name, lease in leases.items() if lease.abandoned} == {"silent"}
     clock.now += HOPELESS_SECONDS + 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import aiohttp
 import pytest
@@ -14,7 +15,7 @@ from gateway.metering.engine_sample import Sample
 from gateway.metrics import Metrics
 from gateway.routing.ejection import Standing
 from gateway.routing.pool import Pool
-from gateway.routing.prober import METRICS_EVERY, Prober
+from gateway.routing.prober import METRICS_EVERY, Prober, _skew
 from loadtests.mock_engine import MockEngine
 
 
@@ -197,3 +198,20 @@ async def test_an_engine_that_hangs_is_booked_as_up(world: World):
     world.engine.stop_core()
     await world.prober.probe(state)
     assert (world.time.told, state.healthy, state.usable) == (["alive"], True, False)
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead"),
+    [
+        ("Sun, 22 Nov 2026 05:00:00 GMT", 0),
+        ("Sun, 22 Nov 2026 05:00:04 GMT", 0),
+        ("Sun, 22 Nov 2026 03:00:00 GMT", -7200),
+        ("Sun, 22 Nov 2026 06:00:00 GMT", 3600),
+        ("", 0),
+        ("yesterday", 0),
+        ("Sun, 99 Nov 99999 05:00:00 GMT", 0),
+    ],
+)
+def test_an_answer_tells_how_wrong_its_hosts_clock_is(date, ahead):
+    now = int(datetime(2026, 11, 22, 5, tzinfo=UTC).timestamp()) * 1_000_000
+    assert _skew(date, now) == ahead * 1_000_000

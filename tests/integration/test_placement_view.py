@@ -1,0 +1,52 @@
+"""What the operator is shown of placement is so, whichever worker is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import httpx
+
+from tests.harness import running_gateway
+
+
+async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
+    town, tmp_path, valkey_url, prefix
+):
+    await town.gateway.set_state("b", "draining")
+    town.a.faults.update({"event_delay": 2.0})
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(running_gateway(tmp_path / "two", valkey_url, prefix))
+        for gateway, count in ((town.gateway, 30), (other, 20)):
+            client = await stack.enter_async_context(gateway.http(town.gateway.keys["acme"]))
+            for _ in range(count):
+                task = asyncio.create_task(_hold(client))
+                stack.push_async_callback(_cancel, task)
+        await town.a.until(lambda state: len(state.calls) == 50, timeout=30)
+        await town.gateway.set_state("b", "active")
+        for gateway in (town.gateway, other):
+            client = await stack.enter_async_context(gateway.http())
+            deadline = time.monotonic() + 20
+            while (shown := await _in_flight(client)) != 50:
+                assert time.monotonic() < deadline, f"of 50 in flight, placement shows {shown}"
+                await asyncio.sleep(0.05)
+            decision = (await client.get("/admin/v1/explain/acme/support")).json()["decision"]
+            assert (decision["action"], decision["engine"]) == ("serve", "a")
+            assert {c["engine"]: c["eligible"] for c in decision["candidates"]} == {"a": True, "b": False}
+
+
+async def _hold(client: httpx.AsyncClient) -> None:
+    body = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    async with client.stream("POST", "/v1/chat/completions", json=body | {"max_tokens": 50}) as answer:
+        await answer.aread()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _in_flight(client: httpx.AsyncClient) -> int:
+    engines = (await client.get("/admin/v1/placement")).json()["data"]
+    return sum(p["in_flight"] for e in engines for p in e["placements"])
