@@ -154,20 +154,29 @@ def misbooked(heard: Iterable[Heard], records: Sequence[Record]) -> list[str]:
     found = []
     for one in heard:
         mine = of_request.get(one.request_id, [])
-        billed = [record for record in mine if record.billable]
-        if one.finished and len(billed) != 1:
-            found.append(
-                f"{one.request_id} of {one.tenant} was answered once and is billed {len(billed)} times"
-            )
-        elif one.finished:
-            counts = (billed[0].prompt_tokens, billed[0].completion_tokens)
-            if (billed[0].tenant, billed[0].outcome, billed[0].exact) != (one.tenant, "ok", True):
-                found.append(f"{one.request_id} of {one.tenant} came whole; its record: {billed[0]}")
-            elif counts != one.usage:
-                found.append(f"{one.request_id} of {one.tenant}: the client saw {one.usage}, billed {counts}")
+        if one.finished and (wrong := _misbilled(one, [record for record in mine if record.billable])):
+            found.append(f"{one.request_id} of {one.tenant} {wrong}")
         elif one.engine and not mine:
             found.append(f"{one.request_id} of {one.tenant} reached {one.engine} and is not in the ledger")
     return found
+
+
+def _misbilled(one: Heard, billed: Sequence[Record]) -> str:
+    """`billed`: one record; or, of a stream that another engine went on with, one for each part, which
+    together are one bill: only the first one's prompt is the customer's."""
+    parts = sorted(billed, key=lambda record: record.attempt)
+    outcomes = [record.outcome for record in parts]
+    resumed = ["engine_error", *["resumed_cut"] * (len(parts) - 2), "resumed"]
+    if len(parts) != 1 and not (one.stream and outcomes == resumed):
+        return f"was answered once and is billed {len(parts)} times"
+    if (
+        outcomes[-1] not in {"ok", "resumed"}
+        or not parts[-1].exact
+        or {r.tenant for r in parts} != {one.tenant}
+    ):
+        return f"came whole; its record: {parts[-1]}"
+    counts = (parts[0].prompt_tokens, sum(record.completion_tokens for record in parts))
+    return "" if counts == one.usage else f": the client saw {one.usage}, billed {counts}"
 
 
 def repeated(records: Sequence[Record]) -> list[str]:

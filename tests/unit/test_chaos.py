@@ -20,11 +20,17 @@ HEARD = Heard(
     text="I am fl-a\n", usage=(5, 2),
 )  # fmt: skip
 RECORD = Record("id-1", "req-1", 1, "acme", "e0", "ok", True, True, 5, 2)
+BEGUN = replace(RECORD, outcome="engine_error", exact=False, completion_tokens=1)
+RESUMED = replace(RECORD, id="id-2", attempt=2, outcome="resumed", prompt_tokens=6, completion_tokens=1)
 STATE = State(
     placements={"gateway 0": {"e0": frozenset({"fl-a"})}}, loaded={"e0": frozenset({"fl-a"})},
     leases={"e0": 0}, conditions={"gateway 0": frozenset()}, descriptors={"w": 40}, memory={"w": 100},
 )  # fmt: skip
 LIMITS = Limits(descriptors=50, memory=200)
+
+
+def replace_heard(**fields) -> Heard:
+    return replace(HEARD, **fields)
 
 
 def window(kind: str, victim: int = 0, began: float = 10.0, ended: float = 12.0) -> Window:
@@ -82,10 +88,6 @@ def test_voices():
     assert "I am fl-a" in said
 
 
-def replace_heard(**fields) -> Heard:
-    return replace(HEARD, **fields)
-
-
 @pytest.mark.parametrize(
     ("kind", "victim", "fields", "excused"),
     [
@@ -133,6 +135,11 @@ def test_a_tenant_is_suspended_after_three_deaths_and_not_before():
         (HEARD, [], "billed 0 times"),
         (HEARD, [RECORD, replace(RECORD, id="id-2", attempt=2)], "billed 2 times"),
         (HEARD, [replace(RECORD, completion_tokens=3)], r"the client saw \(5, 2\), billed \(5, 3\)"),
+        (HEARD, [BEGUN, RESUMED], ""),
+        (HEARD, [BEGUN, replace(RESUMED, completion_tokens=2)], r"the client saw \(5, 2\), billed \(5, 3\)"),
+        (HEARD, [BEGUN, replace(RESUMED, outcome="ok")], "billed 2 times"),
+        (HEARD, [RESUMED], r"billed \(6, 1\)"),
+        (replace_heard(stream=False), [BEGUN, RESUMED], "billed 2 times"),
         (HEARD, [replace(RECORD, tenant="bolt")], "came whole; its record"),
         (HEARD, [replace(RECORD, outcome="orphaned")], "came whole; its record"),
         (HEARD, [replace(RECORD, exact=False)], "came whole; its record"),
