@@ -17,6 +17,7 @@ from sqlalchemy import select
 
 from gateway.metering.ledger import Ledger
 from gateway.metering.schema import engine_counters, engine_spans
+from gateway.workers import WORKER
 from loadtests.mock_engine import MockEngine
 from tests.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 
@@ -172,7 +173,7 @@ async def test_any_of_several_workers_shows_the_books_and_a_killed_one_takes_its
 
             await until(shown, 60)
             assert await value(client, "florin_ledger_imbalance_nano_gpu_hours") == 0
-            workers = [p for p in psutil.Process(serving.pid).children() if "gateway.workers" in p.cmdline()]
+            workers = [p for p in psutil.Process(serving.pid).children() if p.name() == WORKER]
             assert len(workers) == 2
             [leader] = [w for w in workers if w.children()]
             beside = leader.children(recursive=True)

@@ -18,6 +18,7 @@ import pytest
 
 from gateway.metering.ledger import Ledger
 from gateway.metering.records import UsageRecord
+from gateway.workers import WORKER
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_outages import Served
 
@@ -130,7 +131,7 @@ async def register(served: Served, mock: MockEngine, tmp_path: Path) -> str:
 
 def workers(served: Served) -> list[psutil.Process]:
     children = psutil.Process(served.process.pid).children()
-    return [p for p in children if "gateway.workers" in " ".join(p.cmdline())]
+    return [p for p in children if p.name() == WORKER]
 
 
 def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> None:
