@@ -234,7 +234,7 @@ async def test_an_operators_restart_makes_nobody_a_suspect(fleet: Fleet):
         engine.faults.update({"first_byte_delay": 0.3})
     for name in "abc":
         tasks = [asyncio.ensure_future(fleet.ask(tenant)) for tenant in BYSTANDERS]
-        await until(lambda: sum(e.state._in_flight for e in fleet.engines.values()) == 3)
+        await until(lambda: sum(e.state.in_flight for e in fleet.engines.values()) == 3)
         await fleet.gateway.set_state(name, "draining")
         fleet.engines[name].die()
         await asyncio.gather(*tasks)
@@ -268,7 +268,7 @@ async def test_one_engines_death_costs_no_request_of_many(fleet: Fleet):
         await fleet.gateway.set_state(name, "active")
     fleet.engines["a"].faults.update({"first_byte_delay": 30.0})
     tasks = [asyncio.ensure_future(fleet.ask(BYSTANDERS[i % 3], f"Hello {i}")) for i in range(120)]
-    await until(lambda: fleet.engines["a"].state._in_flight == 120, timeout=60)
+    await until(lambda: fleet.engines["a"].state.in_flight == 120, timeout=60)
     fleet.engines["a"].faults.update({"first_byte_delay": 0.0})
     fleet.engines["a"].die()
     assert all(await asyncio.gather(*tasks))

@@ -81,7 +81,7 @@ async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(town: Town):
             )
             for i in range(30)
         ]
-        await until(lambda: holder.state._in_flight == 30, timeout=60)
+        await until(lambda: holder.state.in_flight == 30, timeout=60)
         holder.die()
         assert len(await asyncio.gather(*tasks)) == 30
 
