@@ -231,6 +231,7 @@ ELSEWHERE = {
     ("adapter", "check"),  # test_check
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
+    *(("registry", name) for name in ("show", "restore", "accept")),  # test_registry, test_lost_registry
     ("engine", "enrol"),
     ("engine", "token", "create"),  # test_enrolling
     ("engine", "run"),  # test_engine_run, and as a process in tests/integration/test_hosts
