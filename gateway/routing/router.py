@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from adapters.catalog import Catalog, Target
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.loader import Loader
 from adapters.model import Engine
-from adapters.placement import UNHEALTHY, Candidate, Decision, decide, explained
+from adapters.placement import UNHEALTHY, Candidate, Decision, Score, decide, explained
 from gateway.errors import FlorinError
 from gateway.routing.deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
@@ -165,10 +165,17 @@ class Router:
             self._deaths.answered(lease.identity)
             self._hangs.reports.answered(lease.identity)
 
+    def scores(self, target: Target) -> Sequence[Score]:
+        """What it would cost each engine of the fleet to serve the target, or why it cannot."""
+        return self._decision(target).scores
+
     def explain(self, target: Target) -> Decision:
-        """The decision as it would fall now, with every engine's score."""
+        """The decision as it would fall now, for people: with the scores that decide."""
+        return explained(self._decision(target))
+
+    def _decision(self, target: Target) -> Decision:
         rank = target.version.rank if target.version else None
-        return explained(decide(self._candidates(target, ()), rank=rank))
+        return decide(self._candidates(target, ()), rank=rank)
 
     def refusals(self) -> dict[Group, tuple[int, float]]:
         """Tenants' uses of adapters that are held back: deaths of engines that count, seconds left."""
@@ -298,7 +305,7 @@ class Router:
     def _check_hope(self, journey: Journey) -> None:
         """Wait only for what can come: an engine that is down may return, one that is too small will not
         grow."""
-        scores = self.explain(journey.target).scores
+        scores = self.scores(journey.target)
         if not any(s.cost is not None or s.reason == UNHEALTHY for s in scores):
             self._check_hangs(journey)
             reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"

@@ -98,7 +98,7 @@ class Warmer:
         self, version: Version, likes: Collection[str], passed: Collection[str]
     ) -> tuple[list[Engine], str]:
         """The engines that could take it, best first, but for those of `passed`; and what is said of all."""
-        scores = self.router.explain(Target(version, version.base_model)).scores
+        scores = self.router.scores(Target(version, version.base_model))
         could = sorted(
             (s.cost, s.engine not in likes, s.engine)
             for s in scores

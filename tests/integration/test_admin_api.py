@@ -97,6 +97,7 @@ PATHS = [
     ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"),
     ("GET", "calibrations"), ("POST", "calibrations"), ("GET", "export"), ("POST", "apply"),
     ("GET", "engines/a1"), ("POST", "enrolment-tokens"), ("POST", "enrol"),
+    ("GET", "registry"), ("POST", "registry/restore"), ("POST", "registry/accept"),
     ("POST", "adapters/upload"), ("GET", "audit"), ("GET", "audit/requests/x"), ("GET", "doctor"),
 ]  # fmt: skip
 
@@ -257,6 +258,7 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "agent": "",
         "stopping": False,
         "stopped": 0,
+        "hang": None,
         "key": "",
         "beat": None,
         "base_config": True,

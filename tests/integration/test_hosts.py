@@ -14,7 +14,6 @@ from adapters.engine_control import EngineControl
 from adapters.store import Change
 from gateway.reloading import Reload
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY
 from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
 
 
@@ -265,11 +264,17 @@ async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, 
 async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the_agents(
     gateway, run, valkey_url, prefix
 ):
-    agent = await run(FLORIN_OPERATOR_KEY=OPERATOR_KEY)  # a host's own key is in Redis, and gone with it
+    agent = await run()
     first = await registered(gateway, agent)
     async with Redis.from_url(valkey_url) as redis:
         await redis.delete(*[key async for key in redis.scan_iter(f"{{{prefix}}}:*")])
     store = gateway.state.store
+    async with gateway.http() as http:
+        await until(lambda: gateway.state.follower.lost, what=lambda: agent.log)
+        assert "h1" in gateway.state.catalog.engines
+        shown = (await http.get("/admin/v1/registry")).json()
+        restored = await http.post("/admin/v1/registry/restore", json={"found": shown["found"]})
+        assert restored.status_code == 200, restored.text
 
     async def told() -> bool:
         return "h1" in await store.beats() and "h1" in gateway.state.catalog.engines

@@ -102,6 +102,12 @@ def test_the_readme_names_nothing_that_is_gone():
     }
 
 
+def test_the_incidents_name_tests_that_exist():
+    named = re.findall(r"`((?:integration|engine)/test_\w+\.py)`", INCIDENTS)
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / "tests" / name).exists()]
+
+
 def test_the_threat_model_names_tests_that_exist():
     text = (ROOT / "SECURITY.md").read_text()
     named = {
