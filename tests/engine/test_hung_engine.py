@@ -54,6 +54,7 @@ async def test_a_stopped_core_costs_no_request_that_had_not_begun(
             messages=messages("Hi"),
             stream=True,
             max_tokens=900,
+            logprobs=True,  # which no other engine can go on with
             extra_body={"ignore_eos": True},
         )
         await anext(begun)

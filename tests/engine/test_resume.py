@@ -24,7 +24,7 @@ from deploy.demo.model import DemoModel
 from tests.harness import Gateway, running_gateway
 
 CUSTOMERS = ("acme", "bolt", "corgi")
-EVERY = int(os.environ.get("FLORIN_RESUME_EVERY", "11"))
+EVERY = int(os.environ.get("FLORIN_RESUME_EVERY", "31"))
 """Streams are cut at every so many events; 1: at all."""
 LONG = "Tell me a story."
 
@@ -49,6 +49,7 @@ class Cutter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0.05)  # until what was torn off is closed, too
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.engine.removeprefix("http://").rpartition(":")
@@ -56,16 +57,18 @@ class Cutter:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            there, out = await asyncio.open_connection(host, int(port))
-            back = asyncio.create_task(self._answers(there, writer))
-            try:
-                await self._pass(reader, out)
-            finally:
-                back.cancel()
-                await asyncio.gather(back, return_exceptions=True)
-                writer.transport.abort()
-                out.transport.abort()
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                there, out = await asyncio.open_connection(host, int(port))
+                back = asyncio.create_task(self._answers(there, writer))
+                try:
+                    await self._pass(reader, out)
+                finally:
+                    back.cancel()
+                    await asyncio.gather(back, return_exceptions=True)
+                    out.transport.abort()
+        finally:
+            writer.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

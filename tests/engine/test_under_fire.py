@@ -33,13 +33,13 @@ from loadtests.postgres import Postgres
 from tests.engine.crowd import TOKENS, Crowd, Seen
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
-REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "1500"))
+REQUESTS = int(os.environ.get("FLORIN_FIRE_REQUESTS", "800"))
 WORKER_KILLS = 5
 LOST_PROBES = 16 * len(CONTEXTS) * TOKENS_A_CONTEXT
 """Tokens of verifications that a killed worker takes along: the last second's, or while the database is away
 all since."""
 ENGINE_KILLS = 2
-AWAY_SECONDS = 60
+AWAY_SECONDS = int(os.environ.get("FLORIN_FIRE_AWAY_SECONDS", "25"))
 QUIET_REQUESTS = 200
 SEED = 20261121
 PASSING = shutil.ignore_patterns("shipped", "lock", ".*")
