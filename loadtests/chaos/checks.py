@@ -122,10 +122,13 @@ def _excused(one: Heard, windows: Sequence[Window], workers: int) -> bool:
 def _suspended(one: Heard, windows: Sequence[Window]) -> bool:
     """By design: its tenant had requests, answered nowhere since, on three engines that failed within ten
     minutes; that ends after at most fifteen."""
+    return _deaths(windows, one.began, one.ended) >= suspects.GROUP_DEATHS
+
+
+def _deaths(windows: Sequence[Window], since: float, until: float) -> int:
+    """Engines that failed, and whose requests may be suspected from the one moment to the other."""
     failed = [w for w in windows if w.event.role == "engine" and KINDS[w.event.kind].errors]
-    return sum(
-        one.began - suspects.WINDOW - suspects.LONGEST_REFUSAL < w.began < one.ended for w in failed
-    ) >= (suspects.GROUP_DEATHS)
+    return sum(since - suspects.WINDOW - suspects.LONGEST_REFUSAL < w.began < until for w in failed)
 
 
 def _there(one: Heard, event: Event, workers: int) -> bool:
@@ -244,13 +247,16 @@ def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str
 
 def conditions_due(windows: Sequence[Window], workers: int, now: float) -> dict[str, frozenset[str]]:
     """What a gateway may still say when everything is repaired: that its workers were killed again and again
-    within the last minutes."""
+    within the last minutes; and each of them (``), who is suspected of having killed engines."""
     kills = Counter(
         f"gateway {w.event.victim // workers}"
         for w in windows
         if w.event.kind == "worker-kill" and now - w.began < CRASH_LOOP_S
     )
-    return {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
+    found = {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
+    if _deaths(windows, now, now) >= suspects.GROUP_DEATHS:
+        found[""] = frozenset({"engine_deaths"})
+    return found
 
 
 def _disagreements(state: State) -> list[str]:

@@ -43,7 +43,8 @@ KINDS: Final[dict[str, Kind]] = {
     "engine-slow": Kind("engine", (2, 5)),
     "worker-kill": Kind("worker", (0, 0), weight=5, kill=True, errors=_CONNECTION),
     "worker-stop": Kind("worker", (0.5, 5)),
-    "gateway-kill": Kind("gateway", (0.2, 2), weight=2, kill=True, errors=_CONNECTION),
+    # Its workers end when they notice, and say so to whoever still waits.
+    "gateway-kill": Kind("gateway", (0.2, 2), weight=2, kill=True, errors=_CONNECTION | {"shutting_down"}),
     "redis-kill": Kind("redis", (0.3, 4), weight=2, kill=True, cold=_UNDECIDED),
     "redis-stop": Kind("redis", (1, 6), cold=_UNDECIDED),
     "redis-cut": Kind("redis", (1, 6), cold=_UNDECIDED),

@@ -98,6 +98,8 @@ def test_voices():
         ("worker-kill", 2, {"error": "connection"}, False),  # a worker of the other gateway
         ("gateway-kill", 0, {"error": "connection"}, True),
         ("gateway-kill", 1, {"error": "connection"}, False),
+        ("gateway-kill", 0, {"error": "shutting_down"}, True),
+        ("worker-kill", 0, {"error": "shutting_down"}, False),
         ("redis-cut", 0, {"error": "store_unavailable"}, False),  # resident
         ("redis-cut", 0, {"error": "store_unavailable", "hot": False}, True),
         ("redis-cut", 0, {"error": "store_unavailable", "hot": False, "began": 16.0, "ended": 17.0}, False),
@@ -204,6 +206,10 @@ def test_a_gateway_whose_workers_were_killed_may_say_so():
     due = checks.conditions_due(kills, workers=2, now=100.0)
     assert due == {"gateway 0": frozenset({"workers_crash"})}
     assert checks.conditions_due(kills, workers=2, now=1000.0) == {}
+    deaths = [window("engine-kill", began=at, ended=at + 1) for at in (1.0, 10.0, 20.0)]
+    assert checks.conditions_due(deaths, workers=2, now=100.0) == {"": frozenset({"engine_deaths"})}
+    assert checks.conditions_due(deaths[1:], workers=2, now=100.0) == {}
+    assert checks.conditions_due(deaths, workers=2, now=10_000.0) == {}
     said = {"gateway 0": frozenset({"workers_crash"}), "gateway 1": frozenset({"workers_crash"})}
     state = replace(STATE, conditions=said, problems=[("workers_crash", ": again and again")])
     assert checks.unsettled(state, LIMITS, due) == ["gateway 1 says workers_crash"]
