@@ -79,13 +79,14 @@ class Bookkeeper:
                 await self.store.resign(ROLE, self.owner)
 
     async def _keep(self) -> float:
-        """Seconds that it took. What it meets is logged when it changes, and met again."""
+        """Seconds of work after which it should rest: none where it only waited for a ledger that is away.
+        What it meets is logged when it changes, and met again."""
         began = time.monotonic()
-        trouble = ""
+        trouble, worked = "", True
         try:
             await self.books.run(keep, self.clock(), self.retention_days)
         except (LedgerUnavailableError, BrokenProcessPool) as error:
-            trouble = str(error)
+            trouble, worked = str(error), isinstance(error, BrokenProcessPool)
             if not self._trouble:
                 log.warning("The books cannot be kept: %s", error)
         except Exception as error:  # a defect in one pass; nobody else would keep the books
@@ -98,7 +99,7 @@ class Bookkeeper:
         if trouble:  # for `florin doctor`, which may ask another worker
             with contextlib.suppress(Exception):  # what stopped the pass may stop this too
                 await self.books.run(write_snapshot, TROUBLE, self.clock(), trouble[:_MOST_TROUBLE])
-        return time.monotonic() - began
+        return time.monotonic() - began if worked else 0.0
 
 
 def keep(ledger: Ledger, now: int, retention_days: int) -> None:

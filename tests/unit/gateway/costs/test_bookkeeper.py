@@ -92,6 +92,16 @@ async def test_it_rests_twenty_times_as_long_as_it_worked(monkeypatch):
     await stop(task)
 
 
+async def test_it_does_not_rest_after_waiting_for_a_ledger_that_is_away(monkeypatch):
+    """Otherwise a connection that times out after ten seconds costs the books three minutes."""
+    monkeypatch.setattr(bookkeeper, "REST", 1_000_000)
+    store, books = MemoryStore(), BooksStub()
+    books.seconds, books.errors = 0.01, [LedgerUnavailableError("away")]
+    task = asyncio.create_task(keeper(store, books).run())
+    await until(lambda: len(books.asked) >= 2)
+    await stop(task)
+
+
 async def test_trouble_is_said_once_and_survived(caplog):
     store, books = MemoryStore(), BooksStub()
     away, broken, defect = LedgerUnavailableError("away"), BrokenProcessPool("killed"), ValueError("a defect")
