@@ -132,12 +132,12 @@ class MemoryDocuments:
         return self._position, loss(known, self._position, at)
 
     async def rest(self) -> Snapshot:
-        raise NotImplementedError
+        raise NotImplementedError("what a server has left after a loss: this store never loses anything")
 
     async def begin_epoch(
         self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("an operator's decision after a loss: this store never loses anything")
 
     def trim(self, keep: int) -> None:
         """Drop all events but the last `keep` from the feed, as a server does in time."""
