@@ -183,15 +183,17 @@ class _Stderr(logging.Handler):
             return self.format(_record(record.name, logging.ERROR, message))
 
     def _write(self) -> None:
+        said = 0  # of the lines left out
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
             lines = [item if isinstance(item, str) else self._line(item)]
-            if self._dropped and self._queue.qsize() < self._most:
-                message = f"{self._dropped} lines were left out: stderr is read too slowly"
-                self._dropped = 0
+            if self._dropped > said and self._queue.qsize() < self._most // 2:  # said once, when it is over
+                dropped = self._dropped - said
+                said += dropped
+                message = f"{dropped} lines were left out: stderr is read too slowly"
                 lines.append(self.format(_record(__name__, logging.WARNING, message)))
             with contextlib.suppress(OSError, ValueError):  # it is closed: nothing can be done about that
                 _write_all("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))

@@ -146,17 +146,17 @@ def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> Non
     finished = {name: usage for crowd in crowds for name, usage in crowd.finished.items()}
     assert len(finished) > 50
     assert finished.keys() <= ok.keys()
+    calls = {call.headers["x-request-id"]: call for call in mock.state.calls}
     for name, usage in finished.items():
-        assert ok[name].usage_source == "engine_final"
+        # An engine that stops after the last token and before its closing counts has still said all.
+        closed = calls[f"{name}-{ok[name].attempt}"].outcome == "finished"
+        assert ok[name].usage_source == "engine_final" or not closed
         if usage is not None:
             prompt = min(r.prompt_tokens for r in used[name])
             assert (prompt, sum(r.completion_tokens for r in used[name])) == usage
-    sent = {
-        call.headers["x-request-id"]: call.sent for call in mock.state.calls if call.outcome == "finished"
-    }
     for name, row in attempts.items():
         if row.outcome in {"ok", "resumed"}:
-            assert row.completion_tokens == sent[name]
+            assert row.completion_tokens == calls[name].sent
         assert row.outcome in {
             "ok", "resumed", "resumed_cut", "client_abort", "engine_error", "failover", "orphaned",
         }  # fmt: skip
