@@ -41,6 +41,7 @@ from adapters.verification import Probes
 from gateway import access_log
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import warm
+from gateway.admission.overload import Beginning
 from gateway.api import admin, exceptions, finance, health, prices
 from gateway.api.deps import State
 from gateway.api.gate import Gate
@@ -53,6 +54,7 @@ from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
 from gateway.crew_watch import crash_loop
 from gateway.disk_space import DiskSpace
+from gateway.errors import FlorinError
 from gateway.exchange import Message, Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
 from gateway.logs import worker_name
@@ -143,6 +145,13 @@ class Florin:
             yield Condition("stopping")
         if self._refused:
             yield Condition("settings_refused", message=self._refused)
+
+    def begin(self, method: bytes, target: bytes) -> Beginning | FlorinError | None:
+        """See `http_protocol.Overloadable`."""
+        return self.data_plane.begin(method, target) if self.data_plane else None
+
+    def refuses_early(self, error: FlorinError) -> bool:
+        return self.data_plane is not None and self.data_plane.refuses_early(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._stopping:

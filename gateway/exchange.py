@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.admission.bounds import Place
+from gateway.admission.overload import Beginning
 from gateway.errors import FlorinError
 from gateway.peer import GONE
 from gateway.request_context import CURRENT, RequestContext
@@ -26,7 +27,9 @@ JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 
-READ_OVER = 64 * 1024
+BEGINNING = "florin.beginning"
+"""Key of the scope: what the worker's overload knows of this request, or the FlorinError that refuses it."""
+READ_OVER = 1024 * 1024
 """Bytes of an unread body that the server reads to its end after an answer, so that the connection can be
 used again; where more may come, the connection is closed instead."""
 _LINGER_BYTES = 64 * 1024 * 1024
@@ -46,6 +49,7 @@ class Exchange:
         """Address of whoever is connected: the client, or a proxy."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._gone: Callable[[], bool] | None = scope.get(GONE)
+        self._beginning: Beginning | FlorinError | None = scope.get(BEGINNING)
         self._receive = receive
         self._send = send
         self.request_id = "req-" + os.urandom(12).hex()
@@ -71,6 +75,16 @@ class Exchange:
         CURRENT.set(self.context)
         return self.context
 
+    def check_overload(self) -> None:
+        """Raises FlorinError when the worker has too much to do."""
+        if isinstance(self._beginning, FlorinError):
+            raise self._beginning
+
+    def has_begun(self) -> None:
+        """From now on it waits for others, and no more for this worker."""
+        if isinstance(self._beginning, Beginning):
+            self._beginning.end()
+
     def bearer(self) -> bytes:
         """The key in `Authorization: Bearer …`; empty when there is none."""
         for name, value in self._headers:
@@ -84,6 +98,7 @@ class Exchange:
         reading the rest, or any of it where its length is declared."""
         self.refuse_longer(limit)
         parts, size, more = [], 0, True
+        self.has_begun()  # unless the body is here already
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -96,6 +111,8 @@ class Exchange:
             if self.place is not None:
                 self.place.grow(len(part))
             parts.append(part)
+        if isinstance(self._beginning, Beginning):
+            self._beginning.resume()
         self.read()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -159,6 +176,7 @@ class Exchange:
             self._watch.cancel()
         if self.place is not None:
             self.place.leave()
+        self.has_begun()
 
     # -- the response
 
@@ -178,7 +196,7 @@ class Exchange:
                 "headers": [
                     (b"content-type", JSON),
                     (b"content-length", b"%d" % len(body)),
-                    *self._ids(),
+                    *self.context.ids(),
                     *self.extra_headers,
                     *more,
                 ],
@@ -216,18 +234,11 @@ class Exchange:
                 "headers": [
                     (b"content-type", EVENTS),
                     (b"cache-control", b"no-cache"),
-                    *self._ids(),
+                    *self.context.ids(),
                     *self.extra_headers,
                 ],
             }
         )
-
-    def _ids(self) -> list[tuple[bytes, bytes]]:
-        """Florin's, which is on the bill, and the client's own."""
-        ids = [(b"x-request-id", self.request_id.encode())]
-        if self.context.client_request_id:
-            ids.append((b"x-client-request-id", self.context.client_request_id.encode()))
-        return ids
 
     async def write(self, data: bytes) -> None:
         """Waits while the client reads more slowly than the engine writes."""

@@ -20,7 +20,7 @@ from adapters.errors import AdaptersError
 from adapters.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
-from gateway.admission.overload import LoopWatch
+from gateway.admission.overload import Beginning, LoopWatch
 from gateway.call import CHAT, Call, Endpoint, parse, policy
 from gateway.config import Settings
 from gateway.errors import FlorinError, for_tenant
@@ -107,8 +107,7 @@ class Lifecycle:
             exchange.close()
 
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
-        if self.loop_watch.overloaded:  # before anything is read or looked up
-            raise FlorinError("overloaded", "This worker has more to do than it can.", retry_after=1)
+        exchange.check_overload()  # before anything is read or looked up
         key = authenticate_caller(exchange, self.directory, self.follower)
         context = exchange.context
         exchange.place = self.bounds.enter(key.id, key.tenant)
@@ -122,6 +121,7 @@ class Lifecycle:
         self.admit(exchange, key, target)
         answer = self.answer(call)
         exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
+        exchange.has_begun()
         journey = self.router.journey(target, self.identity(endpoint, key, target, exchange.payload))
         try:
             await self.deliver(exchange, call, key, journey, answer)
@@ -152,6 +152,12 @@ class Lifecycle:
                 lease.end()
 
     # -- the steps
+
+    def begin(self) -> Beginning | FlorinError:
+        """A request has come, of which the server knows the headers. FlorinError: it is to be refused."""
+        watch = self.loop_watch
+        message = "This worker has more to do than it can."
+        return watch.begin() or FlorinError("overloaded", message, retry_after=watch.retry_after)
 
     def read(self, raw: bytes, endpoint: Endpoint) -> Call:
         """The call, of which the body alone is kept, and that only until it is sent."""

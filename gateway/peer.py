@@ -15,27 +15,13 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 GONE: Final = "florin.gone"
 """Key of the scope: a function that tells, in a microsecond."""
 
 _ENDED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, and GONE in each scope."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the original
-        super().connection_made(transport)
-        self._gone = _look(transport)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[GONE] = self._gone  # type: ignore[typeddict-unknown-key]  # ours
-
-
-def _look(transport: asyncio.Transport) -> Callable[[], bool]:
+def look(transport: asyncio.Transport) -> Callable[[], bool]:
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), _ENDED)
 

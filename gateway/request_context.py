@@ -72,6 +72,13 @@ class RequestContext:
         parent = self.trace.get("traceparent")
         return parent.split("-")[1] if parent else ""
 
+    def ids(self) -> list[tuple[bytes, bytes]]:
+        """Headers of the answer: Florin's id, which is on the bill, and the client's own."""
+        ids = [(b"x-request-id", self.request_id.encode())]
+        if self.client_request_id:
+            ids.append((b"x-client-request-id", self.client_request_id.encode()))
+        return ids
+
     def read(self, headers: list[tuple[bytes, bytes]]) -> None:
         """What the client's headers say of where this request belongs. What is malformed is left out."""
         asked = [(name, value) for name, value in headers if name in _ASKED]

@@ -25,7 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from typing import Protocol as Interface
 
 import uvicorn
@@ -33,9 +33,10 @@ from uvicorn.lifespan.on import LifespanOn
 
 from adapters.errors import AdaptersError
 from adapters.terminal import has_terminal
+from gateway.acceptor import Acceptor
 from gateway.config import Settings, SettingsError
+from gateway.http_protocol import HttpProtocol
 from gateway.logs import log_to_stderr
-from gateway.peer import Protocol
 from gateway.reloading import Reload, reread
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def run_app(
     log_to_stderr(app.settings.log_format, app.settings.log_level)
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http=HttpProtocol,
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -135,7 +136,6 @@ def run_app(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=2048,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
@@ -175,11 +175,17 @@ class _Server(uvicorn.Server):
             loop.call_soon_threadsafe(self._told)
 
         self._stop.told = told
-        await super().startup(sockets)
+        await super().startup([])
+        for listener in sockets or []:
+            acceptor = Acceptor(listener, self._connected, tls=self.config.ssl)
+            self.servers.append(cast("asyncio.Server", acceptor))  # close and wait are all that is asked
         self.should_exit = self.should_exit or self._stop.count > 0
         if self.started and not self.should_exit:
             _spare_the_collector()
             self._ready()
+
+    def _connected(self) -> asyncio.Protocol:
+        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def main_loop(self) -> None:
         """The original looks ten times a second whether a signal has come; this is woken."""

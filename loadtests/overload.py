@@ -5,7 +5,8 @@ rest is refused, whether `retry-after` is true, and whether the health routes an
 
 Requests come at a steady rate whatever becomes of those before (open loop), at 0.5 to 3 times the capacity
 that was measured first. Two bottlenecks: the engine (it runs 16 requests at a time, half a second each), and
-the gateway's event loop (bodies of 300 KB, and an engine that answers at once).
+the gateway's event loop (an engine that answers at once: streams of 200 events, and whole answers). The
+clients are as thin as clients can be, since they must be able to ask for three times what a gateway can do.
 """
 
 from __future__ import annotations
@@ -18,24 +19,44 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import aiohttp
+import httptools
+import orjson
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from gateway.server import raise_file_limit
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import adapter_files
 from loadtests.overhead.contestants import Contestant, florin
 
 TIMES = (0.5, 1.0, 1.5, 2.0, 3.0)
 QUEUE_SECONDS = 2.0
+UNBOUNDED = {
+    f"FLORIN_MAX_{whose}_{what}": str(10**10) for whose in ("KEY", "TENANT") for what in ("REQUESTS", "BYTES")
+}
+"""All requests come with one key, and its limits are not what is measured."""
 DEADLINE = 5.0
 """An answer that takes longer is worth nothing."""
 
 
+def _body(*, tokens: int, stream: bool = False) -> bytes:
+    return orjson.dumps(
+        {
+            "model": "support",
+            "max_tokens": tokens,
+            "stream": stream,
+            "messages": [{"role": "user", "content": "Hello?"}],
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    name: str
+    bottleneck: str
     body: bytes
     closed: int
     """Requests at once while the capacity is measured."""
@@ -43,16 +64,10 @@ class Load:
     max_num_seqs: int
 
 
-def _body(words: str) -> bytes:
-    return (
-        b'{"model": "support", "max_tokens": 10, "messages": [{"role": "user", "content": "%s"}]}'
-        % words.encode()
-    )
-
-
 LOADS = (
-    Load("engine", _body("Hello?"), closed=16, event_delay=0.05, max_num_seqs=16),
-    Load("gateway", _body("word " * 60_000), closed=8, event_delay=0.0, max_num_seqs=0),
+    Load("engine", _body(tokens=10), closed=16, event_delay=0.05, max_num_seqs=16),
+    Load("gateway", _body(tokens=200, stream=True), closed=16, event_delay=0.0, max_num_seqs=0),
+    Load("gateway, short answers", _body(tokens=10), closed=16, event_delay=0.0, max_num_seqs=0),
 )
 
 
@@ -61,6 +76,8 @@ class Tally:
     """What clients saw of one rate."""
 
     seconds: float = 0.0
+    worked: float = 0.0
+    """Share of one core that the clients took."""
     lasted: float = 0.0
     """Until the last answer."""
     sent: int = 0
@@ -81,18 +98,19 @@ class Tally:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overload")
     parser.add_argument("--quick", action="store_true", help="8 seconds for each rate instead of 30")
-    parser.add_argument("--only", choices=[load.name for load in LOADS])
+    parser.add_argument("--only", choices=["engine", "gateway"])
     parser.add_argument(
         "--queue", type=float, default=QUEUE_SECONDS, help="FLORIN_MAX_QUEUE_SECONDS; 0 refuses nothing"
     )
     options = parser.parse_args()
+    raise_file_limit()
     for load in LOADS:
-        if options.only in {None, load.name}:
+        if not options.only or load.bottleneck.startswith(options.only):
             Console(width=140).print(_measured(load, 8.0 if options.quick else 30.0, options.queue))
 
 
 def _measured(load: Load, seconds: float, queue: float) -> Table:
-    table = Table(title=f"The bottleneck: the {load.name}")
+    table = Table(title=f"The bottleneck: the {load.bottleneck}")
     for heading in (
         *(
             "times",
@@ -103,7 +121,7 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
             "refused",
             "refusals p50, p99 ms",
         ),
-        *("retry-after, median s", "health p99, worst ms", "other"),
+        *("retry-after, median s", "health p99, worst ms", "other", "clients' CPU"),
     ):
         table.add_column(heading, justify="right")
     with (
@@ -112,11 +130,11 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
             base=adapter_files.BASE, max_num_seqs=load.max_num_seqs, max_model_len=10**7, log=0
         ) as engine,
     ):
-        gateway = florin(engine.url, Path(folder), FLORIN_MAX_QUEUE_SECONDS=str(queue))
+        gateway = florin(engine.url, Path(folder), FLORIN_MAX_QUEUE_SECONDS=str(queue), **UNBOUNDED)
         try:
             engine.faults(event_delay=load.event_delay)
-            capacity = asyncio.run(_capacity(gateway, load, min(seconds, 8.0)))
-            tallies = [asyncio.run(_at(gateway, load, capacity * times, seconds)) for times in TIMES]
+            capacity = uvloop.run(_capacity(gateway, load, min(seconds, 8.0)))
+            tallies = [uvloop.run(_at(gateway, load, capacity * times, seconds)) for times in TIMES]
         finally:
             gateway.stop()
     peak = max(tally.goodput for tally in tallies)
@@ -132,6 +150,7 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
             f"{statistics.median(tally.told):.0f}" if tally.told else "",
             f"{_two(tally.health, 1000, 0, worst=True)}{f', {tally.unwell} failed' if tally.unwell else ''}",
             ", ".join(f"{count} {what}" for what, count in tally.other.items()),
+            f"{tally.worked:.0%}",
         )
     return table
 
@@ -146,59 +165,122 @@ def _two(found: list[float], factor: float, digits: int, *, worst: bool = False)
     return f"{first * factor:.{digits}f}, {second * factor:.{digits}f}"
 
 
+class Clients:
+    """Connections to one gateway, as many as there are requests at once. Mutable: those that are idle."""
+
+    def __init__(self, gateway: Contestant, body: bytes) -> None:
+        self.request = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{gateway.port}\r\n"
+            f"authorization: Bearer {gateway.key}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        ).encode() + body
+        self._port = gateway.port
+        self._idle: list[Client] = []
+
+    async def ask(self, tally: Tally) -> None:
+        began = time.monotonic()
+        client = self._idle.pop() if self._idle else None
+        try:
+            if client is None:
+                loop = asyncio.get_running_loop()
+                _, client = await loop.create_connection(lambda: Client(self), "127.0.0.1", self._port)
+            status, retry_after, body = await client.ask()
+        except (OSError, EOFError) as error:
+            tally.other[type(error).__name__] += 1
+            return
+        took = time.monotonic() - began
+        if client.usable:
+            self._idle.append(client)
+        if status == 200:
+            tally.took.append(took)
+        elif status == 503 and b'"overloaded"' in body:
+            tally.refused.append(took)
+            tally.told.append(retry_after)
+        else:
+            tally.other[str(status)] += 1
+
+    def close(self) -> None:
+        for client in self._idle:
+            client.close()
+
+
+class Client(asyncio.Protocol):
+    """One connection, and one request at a time."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self.usable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def ask(self) -> asyncio.Future[tuple[int, float, bytes]]:
+        """Status, `retry-after`, body."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser, self._retry_after, self._body = httptools.HttpResponseParser(self), 0.0, b""
+        self._transport.write(self._clients.request)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name == b"retry-after":
+            self._retry_after = float(value)
+
+    def on_body(self, data: bytes) -> None:
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        self.usable = self._parser.should_keep_alive()
+        self._answer.set_result((self._parser.get_status_code(), self._retry_after, self._body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.usable = False
+        if not self._answer.done():
+            self._answer.set_exception(exc or EOFError("the connection was closed"))
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 async def _capacity(gateway: Contestant, load: Load, seconds: float) -> float:
     """Answers a second, as many at once as are run at once."""
-    tally = Tally()
-    async with _session() as session:
-        end = time.monotonic() + seconds
+    tally, clients = Tally(), Clients(gateway, load.body)
+    end = time.monotonic() + seconds
 
-        async def one_after_the_other() -> None:
-            while time.monotonic() < end:
-                await _ask(session, gateway, load, tally)
+    async def one_after_the_other() -> None:
+        while time.monotonic() < end:
+            await clients.ask(tally)
 
-        await asyncio.gather(*(one_after_the_other() for _ in range(load.closed)))
+    await asyncio.gather(*(one_after_the_other() for _ in range(load.closed)))
+    clients.close()
     return len(tally.took) / seconds
 
 
 async def _at(gateway: Contestant, load: Load, rate: float, seconds: float) -> Tally:
-    tally = Tally(seconds=seconds)
-    async with _session() as session, _session() as beside:
+    tally, clients = Tally(seconds=seconds), Clients(gateway, load.body)
+    async with _session() as beside:
         watching = [
             asyncio.create_task(_watch(beside, gateway, path, tally)) for path in ("/healthz", "/readyz")
         ]
         asking: set[asyncio.Task[None]] = set()
-        begun = time.monotonic()
+        begun, worked = time.monotonic(), time.process_time()
         while (now := time.monotonic()) < begun + seconds:
             for _ in range(int((now - begun) * rate) - tally.sent):
                 tally.sent += 1
-                asking.add(asyncio.create_task(_ask(session, gateway, load, tally)))
+                task = asyncio.create_task(clients.ask(tally))
+                asking.add(task)
+                task.add_done_callback(asking.discard)
             await asyncio.sleep(0.005)
+        tally.worked = (time.process_time() - worked) / seconds
         await asyncio.gather(*asking)
         tally.lasted = time.monotonic() - begun
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
+    clients.close()
     return tally
-
-
-async def _ask(session: aiohttp.ClientSession, gateway: Contestant, load: Load, tally: Tally) -> None:
-    url = f"http://127.0.0.1:{gateway.port}/v1/chat/completions"
-    headers = {"authorization": f"Bearer {gateway.key}", "content-type": "application/json"}
-    began = time.monotonic()
-    try:
-        async with session.post(url, data=load.body, headers=headers) as answer:
-            body = await answer.read()
-    except (aiohttp.ClientError, TimeoutError) as error:
-        tally.other[type(error).__name__] += 1
-        return
-    took = time.monotonic() - began
-    if answer.status == 200:
-        tally.took.append(took)
-    elif answer.status == 503 and b'"overloaded"' in body:
-        tally.refused.append(took)
-        tally.told.append(float(answer.headers["retry-after"]))
-    else:
-        tally.other[str(answer.status)] += 1
 
 
 async def _watch(session: aiohttp.ClientSession, gateway: Contestant, path: str, tally: Tally) -> None:

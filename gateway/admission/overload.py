@@ -18,10 +18,18 @@ WINDOW_SECONDS: Final = 30.0
 _MOST = 256
 """Answers that are remembered."""
 TICK_SECONDS: Final = 0.05
-LATE_SECONDS: Final = 0.5
-"""A tick that comes so late, twice in a row: the event loop is overloaded, if it also worked for"""
-BUSY_SECONDS: Final = 0.1
-"""of processor time meanwhile. One that others keep from the processor has not too much to do."""
+LATE_SECONDS: Final = 0.05
+"""A tick that comes later than this is late, if the event loop has worked for half of that time. (A loop that
+others keep from the processor has not too much to do.) A request needs the loop about ten times."""
+BURST: Final = 3
+"""Late ticks in a row that are taken for a burst, and served."""
+MOST_BEGUN: Final = 32
+"""Requests that an overloaded worker has begun at a time: enough to keep it busy, and few enough to keep its
+rounds short."""
+MOST_SHARE: Final = 0.95
+"""Of the requests that are refused, for `retry_after`: nobody is sent away for longer than twenty seconds."""
+CALM: Final = 20
+"""Ticks without a refusal after which the overload is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +76,48 @@ class Pace:
 
 
 class LoopWatch:
-    """Whether this worker's event loop has more to do than it can. Mutable: ticks in a row that were late."""
+    """Whether this worker's event loop has more to do than it can, and which requests are refused then: those
+    that come while MOST_BEGUN are between their first byte and the search for an engine. So what is taken
+    follows from what gets done, and nothing has to be estimated. Mutable."""
 
     def __init__(self) -> None:
-        self._late = 0
+        self.overloaded = False
+        self.begun = 0
+        """Requests that wait for this worker, and for nothing else."""
+        self._late = self._calm = 0
+        """Ticks in a row."""
+        self._taken = self._refused = 0
+        """Requests since the last tick."""
+        self._share = 0.0
 
     def __repr__(self) -> str:
-        return f"<LoopWatch {'overloaded' if self.overloaded else 'well'}>"
+        return f"<LoopWatch {'overloaded' if self.overloaded else 'well'}, {self.begun} begun>"
 
     @property
-    def overloaded(self) -> bool:
-        return self._late > 1
+    def retry_after(self) -> int:
+        """Seconds: whoever comes again each second is served after so many, by the share that is refused."""
+        return round(1 / (1 - min(self._share, MOST_SHARE)))
+
+    def begin(self) -> Beginning | None:
+        """A request has come. None: it is to be refused."""
+        if self.overloaded and self.begun >= MOST_BEGUN:
+            self._refused += 1
+            return None
+        self._taken += 1
+        return Beginning(self)
 
     def note(self, late: float, busy: float) -> None:
         """Seconds by which a tick came late, and processor seconds since the one before."""
-        self._late = self._late + 1 if late > LATE_SECONDS and busy > BUSY_SECONDS else 0
+        self._late = self._late + 1 if late > LATE_SECONDS and busy > late / 2 else 0
+        self._calm = 0 if self._refused or self._late else self._calm + 1
+        if self._late > BURST:
+            self.overloaded = True
+        elif self._calm > CALM:
+            self.overloaded = False
+        asked = self._taken + self._refused
+        if asked:
+            self._share += (self._refused / asked - self._share) / CALM
+        self._taken = self._refused = 0
 
     async def run(self) -> None:
         """For ever; cancel to stop."""
@@ -90,3 +125,27 @@ class LoopWatch:
             due, before = time.monotonic() + TICK_SECONDS, time.thread_time()
             await asyncio.sleep(TICK_SECONDS)
             self.note(time.monotonic() - due, time.thread_time() - before)
+
+
+class Beginning:
+    """One request until an engine is looked for. `end` may be called any number of times and counts once."""
+
+    __slots__ = ("_counted", "_watch")
+
+    def __init__(self, watch: LoopWatch) -> None:
+        self._watch = watch
+        self._counted = False
+        self.resume()
+
+    def pause(self) -> None:
+        """It waits for its client."""
+        if self._counted:
+            self._counted = False
+            self._watch.begun -= 1
+
+    end = pause
+
+    def resume(self) -> None:
+        if not self._counted:
+            self._counted = True
+            self._watch.begun += 1

@@ -9,6 +9,7 @@ import orjson
 from adapters.catalog import Catalog
 from adapters.model import Adapter
 from gateway import access_log
+from gateway.admission.overload import Beginning
 from gateway.call import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.exchange import Exchange, Receive, Scope, Send
@@ -17,6 +18,7 @@ from gateway.tenants.directory import Key
 
 PREFIX = "/v1/"
 _MODELS = "/v1/models"
+_GENERATES = frozenset(path.encode() for path in ENDPOINTS)
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -35,6 +37,19 @@ class DataPlane:
         finally:
             if self._lifecycle.settings.access_log:
                 access_log.answered(exchange)
+
+    def begin(self, method: bytes, target: bytes) -> Beginning | FlorinError | None:
+        """A request has come; FlorinError: it is refused. Only those may be that an engine would answer."""
+        if method == b"POST" and target.partition(b"?")[0] in _GENERATES:
+            return self._lifecycle.begin()
+        return None
+
+    def refuses_early(self, error: FlorinError) -> bool:
+        """Not where each request is to have its line in the log."""
+        if self._lifecycle.settings.access_log:
+            return False
+        self._lifecycle.metrics.error(error.code)
+        return True
 
     async def _answer(self, exchange: Exchange) -> None:
         endpoint = ENDPOINTS.get(exchange.path)

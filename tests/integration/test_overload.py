@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import re
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
+from gateway.admission.overload import MOST_BEGUN
 from loadtests.mock_engine import MockEngine
-from tests.harness import fake_adapter, running_gateway
+from tests.harness import Gateway, fake_adapter, running_gateway
 
 BODY = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
@@ -59,17 +65,126 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
             assert (await ask(client)).status_code == 200
 
 
-async def test_a_worker_that_has_too_much_to_do_refuses_before_it_reads(tmp_path, valkey_url, prefix):
-    async with running_gateway(tmp_path / "state", valkey_url, prefix) as gateway:
+CHAT = "/v1/chat/completions"
+BODY_BYTES = json.dumps(BODY).encode()
+
+
+def head(*lines: str, length: int | None = len(BODY_BYTES), version: str = "1.1") -> bytes:
+    if length is not None:
+        lines = (*lines, f"content-length: {length}")
+    return "\r\n".join([f"POST {CHAT} HTTP/{version}", "host: florin", *lines, "", ""]).encode()
+
+
+@contextlib.asynccontextmanager
+async def overloaded_gateway(tmp_path, valkey_url, prefix, **settings):
+    """One that takes nothing more, and an engine with one adapter."""
+    async with (
+        MockEngine() as engine,
+        running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway,
+    ):
+        await gateway.add_engine("a", engine.url)
+        await gateway.add_tenant("acme")
+        await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
         watch = gateway.state.lifecycle.loop_watch
-        watch.note = lambda late, busy: None  # its own looks
-        watch._late = 2
+        watch.overloaded = True
+        held = [watch.begin() for _ in range(MOST_BEGUN)]
+        yield gateway, engine
+        for beginning in held:
+            beginning.end()
+        assert watch.begun == 0
+
+
+async def test_a_worker_that_has_too_much_to_do_refuses_before_it_reads(tmp_path, valkey_url, prefix):
+    async with overloaded_gateway(tmp_path, valkey_url, prefix) as (gateway, _), gateway.http() as client:
+        answer = await client.post(CHAT, content=b"{", headers={"x-request-id": "mine-7"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json()["error"]["code"] == "overloaded"
+        assert answer.json()["error"]["type"] == "server_error"
+        assert answer.headers["x-client-request-id"] == "mine-7"
+        assert re.fullmatch("req-[0-9a-f]{24}", answer.headers["x-request-id"])
+        assert answer.headers["content-type"] == "application/json"
+        metrics = (await client.get("/metrics")).text
+        assert 'florin_errors_total{code="overloaded"} 1.0' in metrics
+        for path in ("/healthz", "/readyz", "/admin/v1/placement"):
+            assert (await client.get(path)).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 403  # an operator's key: it was looked up
+        gateway.state.lifecycle.loop_watch.overloaded = False
+        assert (await client.post(CHAT, content=b"{")).status_code == 403
+
+
+@pytest.mark.parametrize("access_log", [False, True])
+async def test_the_connection_of_a_refused_request_goes_on(tmp_path, valkey_url, prefix, access_log):
+    async with overloaded_gateway(tmp_path, valkey_url, prefix, access_log=access_log) as (gateway, _):
+        key = f"authorization: Bearer {gateway.keys['acme']}"
+        async with connected(gateway) as (reader, writer):
+            for _ in range(2):
+                writer.write(head(key, length=300_000) + b"x" * 300_000)
+                assert (await response(reader))[0] == 503
+            writer.write((head(key) + BODY_BYTES) * 3)  # pipelined
+            assert [(await response(reader))[0] for _ in range(3)] == [503] * 3
+            gateway.state.lifecycle.loop_watch.overloaded = False
+            writer.write((head(key) + BODY_BYTES) * 2)
+            assert [(await response(reader))[0] for _ in range(2)] == [200] * 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        head("connection: close") + BODY_BYTES,
+        head("expect: 100-continue", length=4_000_000),
+        head(length=30_000_000) + b"x" * 3_000_000,
+        head("transfer-encoding: chunked", length=None) + b"5\r\nhello\r\n",
+        head(version="1.0") + BODY_BYTES,
+    ],
+)
+async def test_a_connection_that_cannot_go_on_is_closed_after_the_refusal(
+    tmp_path, valkey_url, prefix, request_
+):
+    async with (
+        overloaded_gateway(tmp_path, valkey_url, prefix) as (gateway, _),
+        connected(gateway) as (reader, writer),
+    ):
+        writer.write(request_)
+        status, headers, body = await response(reader)
+        assert (status, headers["connection"], headers["retry-after"]) == (503, "close", "1")
+        assert json.loads(body)["error"]["code"] == "overloaded"
+        writer.write_eof()
+        assert await reader.read() == b""
         async with gateway.http() as client:
-            answer = await client.post("/v1/chat/completions", content=b"{")
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert answer.json()["error"]["code"] == "overloaded"
-            assert (await client.get("/healthz")).status_code == 200
-            assert (await client.get("/readyz")).status_code == 200
-            assert (await client.get("/admin/v1/placement")).status_code == 200
-            watch._late = 0
-            assert (await client.post("/v1/chat/completions", content=b"{")).status_code == 403
+            metrics = (await client.get("/metrics")).text
+        assert 'florin_errors_total{code="overloaded"} 1.0' in metrics
+
+
+async def test_who_waits_for_others_keeps_nobody_out(tmp_path, valkey_url, prefix):
+    async with overloaded_gateway(tmp_path, valkey_url, prefix) as (gateway, engine):
+        engine.faults.update({"first_byte_delay": 0.3})
+        watch = gateway.state.lifecycle.loop_watch
+        watch.overloaded = False
+        request = head(f"authorization: Bearer {gateway.keys['acme']}")
+        async with connected(gateway) as (one, writer), connected(gateway) as (several, pipelining):
+            writer.write(request)  # the body does not come
+            pipelining.write((request + BODY_BYTES) * 5)
+            while gateway.state.lifecycle.bounds.requests < 2 or watch.begun > MOST_BEGUN:
+                await asyncio.sleep(0.01)
+            watch.overloaded = True
+            writer.write(BODY_BYTES)
+            assert (await response(one))[0] == 200  # whoever has been let in is served
+            assert [(await response(several))[0] for _ in range(5)] == [200] * 5
+
+
+@contextlib.asynccontextmanager
+async def connected(gateway: Gateway):
+    reader, writer = await asyncio.open_connection(*urlsplit(gateway.url).netloc.split(":"))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    async with asyncio.timeout(20):
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:-2])
+        return int(lines[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
