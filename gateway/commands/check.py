@@ -64,7 +64,7 @@ def check(
 ) -> None:
     """Check an adapter as `adapter add` would, and register nothing. Needs no gateway when --base is a path.
 
-    Prints each check that failed with its mend. Exit code 0: it would be taken, perhaps with warnings; 1: it
+    Prints each check that failed, and how to fix it. Exit code 0: it would be taken, perhaps with warnings; 1: it
     would be refused.
 
     Example: florin adapter check ./out/checkpoint-300 --base /models/Qwen3-8B --max-rank 64

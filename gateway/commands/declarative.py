@@ -125,7 +125,7 @@ def _show(result: Json) -> None:
     show(Text(_sum(result), "bold"))
     failed = [a for a in actions if a["outcome"] in {"failed", "skipped"}]
     if failed and not result["dry_run"]:
-        note(f"{_objects(len(failed))} failed: mend what is said above, and apply again.")
+        note(f"{_objects(len(failed))} failed: fix what is reported above, and apply again.")
 
 
 def _diff(action: Json) -> Text:

@@ -40,7 +40,7 @@ def metric_rows() -> list[str]:
 
 
 def finding_rows() -> list[str]:
-    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.mend} |" for name, c in FINDINGS.items()]
+    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.remedy} |" for name, c in FINDINGS.items()]
 
 
 def action_rows() -> list[str]:

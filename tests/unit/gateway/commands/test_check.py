@@ -37,19 +37,19 @@ def test_a_sound_adapter_passes_without_a_gateway(fake, tmp_path, base):
     assert fake.asked == []
 
 
-def test_a_broken_one_is_refused_with_each_finding_and_its_mend(fake, tmp_path, base):
+def test_a_broken_one_is_refused_with_each_finding_and_its_remedy(fake, tmp_path, base):
     adapter = write_adapter(tmp_path / "a", config={**SOUND, "use_dora": True, "lora_alpha": 0})
     result = fake.florin("adapter", "check", str(adapter), "--base", base)
     assert result.exit_code == 1
     assert "2 of its checks failed" in result.stderr
-    for text in ("unsupported_feature", "alpha_invalid", "Train it without DoRA.", "mend"):
+    for text in ("unsupported_feature", "alpha_invalid", "Train it without DoRA.", "remedy"):
         assert text in result.stderr
     refused = fake.florin("adapter", "check", str(adapter), "--base", base, "--json")
     assert refused.exit_code == 1
     body = json.loads(refused.stdout)
     assert (body["passed"], body["facts"]) == (False, None)
     assert {f["code"] for f in body["findings"]} == {"unsupported_feature", "alpha_invalid"}
-    assert all(f["mend"] and f["severity"] == "error" for f in body["findings"])
+    assert all(f["remedy"] and f["severity"] == "error" for f in body["findings"])
 
 
 def test_a_warning_is_shown_and_refuses_nothing(fake, tmp_path, base):

@@ -308,7 +308,7 @@ def test_an_engine_without_its_models_config_is_pointed_out(fake):
     assert "--base-config" in result.stderr
 
 
-def test_a_missing_price_is_said_with_its_mend(fake):
+def test_a_missing_price_is_said_with_its_remedy(fake):
     fake.answer("GET", f"/finance/v1/costs?{BY}", COSTS)
     assert "florin price add --gpu-type L40" in fake.florin("cost", "report").stderr
 
