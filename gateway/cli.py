@@ -1,5 +1,4 @@
-"""The `florin` command's entry. Only what the command at hand needs is imported: a gateway that starts again
-should not wait for the modules of forty other commands."""
+"""What `florin` does first. Only what the command at hand needs is imported: `florin_gateway` has called this."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def main() -> None:
             sys.stderr.write(f"florin: {slip}\n")
     from gateway.command_tree import tree  # noqa: PLC0415  # likewise
 
-    tree(words[0] if words else "")(prog_name="florin")
+    tree()(prog_name="florin")
 
 
 if __name__ == "__main__":

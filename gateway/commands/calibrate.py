@@ -16,11 +16,10 @@ from gateway.costs.calibration.design import loads
 from gateway.costs.calibration.fit import UNITS, CalibrationError, Fit, Sample, fit
 from gateway.costs.calibration.load import EngineUnderLoad
 
-
-def register(app: typer.Typer) -> None:
-    command(app, "calibrate")(calibrate)
+app = typer.Typer()
 
 
+@command(app, "calibrate")
 def calibrate(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="A registered engine that does nothing now.")],

@@ -19,6 +19,8 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show
 from gateway.commands.session import REFUSED, Session, command, confirm
 
+app = typer.Typer()
+
 PENDING = 4
 """Exit code of `--dry-run` when something would change."""
 
@@ -31,11 +33,7 @@ _FEW = 6
 _DONE = {"create": "created", "change": "changed", "remove": "removed"}
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "apply")(apply)
-    command(app, "export")(export)
-
-
+@command(app, "apply")
 def apply(
     session: Session,
     *,
@@ -81,6 +79,7 @@ def apply(
         raise typer.Exit(REFUSED)
 
 
+@command(app, "export")
 def export(
     session: Session,
     *,

@@ -8,14 +8,13 @@ from gateway.commands.client import ApiError, Json, UnreachableError
 from gateway.commands.output import busy, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
 
+app = typer.Typer()
+
 _MARKS = {"problem": "PROBLEM", "warning": "warning", "ok": "ok"}
 _KEY_STATUS = (401, 403)
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "doctor")(doctor)
-
-
+@command(app, "doctor")
 def doctor(session: Session) -> None:
     """Say what is wrong with this installation, and how to fix it. Exit code 1 when there is a problem.
 

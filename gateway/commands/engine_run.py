@@ -13,26 +13,28 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adapters.errors import InvalidNameError
-from adapters.hosts import addresses, concealment, environment, flags, gpus
+from adapters.hosts import addresses, concealment, environment, gpus
 from adapters.hosts.command_line import CommandRefusedError
 from adapters.hosts.handover import SIGNALS as HELD_BACK
 from adapters.hosts.handover import HandoverError, Running, Successor
 from adapters.hosts.life import Host, Life
-from adapters.model import check_name
 from adapters.terminal import has_terminal
 from gateway import logs
-from gateway.commands import host_security
 from gateway.commands.client import Json, UsageError
-from gateway.commands.engines import app
-from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey, TokenFile, host_key
+from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey, TokenFile, check_name, host_key
 from gateway.commands.output import clean, note, say
 from gateway.commands.prices import Purchase
 from gateway.commands.session import HostKeyFile, Session, command
+
+if TYPE_CHECKING:  # imported where an engine is started: `florin engine list` need not wait for them
+    from adapters.hosts import flags
+    from gateway.commands import host_security
+
+app = typer.Typer()
 
 engine_log = logging.getLogger("florin.engine")
 
@@ -104,8 +106,11 @@ def run(
     Example: florin engine run --name a1 -- vllm serve /models/llama-8b --served-model-name llama-8b
     --max-loras 8
     """
+    from adapters.hosts import flags  # noqa: PLC0415  # see above
+    from gateway.commands import host_security  # noqa: PLC0415  # likewise
+
+    check_name(name)
     try:
-        check_name("engine", name)
         route = _route(session.gateway)
         host, port = _advertised(advertise)
         launch = flags.plan(
@@ -122,7 +127,7 @@ def run(
             gpu_count=gpu_count,
         )
         cache_bytes = size(cache_size)
-    except (InvalidNameError, gpus.GpuError) as error:
+    except gpus.GpuError as error:
         raise UsageError(str(error)) from error
     except CommandRefusedError as error:
         raise UsageError("The engine's command is refused:\n" + "\n".join(error.reasons)) from error
