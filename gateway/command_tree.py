@@ -7,6 +7,7 @@ belongs to below; a new group, or a command of its own, is a new entry.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,13 +164,13 @@ class _Root(TyperGroup):
         for name, entry in _LOADED_WHEN_ASKED.items():
             self.add_command(TyperGroup(name=name, help=entry.help))
 
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperGroup | TyperCommand | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperGroup | TyperCommand | None:  # noqa: ARG002  # Typer's
         entry = _LOADED_WHEN_ASKED.get(cmd_name)
         if entry is None:
             return self.commands.get(cmd_name)  # type: ignore[return-value]  # every command of Typer's is one
         return _loaded(cmd_name, entry)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
         """As Typer does, but from the lines of help alone."""
         width = formatter.width - 6 - max(map(len, self.commands))
         with formatter.section("Commands"):
@@ -227,6 +228,7 @@ def demo(
     """
     from deploy.demo import main
 
+    gc.enable()  # off since `gateway.cli`
     raise typer.Exit(main.run(exit_after=exit_after, env_file=env_file))
 
 

@@ -47,7 +47,7 @@ BASE_ROWS = (
     CAST + " * (lora_indices_tensor >= 0).unsqueeze(1)" + SHRINK,
 )
 """File, text, replacement. In 0.32 on the CPU, a base-model request that shares a batch with adapters' has
-index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: patched here likewise."""
+index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: patched here too."""
 
 
 class EngineEnvError(Exception):

@@ -52,7 +52,7 @@ def check(
 
     Example: florin adapter check ./out/checkpoint-300 --base /models/Qwen3-8B --max-rank 64
     """
-    from gateway.commands import local_check  # noqa: PLC0415  # numpy and all the checks: here alone
+    from gateway.commands import local_check  # numpy and all the checks: here alone
 
     if not path.exists():
         raise UsageError(f"{path} is not there: name a directory, or an archive.")

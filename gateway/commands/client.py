@@ -93,7 +93,7 @@ class Api:
     ) -> Json:
         """POST what takes a while: `told` hears each step that the gateway tells of. `content` is sent as it
         is, `size` bytes of it."""
-        from httpx import TransportError  # noqa: PLC0415  # see above
+        from httpx import TransportError
 
         headers = {"accept": "application/x-ndjson, application/json"}
         if content is not None:
@@ -134,10 +134,10 @@ class Api:
 
     def _trust(self) -> ssl.SSLContext | bool:
         """What the gateway's certificate is verified with; True: what the HTTP client trusts by itself."""
-        import ssl  # noqa: PLC0415  # see above
+        import ssl
 
-        from adapters.tls import TlsError  # noqa: PLC0415  # likewise
-        from gateway.commands import gateway_tls  # noqa: PLC0415  # likewise
+        from adapters.tls import TlsError
+        from gateway.commands import gateway_tls
 
         try:
             trusted = gateway_tls.trust(self.url, gateway_tls.identity())
@@ -150,9 +150,9 @@ class Api:
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
         """Raises UnreachableError when nobody answers to what is asked within."""
-        import httpx  # noqa: PLC0415  # see above
+        import httpx
 
-        from gateway.commands import gateway_tls  # noqa: PLC0415  # likewise
+        from gateway.commands import gateway_tls
 
         try:
             with httpx.Client(

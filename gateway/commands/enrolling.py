@@ -183,8 +183,8 @@ def _asked() -> str | None:
 
 def check_name(name: str) -> None:
     """Raises UsageError for a name that no engine can have."""
-    from adapters import model  # noqa: PLC0415  # loads pydantic, and is for this check alone
-    from adapters.errors import InvalidNameError  # noqa: PLC0415  # likewise
+    from adapters import model  # loads pydantic, and is for this check alone
+    from adapters.errors import InvalidNameError
 
     try:
         model.check_name("engine", name)

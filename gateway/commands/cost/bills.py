@@ -57,7 +57,7 @@ def import_bill(
 
     Example: florin cost import-bill july.csv --map resource=Tags.engine
     """
-    from gateway.costs.reconciling.bill_files import MAX_BYTES  # noqa: PLC0415  # loads the ledger's modules
+    from gateway.costs.reconciling.bill_files import MAX_BYTES  # loads the ledger's modules
 
     params: Json = {
         "file_name": file.name,

@@ -212,11 +212,11 @@ def test_a_command_asks_prints_and_ends_well(fake, case):
 
 
 def leaves(command, path=()):
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "list_commands"):
         yield path, command
         return
-    for name, sub in command.commands.items():
-        yield from leaves(sub, (*path, name))
+    for name in command.list_commands(None):
+        yield from leaves(command.get_command(None, name), (*path, name))
 
 
 ALL = dict(leaves(typer.main.get_command(tree())))
