@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from adapters.artifacts import digest_of
+from gateway.config import Settings
 from tests.lora import LLAMA, lora_config, lora_tensors, write_adapter
 
 SOUND = lora_config(base_model_name_or_path="tiny/base")
@@ -144,3 +145,10 @@ def test_what_is_not_there_is_said(fake, tmp_path, base):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text("[")
     assert fake.florin("adapter", "check", str(adapter), "--base", str(tmp_path / "bad")).exit_code == 2
+
+
+def test_its_help_names_the_settings_own_limit(florin):
+    """Said there in words, since the settings load slowly."""
+    limit = Settings.model_fields["max_adapter_bytes"].default
+    assert f"{limit // 1024**3} GiB" in florin("adapter", "check", "--help").stdout
+    assert limit % 1024**3 == 0
