@@ -35,6 +35,8 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
+	$(BIN)/deptry loadtests tests --exclude '\.venv' --ignore DEP002,DEP004
 	$(BIN)/python -m pytest -n 2 $(FAST) $(ARGS)
 
 bench: $(READY)

@@ -25,7 +25,7 @@ class Diagnosis:
     subject: str
     """The engine, version, … that it is about; empty: the installation."""
     message: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Where what Redis says and what engines report differ: found purely, each with a sentence and a mend. Most
-of them the reconciler mends within seconds.
+"""Where what Redis says and what engines report differ: found purely, each with a sentence and a remedy. Most
+of them the reconciler repairs within seconds.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Finding:
     """What is wrong, in a sentence."""
     found: str
     expected: str
-    mend: str = ""
+    remedy: str = ""
     """What to do about it, in a sentence."""
     severity: Literal["error", "warning"] = "error"
     """A warning refuses nothing."""

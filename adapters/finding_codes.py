@@ -1,4 +1,4 @@
-"""The ways in which an adapter can fail its checks: one table of what each means and what mends it."""
+"""The ways in which an adapter can fail its checks: one table of what each means and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Check:
 
     meaning: str
     """What is wrong, in a sentence."""
-    mend: str
+    remedy: str
     """What to do about it, in a sentence."""
     severity: Literal["error", "warning"] = "error"
     """A warning refuses nothing."""

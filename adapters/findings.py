@@ -28,12 +28,12 @@ class Findings:
         self._kept: list[Finding] = []
         self._counts: Counter[str] = Counter()
 
-    def add(self, code: str, message: str, *, found: str, expected: str, mend: str = "") -> None:
-        """`mend`: where more can be said than the table says."""
+    def add(self, code: str, message: str, *, found: str, expected: str, remedy: str = "") -> None:
+        """`remedy`: where more can be said than the table says."""
         check = CODES[code]
         self._counts[code] += 1
         if self._counts[code] <= _SHOWN_PER_CODE:
-            finding = Finding(code, message, found, expected, mend or check.mend, check.severity)
+            finding = Finding(code, message, found, expected, remedy or check.remedy, check.severity)
             self._kept.append(finding)
 
     def __bool__(self) -> bool:

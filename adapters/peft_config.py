@@ -34,7 +34,7 @@ _REFUSED_WHEN_SET = {
     "target_parameters": "Train it on modules, by `target_modules`.",
     "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
 }  # fmt: skip
-"""PEFT fields that must be null, false or empty, and the mend; empty: the table's."""
+"""PEFT fields that must be null, false or empty, and the remedy; empty: the table's."""
 
 _OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
 """Values of `task_type` whose models have a head, or an encoder, that a base model for text has not."""
@@ -123,7 +123,7 @@ def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]
 
 
 def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
-    refused = [(key, "null or false", mend) for key, mend in _REFUSED_WHEN_SET.items() if config.get(key)]
+    refused = [(key, "null or false", remedy) for key, remedy in _REFUSED_WHEN_SET.items() if config.get(key)]
     if config.get("bias", "none") != "none":
         refused.append(("bias", "'none'", _REFUSED_WHEN_SET["lora_bias"]))
     init = config.get("init_lora_weights", True)
@@ -138,13 +138,13 @@ def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
         refused.append(("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head apart", ""))
     if config.get("task_type") in _OTHER_TASKS:
         refused.append(("task_type", "'CAUSAL_LM'", "Train it for text: engines of this fleet only write."))
-    for key, expected, mend in refused:
+    for key, expected, remedy in refused:
         findings.add(
             "unsupported_feature",
             f"Engines cannot serve an adapter with `{key}` set so.",
             found=f"{key} = {shown(config[key])}",
             expected=expected,
-            mend=mend,
+            remedy=remedy,
         )
 
 

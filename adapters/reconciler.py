@@ -1,4 +1,4 @@
-"""What Redis says against what engines report, mended by one worker at a time.
+"""What Redis says against what engines report, repaired by one worker at a time.
 
 The worker that leads asks every engine what it has loaded. An engine that restarted comes back empty: what it
 should hold is marked lost, so that no request is sent there for it, and loaded again, most recently used
@@ -68,7 +68,7 @@ class Reconciler:
     retrial: Retrial
     stopped: StoppedEngines
     current: Callable[[], bool] = lambda: True
-    """Whether the views follow the store now: nothing is mended by an old picture of it."""
+    """Whether the views follow the store now: nothing is repaired by an old picture of it."""
     dig_interval: float = DIG_SECONDS
     # Mutable: what this worker does while it leads, by what it is about.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Reconciler:
             with contextlib.suppress(StoreUnavailableError):
                 try:
                     if self.current():
-                        strays = await self._mend(engine, strays, fence)
+                        strays = await self._repair(engine, strays, fence)
                 except FencedError:
                     return
             await asyncio.sleep(self.interval)
@@ -150,14 +150,14 @@ class Reconciler:
         if orphans:
             await self.store.commit(orphans, fence=fence)
 
-    async def _mend(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
+    async def _repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
         """`strays`: what was loaded under Florin's names without being placed, at the last look; returned as
         it is at this one."""
         slots = self.residency.slots(engine.name)  # before the look: what comes in between is not missing
         try:
             loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
-            return frozenset()  # down: there is nothing to mend until it is back
+            return frozenset()  # down: there is nothing to repair until it is back
         gone = {v for v, state in slots.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
             await self.store.unplace(engine.name, name, fence=fence)  # and then it is a stray

@@ -1,4 +1,4 @@
-"""What is wrong with versions, adapters and base models: each with a sentence and a mend."""
+"""What is wrong with versions, adapters and base models: each with a sentence and a remedy."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from those very bytes: files that are replaced one after the other never meet ha
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
@@ -20,8 +19,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
-
-import aiohttp
 
 from adapters.private_files import NotPrivateError, read_secret
 
@@ -201,6 +198,8 @@ async def watch(
     renewables: Sequence[Renewable], looked: Callable[[], None] = lambda: None, seconds: float = WATCH_SECONDS
 ) -> None:
     """For ever; cancel to stop. `looked` is called after each look."""
+    import asyncio  # noqa: PLC0415  # the command line, which renews nothing, runs no event loop
+
     while True:
         for one in renewables:
             new = await asyncio.to_thread(one.read_changed, time.time())
@@ -250,8 +249,7 @@ def explain(error: BaseException, url: str = "") -> str:
         return f"its certificate is not accepted: {found.verify_message.rstrip('.')}"
     if found is None:
         # In TLS 1.3 the client's certificate is looked at after the handshake, and the alert is easily lost.
-        lost = isinstance(error, aiohttp.ServerDisconnectedError) or _is_reset(error)
-        if url.startswith("https://") and lost:
+        if url.startswith("https://") and (_is_reset(error) or _is_disconnected(error)):
             return "it broke the connection off, as those do that ask for a client certificate and see none"
         return ""
     reason = found.reason or ""
@@ -266,6 +264,12 @@ def explain(error: BaseException, url: str = "") -> str:
 
 def _is_reset(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in {errno.ECONNRESET, errno.EPIPE}
+
+
+def _is_disconnected(error: BaseException) -> bool:
+    import aiohttp  # noqa: PLC0415  # the command line speaks to the gateway without it
+
+    return isinstance(error, aiohttp.ServerDisconnectedError)
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

@@ -12,7 +12,7 @@ one of the codes of `adapters.findings.CODES`. It needs neither a gateway nor a 
         facts = validate(Path("out/checkpoint-300"), base=base, max_rank=64, max_bytes=2**30)
     except RejectedError as refusal:
         for finding in refusal.findings:
-            print(finding.severity, finding.code, finding.message, finding.mend)
+            print(finding.severity, finding.code, finding.message, finding.remedy)
 """
 
 from __future__ import annotations

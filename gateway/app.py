@@ -505,8 +505,8 @@ async def _show_waiting(bounds: Bounds, pool: Pool, metrics: Metrics) -> None:
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    """A defect in the background is logged and survived: a worker that no longer renews its leases, or mends
-    nothing, would look healthy."""
+    """A defect in the background is logged and survived: a worker that no longer renews its leases, or
+    repairs nothing, would look healthy."""
     while True:
         try:
             await work()

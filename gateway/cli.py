@@ -1,5 +1,4 @@
-"""The `florin` command's entry. Only what the command at hand needs is imported: a gateway that starts again
-should not wait for the modules of forty other commands."""
+"""What `florin` does first. It imports only what the command at hand needs."""
 
 from __future__ import annotations
 
@@ -12,18 +11,18 @@ from gateway.variables import unknown
 
 
 def main() -> None:
+    gc.disable()  # until everything is loaded: nearly all that is made before stays
     words = sys.argv[1:]
     if words == ["serve"]:
-        gc.disable()  # until everything is loaded (`gateway.runner`): nearly all that is made before stays
         from gateway import server  # noqa: PLC0415  # neither typer nor a client: see above
 
         sys.exit(server.serve())
     if HANDED not in os.environ:  # else it has been said before this process started itself anew
         for slip in unknown(os.environ):
             sys.stderr.write(f"florin: {slip}\n")
-    from gateway.command_tree import tree  # noqa: PLC0415  # likewise
+    from gateway.command_tree import tree  # noqa: PLC0415  # as above
 
-    tree(words[0] if words else "")(prog_name="florin")
+    tree()(prog_name="florin")
 
 
 if __name__ == "__main__":

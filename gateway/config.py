@@ -414,7 +414,7 @@ class Settings(BaseSettings):
                 make_url(url).get_dialect().import_dbapi()
             except ImportError as error:
                 msg = f"needs a driver that is not installed ({error.name}); for PostgreSQL: "
-                msg += "pip install 'florin[postgres]' and postgresql+psycopg://…"
+                msg += "pip install 'florin-gateway[postgres]' and postgresql+psycopg://…"
                 raise ValueError(msg) from error
             except SQLAlchemyError as error:
                 msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"

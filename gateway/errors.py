@@ -90,7 +90,7 @@ CODES: dict[str, Code] = {
         "The key, or the enrolment token, was valid for a limited time.",
         "Ask for a new one.",
     ),
-    "role_too_small": Code(
+    "insufficient_role": Code(
         403, "permission_error", "The key's role does not cover this.", "Use a key with the role."
     ),
     "engine_pinned": Code(
@@ -129,7 +129,7 @@ CODES: dict[str, Code] = {
         422,
         _INVALID,
         "The adapter failed a check; `findings` lists each with what was found and expected.",
-        "Mend it.",
+        "Fix what each finding names.",
     ),
     "upload_incomplete": Code(
         400,
@@ -144,7 +144,7 @@ CODES: dict[str, Code] = {
         422,
         _INVALID,
         "A bill's file cannot be read; `findings` lists the bad lines.",
-        "Mend, map or rename what the message names.",
+        "Correct, map or rename what the message names.",
     ),
     "export_failed": Code(
         503,
@@ -239,7 +239,7 @@ CODES: dict[str, Code] = {
         503,
         _SERVER,
         "The files of a version cannot be stored.",
-        "Mend or free the disk of FLORIN_ARTIFACT_DIR.",
+        "Repair or free the disk of FLORIN_ARTIFACT_DIR.",
     ),
     "no_worker": Code(
         503,

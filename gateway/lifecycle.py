@@ -344,7 +344,7 @@ def authenticate_caller(exchange: Exchange, directory: Directory, follower: Foll
     key = authenticate(exchange, directory, follower)
     if key.role is not Role.TENANT:
         raise FlorinError(
-            "role_too_small", f"Models are called with a tenant's key; this one's role is {key.role}."
+            "insufficient_role", f"Models are called with a tenant's key; this one's role is {key.role}."
         )
     return key
 

@@ -11,7 +11,6 @@ caller gives as `extra`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -260,4 +259,6 @@ def _uncaught(
 
 def _no_cancellations(record: logging.LogRecord) -> bool:
     """A request that was cancelled at the end of the grace period is no defect: no traceback for it."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    from asyncio import CancelledError  # noqa: PLC0415  # commands that print notes run no event loop
+
+    return not (record.exc_info and isinstance(record.exc_info[1], CancelledError))

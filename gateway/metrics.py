@@ -463,7 +463,7 @@ class _AtScrape(CollectorRegistry):
         self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]], books: BookFigures | None
     ) -> None:
         super().__init__()
-        self._known = {"florin_build_info": [((_version("florin"), python_version()), 1.0)], **known}
+        self._known = {"florin_build_info": [((_version("florin-gateway"), python_version()), 1.0)], **known}
         self._series = books.series if books else {}
 
     def collect(self) -> Iterator[Metric]:

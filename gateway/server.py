@@ -66,7 +66,7 @@ def _run(settings: Settings, listener: socket.socket, stop: Stop, valkey: _Valke
         )
     exposed = of_listener(settings, str(listener.getsockname()[0]))
     if exposed.status != "ok":
-        log.warning("%s %s", exposed.message, exposed.mend)
+        log.warning("%s %s", exposed.message, exposed.remedy)
     elif settings.behind_proxy:
         log.info("%s", exposed.message)
     line = f"Florin listens on {url_of(listener, tls=settings.tls_cert is not None)}\n"

@@ -117,7 +117,7 @@ def supervise(
     let_go: Callable[[], None],
 ) -> int:
     """Run `settings.workers` workers until SIGTERM or SIGINT. A worker that dies is replaced, but at the
-    beginning all must start: otherwise something is wrong that a replacement would not mend. `tend` is called
+    beginning all must start: otherwise something is wrong that a replacement would not fix. `tend` is called
     now and then; `let_go` in each worker, of what only the parent may hold."""
     import gateway.app  # noqa: F401, PLC0415  # once for all workers
 

@@ -47,7 +47,7 @@ BASE_ROWS = (
     CAST + " * (lora_indices_tensor >= 0).unsqueeze(1)" + SHRINK,
 )
 """File, text, replacement. In 0.32 on the CPU, a base-model request that shares a batch with adapters' has
-index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: mended here likewise."""
+index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: patched here too."""
 
 
 class EngineEnvError(Exception):
@@ -121,11 +121,11 @@ def _install(directory: Path, console: Console) -> None:
     subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
     _pip_install(directory, TORCH, console)
     _pip_install(directory, REQUIREMENTS, console, "--require-hashes")
-    _mend(directory)
+    _patch(directory)
     _compile(directory, console)
 
 
-def _mend(directory: Path) -> None:
+def _patch(directory: Path) -> None:
     name, old, new = BASE_ROWS
     file = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages" / name
     text = file.read_text()

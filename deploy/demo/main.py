@@ -75,7 +75,7 @@ def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:
         if exit_after or not right:
             console.print("Stopping everything…")
             return 0 if right else 1
-        _mend(console, installation)
+        _repair(console, installation)
         if env_file:
             installation.write_env(env_file)
         _stay(console, installation, env_file)
@@ -98,7 +98,7 @@ def _start(console: Console, fleet: Fleet, gateway: Gateway) -> Installation:
     return install(gateway, fleet, fleet.model)
 
 
-def _mend(console: Console, installation: Installation) -> None:
+def _repair(console: Console, installation: Installation) -> None:
     """Bring back the engine that the transcript killed, and let every customer be answered once more."""
     dead = [engine for engine in installation.fleet.engines if not engine.alive]
     console.print()

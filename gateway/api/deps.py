@@ -94,7 +94,7 @@ def _require(request: Request, state: State, *roles: Role) -> Key:
 def check_role(key: Key, *roles: Role) -> Key:
     if key.role not in roles:
         raise FlorinError(
-            "role_too_small", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."
+            "insufficient_role", f"This needs a key of role {' or '.join(roles)}; this one's is {key.role}."
         )
     return key
 
@@ -116,7 +116,7 @@ def require_host(request: Request, state: StateDep) -> Key:
 def check_own_engine(key: Key, engine: str) -> None:
     """Raises FlorinError for the key of another engine, whether or not there is one of that name."""
     if key.role is Role.ENGINE and key.engine != engine:
-        raise FlorinError("role_too_small", f"This key is for engine {key.engine} and no other.")
+        raise FlorinError("insufficient_role", f"This key is for engine {key.engine} and no other.")
 
 
 def require_enrolment(request: Request, state: StateDep) -> Key:

@@ -87,5 +87,5 @@ async def add(body: NewPrice, actor: Actor, state: StateDep, response: Response)
 @router.get("")
 async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
     if key.role is Role.TENANT:
-        raise FlorinError("role_too_small", "The price book is for operators and analysts.")
+        raise FlorinError("insufficient_role", "The price book is for operators and analysts.")
     return {"data": [price.document() for price in await asyncio.to_thread(list_prices, state.ledger)]}

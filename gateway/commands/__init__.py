@@ -1,1 +1,2 @@
-"""The `florin` command's parts: one module a noun, each a Typer app that `gateway.command_tree` mounts."""
+"""The `florin` command's parts: one module a noun, each with a Typer app that joins its group in
+`gateway.command_tree`."""

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from gateway.commands.adapters import Adapter, absolute, app
+from gateway.commands.adapters import Adapter, absolute
 from gateway.commands.client import Json, UsageError, full_name
 from gateway.commands.output import clean, console, findings_table, note, say
 from gateway.commands.packing import Parcel, parcel
 from gateway.commands.session import Session, command
+
+app = typer.Typer()
 
 _STEPS = {
     "wait": "waiting for its turn",

@@ -12,7 +12,7 @@ from gateway.commands.output import busy, clean, facts, findings_table, note, sa
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.times import when
 
-app = typer.Typer(no_args_is_help=True, help="LoRA adapters: register, ship, roll back.")
+app = typer.Typer()
 
 _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has it whole."""

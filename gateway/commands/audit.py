@@ -12,7 +12,7 @@ from gateway.commands.client import Json, segment
 from gateway.commands.output import note, print_json, show, table
 from gateway.commands.session import Session, command
 
-app = typer.Typer(no_args_is_help=True, help="Who did what when, and what answered a request.")
+app = typer.Typer()
 
 _LOOK_SECONDS = 1.0
 _COLUMNS = ("at", "who", "action", "subject", "version", "details")

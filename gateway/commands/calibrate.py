@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -12,15 +11,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, fail, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
-from gateway.costs.calibration.design import loads
-from gateway.costs.calibration.fit import UNITS, CalibrationError, Fit, Sample, fit
-from gateway.costs.calibration.load import EngineUnderLoad
+
+if TYPE_CHECKING:
+    from gateway.costs.calibration.fit import Fit, Sample
+    from gateway.costs.calibration.load import EngineUnderLoad
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "calibrate")(calibrate)
-
-
+@command(app, "calibrate")
 def calibrate(
     session: Session,
     name: Annotated[str, typer.Argument(metavar="ENGINE", help="A registered engine that does nothing now.")],
@@ -48,6 +47,10 @@ def calibrate(
 
     Example: florin engine drain a1 && florin calibrate a1 --adapter acme/support
     """
+    import asyncio
+
+    from gateway.costs.calibration.fit import CalibrationError, fit
+
     engine = _engine(session, name, force=force)
     path = _path(session, adapter) if adapter else None
     try:
@@ -97,6 +100,9 @@ def _path(session: Session, adapter: str) -> str:
 async def _measure(
     engine: Json, path: str | None, seconds: float, repeats: int
 ) -> tuple[EngineUnderLoad, list[Sample]]:
+    from gateway.costs.calibration.design import loads
+    from gateway.costs.calibration.load import EngineUnderLoad
+
     async with EngineUnderLoad(engine["url"], engine["base"], engine["gpu_count"]) as under:
         plan = list(loads(under.max_model_len, repeats))
         columns = (
@@ -118,6 +124,8 @@ async def _measure(
 
 
 def _show(body: Json, found: Fit, *, kept: bool) -> None:
+    from gateway.costs.calibration.fit import UNITS
+
     rows = [
         (
             w.term,

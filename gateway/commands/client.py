@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
-import httpx
+if TYPE_CHECKING:  # imported where a request is sent: no help text has to wait for them
+    import ssl
 
-from adapters.tls import TlsError
-from gateway.commands import gateway_tls
+    import httpx
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -94,6 +93,8 @@ class Api:
     ) -> Json:
         """POST what takes a while: `told` hears each step that the gateway tells of. `content` is sent as it
         is, `size` bytes of it."""
+        from httpx import TransportError
+
         headers = {"accept": "application/x-ndjson, application/json"}
         if content is not None:
             headers |= {"content-type": "application/octet-stream", "content-length": str(size)}
@@ -108,7 +109,7 @@ class Api:
                 return _read(answer, self.url)
             try:
                 return _outcome(answer, self.url, told)
-            except httpx.TransportError as error:
+            except TransportError as error:
                 raise _broken_off(self.url) from error
 
     def upload(self, path: str, file: BinaryIO, params: Json) -> Json:
@@ -131,20 +132,33 @@ class Api:
             answer = client.request(method, self.url + path, params=_given(params), json=body)
         return _read(answer, self.url)
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _trust(self) -> ssl.SSLContext | bool:
+        """What the gateway's certificate is verified with; True: what the HTTP client trusts by itself."""
+        import ssl
+
+        from adapters.tls import TlsError
+        from gateway.commands import gateway_tls
+
         try:
-            return gateway_tls.trust(self.url, gateway_tls.identity())
+            trusted = gateway_tls.trust(self.url, gateway_tls.identity())
         except TlsError as error:
             raise UsageError(str(error)) from error
+        if self.url.startswith("https://"):
+            return trusted or True
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and reads no certificates for that
 
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
         """Raises UnreachableError when nobody answers to what is asked within."""
+        import httpx
+
+        from gateway.commands import gateway_tls
+
         try:
             with httpx.Client(
                 headers={"authorization": f"Bearer {self.key}"},
                 timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
-                verify=self._trust() or True,
+                verify=self._trust(),
                 # A proxy named in the environment is for other hosts than this one.
                 trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
             ) as client:

@@ -19,6 +19,8 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show
 from gateway.commands.session import REFUSED, Session, command, confirm
 
+app = typer.Typer()
+
 PENDING = 4
 """Exit code of `--dry-run` when something would change."""
 
@@ -31,11 +33,7 @@ _FEW = 6
 _DONE = {"create": "created", "change": "changed", "remove": "removed"}
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "apply")(apply)
-    command(app, "export")(export)
-
-
+@command(app, "apply")
 def apply(
     session: Session,
     *,
@@ -81,6 +79,7 @@ def apply(
         raise typer.Exit(REFUSED)
 
 
+@command(app, "export")
 def export(
     session: Session,
     *,
@@ -125,7 +124,7 @@ def _show(result: Json) -> None:
     show(Text(_sum(result), "bold"))
     failed = [a for a in actions if a["outcome"] in {"failed", "skipped"}]
     if failed and not result["dry_run"]:
-        note(f"{_objects(len(failed))} failed: mend what is said above, and apply again.")
+        note(f"{_objects(len(failed))} failed: fix what is reported above, and apply again.")
 
 
 def _diff(action: Json) -> Text:

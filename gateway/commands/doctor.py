@@ -8,16 +8,15 @@ from gateway.commands.client import ApiError, Json, UnreachableError
 from gateway.commands.output import busy, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
 
+app = typer.Typer()
+
 _MARKS = {"problem": "PROBLEM", "warning": "warning", "ok": "ok"}
 _KEY_STATUS = (401, 403)
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "doctor")(doctor)
-
-
+@command(app, "doctor")
 def doctor(session: Session) -> None:
-    """Say what is wrong with this installation, and the mend. Exit code 1 when there is a problem.
+    """Say what is wrong with this installation, and how to fix it. Exit code 1 when there is a problem.
 
     Example: florin doctor
     """
@@ -29,8 +28,10 @@ def doctor(session: Session) -> None:
         body = _alone("gateway", str(error), "Start it with florin serve, or say where it is: FLORIN_URL.")
     except ApiError as error:
         if error.status in _KEY_STATUS:
-            mend = "Set FLORIN_OPERATOR_KEY to a key of role operator, or to the gateway's own bootstrap key."
-            body = _alone("operator_key", str(error), mend)
+            remedy = (
+                "Set FLORIN_OPERATOR_KEY to a key of role operator, or to the gateway's own bootstrap key."
+            )
+            body = _alone("operator_key", str(error), remedy)
         else:
             body = _alone("gateway", str(error), "See the gateway's log.")
     session.result(body, _people)
@@ -38,18 +39,24 @@ def doctor(session: Session) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _alone(check: str, message: str, mend: str) -> Json:
-    found = {"check": check, "status": "problem", "subject": "", "message": message, "mend": mend}
+def _alone(check: str, message: str, remedy: str) -> Json:
+    found = {"check": check, "status": "problem", "subject": "", "message": message, "remedy": remedy}
     return {"data": [found]}
 
 
 def _people(body: Json) -> None:
     found = body["data"]
     rows = [
-        (_MARKS.get(one["status"], one["status"]), one["check"], one["subject"], one["message"], one["mend"])
+        (
+            _MARKS.get(one["status"], one["status"]),
+            one["check"],
+            one["subject"],
+            one["message"],
+            one["remedy"],
+        )
         for one in found
     ]
-    show(table(("", "check", "about", "what", "mend"), rows))
+    show(table(("", "check", "about", "what", "remedy"), rows))
     problems, warnings = (sum(1 for one in found if one["status"] == s) for s in ("problem", "warning"))
     if problems or warnings:
         note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import httpx
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from gateway.commands.client import Api, Json, UnreachableError, UsageError
 from gateway.commands.output import console
+
+if TYPE_CHECKING:
+    import httpx
 
 ROWS_HEADER = "x-florin-rows"
 COMPLETE_HEADER = "x-florin-complete"

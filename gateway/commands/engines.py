@@ -13,7 +13,7 @@ from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command, confirm
 
-app = typer.Typer(no_args_is_help=True, help="vLLM engines: the fleet that serves.")
+app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="The engine's name.")]
 

@@ -17,13 +17,12 @@ from typing import Annotated
 
 import typer
 
-from adapters.errors import InvalidNameError
 from adapters.key_files import KeyFileError, read_key, read_private, write_private
-from adapters.model import check_name
 from gateway.commands.client import Api, ApiError, UsageError, segment
-from gateway.commands.engines import app
 from gateway.commands.output import note, say
 from gateway.commands.session import HostKeyFile, Session, command
+
+app = typer.Typer()
 
 TOKEN = "FLORIN_ENGINE_TOKEN"  # noqa: S105 - a variable's name
 OPERATOR_KEY = "FLORIN_OPERATOR_KEY"
@@ -57,7 +56,7 @@ def enrol(
 
     Example: florin engine enrol --name gpu1 --token-file token
     """
-    _checked(name)
+    check_name(name)
     token = _token(token_file, os.environ) or _asked()
     if token is None:
         raise UsageError(f"There is no token: name its file with --token-file, or set {TOKEN}.")
@@ -182,9 +181,13 @@ def _asked() -> str | None:
     return said.strip()
 
 
-def _checked(name: str) -> None:
+def check_name(name: str) -> None:
+    """Raises UsageError for a name that no engine can have."""
+    from adapters import model  # loads pydantic, and is for this check alone
+    from adapters.errors import InvalidNameError
+
     try:
-        check_name("engine", name)
+        model.check_name("engine", name)
     except InvalidNameError as error:
         raise UsageError(str(error)) from error
 

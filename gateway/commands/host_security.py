@@ -43,7 +43,7 @@ class Security:
             "is on, FLORIN_BEHIND_PROXY=true.",
         )
         if found.status != "ok":
-            log.warning("%s %s", found.message, found.mend)
+            log.warning("%s %s", found.message, found.remedy)
 
 
 def of(

@@ -15,7 +15,7 @@ from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 from gateway.commands.times import when
 
-app = typer.Typer(no_args_is_help=True, help="API keys: what clients, operators and finance show.")
+app = typer.Typer()
 
 
 class Role(StrEnum):

@@ -105,10 +105,10 @@ def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:
 
 
 def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
-    """What checks found; warnings say so. The mend has its column where any finding has one."""
+    """What checks found; warnings say so. The remedy has its column where any finding has one."""
     columns = {"code": "check", "message": "what is wrong", "found": "found", "expected": "expected"}
-    if any(f.get("mend") for f in findings):
-        columns["mend"] = "mend"
+    if any(f.get("remedy") for f in findings):
+        columns["remedy"] = "remedy"
     rows = []
     for finding in findings:
         code = finding.get("code")

@@ -20,6 +20,8 @@ from gateway.commands.output import clean, facts, show, table
 from gateway.commands.session import Session, command
 from gateway.commands.times import idle
 
+app = typer.Typer()
+
 _HEALTH_STYLE = {
     "up": "green",
     "down": "bold red",
@@ -31,11 +33,7 @@ _BLANK = Text("")
 _STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta"}
 
 
-def register(app: typer.Typer) -> None:
-    command(app, "placement")(placement)
-    command(app, "explain")(explain)
-
-
+@command(app, "placement")
 def placement(
     session: Session,
     *,
@@ -54,6 +52,7 @@ def placement(
     _watch(session, interval)
 
 
+@command(app, "explain")
 def explain(session: Session, adapter: Adapter) -> None:
     """Say where a request for an adapter would go now, and why.
 

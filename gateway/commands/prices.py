@@ -12,7 +12,7 @@ from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 
-prices = typer.Typer(no_args_is_help=True, help="GPU hourly rates over time.")
+app = typer.Typer()
 
 
 class Purchase(StrEnum):
@@ -21,7 +21,7 @@ class Purchase(StrEnum):
     RESERVED = "reserved"
 
 
-@command(prices, "add")
+@command(app, "add")
 def add(
     session: Session,
     *,
@@ -81,7 +81,7 @@ def add(
     )
 
 
-@command(prices, "list")
+@command(app, "list")
 def list_(session: Session) -> None:
     """List the price book.
 

@@ -10,7 +10,7 @@ from gateway.commands.client import Json
 from gateway.commands.output import note, say, show, table
 from gateway.commands.session import Session, command, confirm
 
-app = typer.Typer(no_args_is_help=True, help="The registry in Redis: what to do when it has lost something.")
+app = typer.Typer()
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

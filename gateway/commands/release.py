@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.adapters import Adapter, Version, app
+from gateway.commands.adapters import Adapter, Version
 from gateway.commands.client import Json, full_name, segment
 from gateway.commands.output import clean, note, say
 from gateway.commands.session import Session, command, confirm
+
+app = typer.Typer()
 
 
 @command(app, "release")

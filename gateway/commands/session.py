@@ -7,6 +7,7 @@ turns expected failures into one sentence on stderr and an exit code: 1 refused,
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def command(
             key_said, file_said = (_on_command_line(context, name) for name in ("operator_key", "key_file"))
             if key_said != file_said:  # an option counts, and not what the environment has beside it
                 operator_key, key_file = (operator_key, None) if key_said else ("", key_file)
+            _collect_garbage_again()
             session = Session(gateway, operator_key, key_file, as_json, key_said)
             with_failures(lambda: function(session, *args, **kwargs), as_json=as_json)
 
@@ -131,6 +133,13 @@ def command(
         return run
 
     return register
+
+
+def _collect_garbage_again() -> None:
+    """It was off while this command was loaded (`gateway.cli`), if a process was started for it."""
+    if not gc.isenabled():
+        gc.freeze()  # what is here now stays: it need not be walked, neither now nor at exit
+        gc.enable()
 
 
 def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:

@@ -12,7 +12,7 @@ from gateway.commands.output import facts, note, show, table
 from gateway.commands.session import Session, command
 from gateway.commands.times import when
 
-app = typer.Typer(no_args_is_help=True, help="Customers: who owns keys and adapters.")
+app = typer.Typer()
 
 
 @command(app, "add")

@@ -8,20 +8,20 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import engines
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note
 from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command
 from gateway.commands.times import when
 
-app = typer.Typer(no_args_is_help=True, help="Tokens by which GPU hosts come to keys of their own.")
-engines.app.add_typer(app, name="token")
+_tokens = typer.Typer(no_args_is_help=True, help="Tokens by which GPU hosts come to keys of their own.")
+app = typer.Typer()
+app.add_typer(_tokens, name="token")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-@command(app, "create")
+@command(_tokens, "create")
 def create(
     session: Session,
     *,

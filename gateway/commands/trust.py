@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, segment
-from gateway.commands.engines import Name, app
+from gateway.commands.engines import Name
 from gateway.commands.output import clean, say
 from gateway.commands.session import Session, command, confirm
+
+app = typer.Typer()
 
 
 @command(app, "trust")

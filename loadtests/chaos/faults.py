@@ -1,5 +1,5 @@
 """Doing what the schedule says: each fault begins and ends in a world. What ends a fault is its repair: the
-process is started again, the network mended, a registry that was lost restored from what gateways know."""
+process is started again, the network repaired, a registry that was lost restored from what gateways know."""
 
 from __future__ import annotations
 

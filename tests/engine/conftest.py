@@ -1,7 +1,7 @@
 """Two real vLLM engines, started once per run and shared by all modules here.
 
 Under xdist the whole folder goes to one worker (run with `--dist loadgroup`), so that there are never more
-than two engines. A test that kills an engine asks for `mended_fleet`, which leaves the fleet whole.
+than two engines. A test that kills an engine asks for `repaired_fleet`, which leaves the fleet whole.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fleet(
 @pytest.fixture
 def clean_fleet(fleet: Fleet) -> Fleet:
     """Both engines alive and without any adapter loaded, as after a start."""
-    mend(fleet)
+    repair(fleet)
     for engine in fleet.engines:
         for name in loaded(engine.url):
             answer = httpx.post(
@@ -71,13 +71,13 @@ def clean_fleet(fleet: Fleet) -> Fleet:
 
 
 @pytest.fixture
-def mended_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
+def repaired_fleet(clean_fleet: Fleet) -> Iterator[Fleet]:
     """For tests that kill engines: what they killed is back before the next test."""
     yield clean_fleet
-    mend(clean_fleet)
+    repair(clean_fleet)
 
 
-def mend(fleet: Fleet) -> None:
+def repair(fleet: Fleet) -> None:
     """Restart what is dead, or alive but silent for long: a busy engine may be slow to answer."""
     for engine in fleet.engines:
         deadline = time.monotonic() + 30

@@ -84,8 +84,8 @@ def ask(engine: EngineProcess, model: str) -> Answer | None:
 
 
 @pytest.fixture
-def subject(mended_fleet: Fleet) -> Subject:
-    engine, model = mended_fleet.engines[0], mended_fleet.model
+def subject(repaired_fleet: Fleet) -> Subject:
+    engine, model = repaired_fleet.engines[0], repaired_fleet.model
     base = ask(engine, model.served_name)
     assert base
     bare = Subject(engine, model, base, base)

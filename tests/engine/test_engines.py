@@ -39,16 +39,16 @@ def gone(processes: list[psutil.Process], seconds: float = 20) -> bool:
     return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
 
 
-def test_the_death_of_an_api_server_takes_its_engine_core_along(mended_fleet: Fleet):
-    engine = mended_fleet.engines[1]
+def test_the_death_of_an_api_server_takes_its_engine_core_along(repaired_fleet: Fleet):
+    engine = repaired_fleet.engines[1]
     children = psutil.Process(engine.pid).children(recursive=True)
     assert len(children) >= 2  # engine core and worker
     url = engine.url
     os.kill(engine.pid, signal.SIGKILL)
     assert gone(children)
-    mended_fleet.restart(1)
-    assert mended_fleet.engines[1].url == url
-    assert mended_fleet.engines[1].healthy()
+    repaired_fleet.restart(1)
+    assert repaired_fleet.engines[1].url == url
+    assert repaired_fleet.engines[1].healthy()
 
 
 def test_base_and_adapters_in_one_batch_keep_apart(clean_fleet: Fleet):
@@ -92,11 +92,11 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path):
     assert gone(children)
 
 
-def test_an_engine_outlives_the_thread_that_asked_for_it(mended_fleet: Fleet):
+def test_an_engine_outlives_the_thread_that_asked_for_it(repaired_fleet: Fleet):
     """Linux ends a process whose parent asked for it when the parent's *thread* ends."""
-    engine = mended_fleet.engines[0]
+    engine = repaired_fleet.engines[0]
     engine.kill()
-    thread = threading.Thread(target=mended_fleet.restart, args=(0,))
+    thread = threading.Thread(target=repaired_fleet.restart, args=(0,))
     thread.start()
     thread.join()
     time.sleep(1)

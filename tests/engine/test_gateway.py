@@ -150,7 +150,7 @@ async def test_four_adapters_take_turns_on_two_slots(
 
 
 async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
-    gateway: Gateway, mended_fleet: Fleet, demo_model: DemoModel
+    gateway: Gateway, repaired_fleet: Fleet, demo_model: DemoModel
 ):
     question = demo_model.questions[0]
     await asyncio.gather(*(ask(gateway, tenant, question) for tenant in CUSTOMERS))
@@ -177,7 +177,7 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
     tasks = [asyncio.ensure_future(one(i)) for i in range(32)]
     while len(begun) < 3:
         await asyncio.sleep(0.01)
-    victim = next(e for e in mended_fleet.engines if gateway.state.pool.state(f"e{e.index}").in_flight)
+    victim = next(e for e in repaired_fleet.engines if gateway.state.pool.state(f"e{e.index}").in_flight)
     victim.kill()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for i, result in enumerate(results):
@@ -192,7 +192,7 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
 
     # It comes back empty under its old URL, and gets its adapters again without being asked.
     should = gateway.state.residency.slots(f"e{victim.index}")
-    await asyncio.to_thread(mended_fleet.restart, victim.index)
+    await asyncio.to_thread(repaired_fleet.restart, victim.index)
     deadline = time.monotonic() + 10
     while not set(should) <= set(loaded(victim.url)):
         assert time.monotonic() < deadline, "its adapters did not come back"

@@ -29,10 +29,10 @@ def core_of(engine: EngineProcess) -> psutil.Process:
 
 
 @pytest.fixture
-def thawed(mended_fleet: Fleet) -> Iterator[Fleet]:
+def thawed(repaired_fleet: Fleet) -> Iterator[Fleet]:
     """Whatever the test stops goes on at its end."""
-    yield mended_fleet
-    for engine in mended_fleet.engines:
+    yield repaired_fleet
+    for engine in repaired_fleet.engines:
         core_of(engine).send_signal(signal.SIGCONT)
 
 

@@ -30,10 +30,10 @@ PROMISE_SECONDS = 5.0
 
 @pytest.fixture
 async def gateway(
-    mended_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+    repaired_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ) -> AsyncIterator[Gateway]:
     """One engine, whose CPU cache takes all four customers' adapters."""
-    engine = mended_fleet.engines[0]
+    engine = repaired_fleet.engines[0]
     async with running_gateway(
         tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=1.0, probe_timeout=2.0
     ) as running:
@@ -77,9 +77,9 @@ async def first_healthy(url: str) -> float:
 
 
 async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
-    gateway: Gateway, mended_fleet: Fleet, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, repaired_fleet: Fleet, caplog: pytest.LogCaptureFixture
 ):
-    engine = mended_fleet.engines[0]
+    engine = repaired_fleet.engines[0]
     before = {tenant: await ask(gateway, tenant, QUESTION) for tenant in ALL}
     order = ("corgi", "acme", "delta", "bolt")
     for tenant in order:
@@ -95,7 +95,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
         while (await doctor(gateway)).get("engine_reachable", {}).get("status") != "problem":
             await asyncio.sleep(0.1)
     caplog.set_level(logging.WARNING, "adapters.reconciler")
-    restarting = asyncio.create_task(asyncio.to_thread(mended_fleet.restart, 0))
+    restarting = asyncio.create_task(asyncio.to_thread(repaired_fleet.restart, 0))
     healthy = await first_healthy(engine.url)
     residency = gateway.state.residency
     async with asyncio.timeout(60):
@@ -113,9 +113,9 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
 
 
 async def test_doctor_explains_an_adapter_that_somebody_else_has_loaded(
-    gateway: Gateway, mended_fleet: Fleet, demo_model: DemoModel
+    gateway: Gateway, repaired_fleet: Fleet, demo_model: DemoModel
 ):
-    engine = mended_fleet.engines[0]
+    engine = repaired_fleet.engines[0]
     await ask(gateway, "acme", QUESTION)
     assert "residency_stranger" not in await doctor(gateway)
     path = str(demo_model.adapters["bolt"].path)
@@ -125,6 +125,6 @@ async def test_doctor_explains_an_adapter_that_somebody_else_has_loaded(
     found = (await doctor(gateway))["residency_stranger"]
     assert (found["status"], found["subject"]) == ("warning", "e0")
     assert "by-hand" in found["message"]
-    assert engine.url in found["mend"]
+    assert engine.url in found["remedy"]
     await asyncio.sleep(3)  # several looks of the reconciler
     assert "by-hand" in loaded(engine.url)

@@ -173,7 +173,7 @@ async def ask(
     return heard
 
 
-async def test_kill_9_of_an_engine_interrupts_no_stream(land: Land, mended_fleet: Fleet):
+async def test_kill_9_of_an_engine_interrupts_no_stream(land: Land, repaired_fleet: Fleet):
     whole = {tenant: await ask(land, tenant) for tenant in CUSTOMERS}
     begun: Counter[str] = Counter()
     tasks = [asyncio.ensure_future(ask(land, CUSTOMERS[i % 3], counted=begun)) for i in range(12)]
@@ -182,7 +182,7 @@ async def test_kill_9_of_an_engine_interrupts_no_stream(land: Land, mended_fleet
             await asyncio.sleep(0.005)
     pool = land.gateway.state.pool
     victim = max((0, 1), key=lambda n: pool.state(f"e{n}").in_flight)
-    mended_fleet.engines[victim].kill()
+    repaired_fleet.engines[victim].kill()
     results = await asyncio.gather(*tasks)
     for i, heard in enumerate(results):
         if heard.error is None:

@@ -153,7 +153,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
 
 @pytest.fixture
 def gateway(
-    mended_fleet: Fleet, demo_model: DemoModel, database: Postgres | None, tmp_path: Path
+    repaired_fleet: Fleet, demo_model: DemoModel, database: Postgres | None, tmp_path: Path
 ) -> Iterator[Gateway]:
     """`florin serve` with two workers, a process of its own, and what an operator would register."""
     settings = {
@@ -167,7 +167,7 @@ def gateway(
     with Gateway(tmp_path / "state", tmp_path / "gateway.log", settings=settings) as started:
         started.launch()
         started.wait()
-        for engine, gpu_type in zip(mended_fleet.engines, ("h100", "l40s"), strict=True):
+        for engine, gpu_type in zip(repaired_fleet.engines, ("h100", "l40s"), strict=True):
             body = {
                 "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
                 "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
@@ -297,13 +297,13 @@ async def check_quiet_sums(
 )
 @pytest.mark.timeout(900)
 async def test_every_attempt_is_in_the_ledger_once(
-    gateway: Gateway, mended_fleet: Fleet, database: Postgres | None, tmp_path: Path
+    gateway: Gateway, repaired_fleet: Fleet, database: Postgres | None, tmp_path: Path
 ):
     crowd = crowd_of(gateway)
-    fire = Fire(gateway, mended_fleet, database, tmp_path / "copies", random.Random(SEED))
+    fire = Fire(gateway, repaired_fleet, database, tmp_path / "copies", random.Random(SEED))
     fire.copies.mkdir()
     began = time.time()
-    logged = {engine.index: engine.log.stat().st_size for engine in mended_fleet.engines}
+    logged = {engine.index: engine.log.stat().st_size for engine in repaired_fleet.engines}
     async with asyncio.TaskGroup() as group:
         work = [
             group.create_task(w)
@@ -326,14 +326,14 @@ async def test_every_attempt_is_in_the_ledger_once(
     check_requests(crowd.seen, records)
     outcomes = Counter(one.kind for one in crowd.seen if one.finished)
     assert sum(outcomes.values()) > REQUESTS / 2, "too few were served for this to show anything"
-    for engine in mended_fleet.engines:
+    for engine in repaired_fleet.engines:
         reached = attempts_in(engine.log, logged[engine.index])
         assert reached, "the engine's log shows no requests: nothing is checked"
         assert reached - set(attempts) == set(), "an engine took in attempts that the ledger does not know"
 
     # Sums, for the processes that are there to be asked: what was seen to the end counts exactly; what broke
     # off was counted as far as it was seen, and the engine may have gone on to what was asked for.
-    for engine in mended_fleet.engines:
+    for engine in repaired_fleet.engines:
         own = Counters.read(engine.url)
         since = max(own.began, began) * 1e6
         mine = [r for r in records if r["engine"] == f"e{engine.index}" and r["dispatched"] >= since]
@@ -351,7 +351,7 @@ async def test_every_attempt_is_in_the_ledger_once(
             most,
         )
 
-    records = await check_quiet_sums(gateway, mended_fleet, database, crowd, set(ids))
+    records = await check_quiet_sums(gateway, repaired_fleet, database, crowd, set(ids))
 
     # The same log once more: nothing changes.
     for copy in fire.copies.iterdir():

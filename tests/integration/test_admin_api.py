@@ -116,7 +116,7 @@ async def test_every_route_is_for_operators_only(gateway, admin):
         assert (wrong.status_code, error(wrong)["code"]) == (401, "invalid_api_key"), path
         for key in keys:
             small = await admin.request(method, path, headers={"authorization": f"Bearer {key}"})
-            assert (small.status_code, error(small)["code"]) == (403, "role_too_small"), path
+            assert (small.status_code, error(small)["code"]) == (403, "insufficient_role"), path
     routes = {
         (
             m,
@@ -447,7 +447,7 @@ async def test_a_refused_adapter_comes_with_its_findings(admin, engine, tmp_path
     assert (answer.status_code, error(answer)["code"]) == (422, "adapter_rejected")
     assert [f["code"] for f in error(answer)["findings"]] == ["directory_missing"]
     assert set(error(answer)["findings"][0]) == {
-        *("code", "message", "found", "expected", "mend", "severity"),
+        *("code", "message", "found", "expected", "remedy", "severity"),
     }
     assert (await admin.get("adapters")).json() == {"data": []}
 

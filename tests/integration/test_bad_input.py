@@ -146,13 +146,13 @@ async def test_a_tenants_key_opens_no_other_door(town: Town):
     async with town.gateway.http(town.gateway.keys["acme"]) as http:
         for path in ("/admin/v1/tenants", "/admin/v1/placement", "/admin/v1/engines", "/metrics"):
             answer = await http.get(path)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
 
 
 async def test_an_operators_key_is_no_tenants(town: Town):
     async with town.gateway.http() as http:
         for answer in (await http.post(CHAT, content=BODY), await http.get("/v1/models")):
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
 
 
 @pytest.mark.parametrize("path", ["/finance/v1/bills", "/admin/v1/tenants", "/admin/v1/apply"])

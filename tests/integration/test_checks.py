@@ -56,7 +56,7 @@ async def test_what_adapters_are_checked_against_is_told(fleet, admin):
     assert len(base["chat_template"]) == 64
 
 
-async def test_weights_that_are_no_numbers_are_refused_with_a_mend(fleet, admin, adapter):
+async def test_weights_that_are_no_numbers_are_refused_with_a_remedy(fleet, admin, adapter):
     name = next(iter(lora_tensors()))
     raw = with_value(safetensors_bytes(lora_tensors()), name, math.nan, 5)
     (adapter / "adapter_model.safetensors").write_bytes(raw)
@@ -71,7 +71,7 @@ async def test_weights_that_are_no_numbers_are_refused_with_a_mend(fleet, admin,
     )
     assert found["weights_not_finite"]["severity"] == "error"
     assert found["chat_template_differs"]["severity"] == "warning"
-    assert all(finding["mend"] for finding in found.values())
+    assert all(finding["remedy"] for finding in found.values())
     assert "more)" not in error["message"], "warnings do not count"
 
 

@@ -36,7 +36,7 @@ async def doctor(gateway: Gateway | str, **options: str) -> tuple[int, dict[str,
     done = await florin(gateway, "--json", **options)
     found: dict[str, dict] = {}
     for one in json.loads(done.stdout)["data"]:
-        assert set(one) == {"check", "status", "subject", "message", "mend"}
+        assert set(one) == {"check", "status", "subject", "message", "remedy"}
         found.setdefault(one["check"], one)  # the worst comes first
     return done.exit_code, found
 
@@ -91,7 +91,7 @@ async def test_each_disagreement_is_explained(town: Town):
 async def test_without_engines_and_adapters_there_is_nothing_wrong_but_much_to_do(gateway: Gateway):
     code, found = await doctor(gateway)
     assert (code, bad(found)) == (0, {"engines"}), found
-    assert "florin engine add" in found["engines"]["mend"]
+    assert "florin engine add" in found["engines"]["remedy"]
     people = await florin(gateway)
     assert "0 problems, 1 warning." in people.stderr
 
@@ -105,7 +105,7 @@ async def test_redis_that_is_away_or_set_up_badly(tmp_path):
             code, found = await doctor(gateway)
             assert code == 1
             assert found["redis_persistence"]["status"] == "problem"
-            assert "appendonly yes" in found["redis_persistence"]["mend"]
+            assert "appendonly yes" in found["redis_persistence"]["remedy"]
             assert found["redis_memory"]["status"] == "warning"
             os.kill(valkey.pid, signal.SIGKILL)
             async with asyncio.timeout(10):
@@ -114,7 +114,7 @@ async def test_redis_that_is_away_or_set_up_badly(tmp_path):
             code, found = await doctor(gateway)
             assert code == 1
             assert found["redis"]["status"] == "problem"
-            assert "FLORIN_REDIS_URL" in found["redis"]["mend"]
+            assert "FLORIN_REDIS_URL" in found["redis"]["remedy"]
             await asyncio.to_thread(valkey.start)
 
 
@@ -138,7 +138,7 @@ async def test_an_artifact_directory_that_two_installations_share(gateway: Gatew
     code, found = await doctor(gateway)
     assert (code, found["artifact_dir"]["status"]) == (0, "warning")
     mark = root / ".installations" / "another"
-    assert str(mark) in found["artifact_dir"]["mend"]
+    assert str(mark) in found["artifact_dir"]["remedy"]
     mark.unlink()
     code, found = await doctor(gateway)
     assert found["artifact_dir"]["status"] == "ok"
@@ -168,7 +168,7 @@ async def test_a_ledger_that_does_not_answer(gateway: Gateway, monkeypatch):
 async def test_without_a_gateway_it_says_that(free_url: str):
     code, found = await doctor(free_url)
     assert (code, set(found)) == (1, {"gateway"})
-    assert "florin serve" in found["gateway"]["mend"]
+    assert "florin serve" in found["gateway"]["remedy"]
     assert free_url in found["gateway"]["message"]
 
 

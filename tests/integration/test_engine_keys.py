@@ -80,15 +80,15 @@ async def test_of_all_routes_a_role_may_call_its_own_and_no_other(gateway, role)
         for method, path in sorted(routes - ALLOWED[role] - OPEN):
             url = path.replace("{name}", "h1").replace("{tenant}", "acme")
             answer = await http.request(method, url, json={})
-            assert code(answer) == (403, "role_too_small"), (method, path)
+            assert code(answer) == (403, "insufficient_role"), (method, path)
         for method, path in sorted(ALLOWED[role]):
             url = path.replace("{name}", "h1")
             answer = await http.request(method, url, json={})
             assert answer.status_code in {200, 400, 404}, (method, path, answer.text)
         for path in ("/v1/models", "/v1/models/x"):
-            assert code(await http.get(path)) == (403, "role_too_small")
+            assert code(await http.get(path)) == (403, "insufficient_role")
         for path in ("/v1/chat/completions", "/v1/completions"):
-            assert code(await http.post(path, json={"model": "x"})) == (403, "role_too_small")
+            assert code(await http.post(path, json={"model": "x"})) == (403, "insufficient_role")
 
 
 async def test_an_engines_key_is_for_no_other_engine_whether_there_is_one_or_not(gateway, mock):
@@ -103,7 +103,7 @@ async def test_an_engines_key_is_for_no_other_engine_whether_there_is_one_or_not
             ):
                 if "%2F" in other and answer.status_code == 404:
                     continue  # no route at all
-                assert code(answer) == (403, "role_too_small"), other
+                assert code(answer) == (403, "insufficient_role"), other
     assert mock.state.admin == [], "nothing was asked of the URL that it gave"
     assert set(gateway.state.catalog.engines) == {"there"}
 

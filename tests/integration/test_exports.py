@@ -83,7 +83,7 @@ async def test_a_tenant_gets_its_own_chargeback_and_nothing_else(billed):
         assert {line.get("SubAccountId") or line["tenant"] for line in found} == {"bolt"}
     assert rows(await get(billed, "export", key, month=MONTH, tenant="acme")) == []
     refused = await get(billed, "export", key, month=MONTH, dataset="infrastructure")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "role_too_small")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_role")
 
 
 async def test_a_missing_price_refuses_and_leaves_no_file(billed):

@@ -113,11 +113,11 @@ async def test_each_route_refuses_each_wrong_key_before_it_reads_a_byte(gateway:
             if role in allowed(method, path):
                 continue
             refused = await ask(gateway.app, method, path, keys[role])
-            assert refused == (403, "role_too_small", 0), (method, path, role)
+            assert refused == (403, "insufficient_role", 0), (method, path, role)
             # The routes' own dependencies are the second line.
             status, code, _ = await ask(gateway.app.api, method, path, keys[role])
             if status != 400 or role is not Role.TENANT or path.startswith("/admin/"):  # of a parameter
-                assert (status, code) == (403, "role_too_small"), (method, path, role)
+                assert (status, code) == (403, "insufficient_role"), (method, path, role)
 
 
 async def test_the_gate_lets_in_whom_each_route_lets_in(gateway: Gateway):

@@ -157,4 +157,4 @@ async def told(gateway: Gateway) -> None:
     doctor = await florin(gateway, "doctor", "--json")
     [found] = [one for one in json.loads(doctor.stdout)["data"] if one["check"] == "books_set_aside"]
     assert (found["status"], found["subject"], doctor.exit_code) == ("problem", "a", 1)
-    assert "florin cost exclude" in found["mend"]
+    assert "florin cost exclude" in found["remedy"]

@@ -51,7 +51,7 @@ def test_one_fault_is_refused_by_its_code(fault, data):
     with pytest.raises(RejectedError) as caught:
         check(case)
     assert FAULTS[fault] & {finding.code for finding in caught.value.findings}
-    assert all(finding.mend for finding in caught.value.findings)
+    assert all(finding.remedy for finding in caught.value.findings)
 
 
 @pytest.mark.parametrize("oddity", ODDITIES, ids=lambda o: o.__name__)

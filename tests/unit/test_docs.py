@@ -40,7 +40,7 @@ def metric_rows() -> list[str]:
 
 
 def finding_rows() -> list[str]:
-    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.mend} |" for name, c in FINDINGS.items()]
+    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.remedy} |" for name, c in FINDINGS.items()]
 
 
 def action_rows() -> list[str]:
@@ -50,7 +50,9 @@ def action_rows() -> list[str]:
 def commands() -> list[str]:
     root = typer.main.get_command(tree())
     found = []
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
+    with typer.Context(root) as context:
+        loaded = [(name, root.get_command(context, name)) for name in root.list_commands(context)]  # type: ignore[attr-defined]
+    for name, command in loaded:
         inner = getattr(command, "commands", None)
         found += [f"florin {name} {i}" for i in inner] if inner else [f"florin {name}"]
     return found

@@ -1,4 +1,4 @@
-"""/admin/v1/doctor: what is wrong with this installation, and the mend."""
+"""/admin/v1/doctor: what is wrong with this installation, and how to fix it."""
 
 from __future__ import annotations
 

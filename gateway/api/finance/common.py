@@ -127,4 +127,4 @@ def rendered(data: bytes, **beside: Any) -> Response:
 def only_staff(key: Key) -> None:
     """Raises FlorinError for a tenant's key: what follows is about all tenants."""
     if key.role is Role.TENANT:
-        raise FlorinError("role_too_small", "This is for keys of role finance or operator.")
+        raise FlorinError("insufficient_role", "This is for keys of role finance or operator.")

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError, segment
-from gateway.commands.cost.app import app
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import Session, command, confirm
-from gateway.costs.reconciling.bill_files import MAX_BYTES
+
+app = typer.Typer()
 
 _SHOWN = 12
 """Digits of a SHA-256: enough to name an import."""
@@ -57,6 +57,8 @@ def import_bill(
 
     Example: florin cost import-bill july.csv --map resource=Tags.engine
     """
+    from gateway.costs.reconciling.bill_files import MAX_BYTES  # loads the ledger's modules
+
     params: Json = {
         "file_name": file.name,
         "format": kind.value if kind else None,

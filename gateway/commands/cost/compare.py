@@ -9,9 +9,10 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json
-from gateway.commands.cost.app import app
 from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
+
+app = typer.Typer()
 
 
 @command(app, "compare")

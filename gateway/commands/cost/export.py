@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import UsageError
-from gateway.commands.cost.app import app
 from gateway.commands.download import download
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
 from gateway.costs.export.columns import DATASETS, FORMATS
+
+app = typer.Typer()
 
 
 @command(app, "export")

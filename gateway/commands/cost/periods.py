@@ -11,9 +11,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.commands.client import Api, Json, UsageError, segment
-from gateway.commands.cost.app import app
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
+
+app = typer.Typer()
 
 _PATH = "/finance/v1/periods"
 

@@ -12,10 +12,10 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Api, Json, UsageError, segment
-from gateway.commands.cost.app import app
 from gateway.commands.output import note, print_json, say, show, table
 from gateway.commands.session import REFUSED, Session, command
-from gateway.costs.verifying.proof import ProofError, verify_proof
+
+app = typer.Typer()
 
 _PATH = "/finance/v1/periods"
 
@@ -116,6 +116,8 @@ def _online(api: Api, month: str | None, root: str | None) -> list[Json]:
 
 
 def _offline(path: Path, records: Path | None, root: str | None) -> Json:
+    from gateway.costs.verifying.proof import ProofError, verify_proof  # loads usage records
+
     document = _read(path)
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a proof.")

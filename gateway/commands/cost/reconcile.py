@@ -9,9 +9,10 @@ import typer
 from rich.text import Text
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.cost.app import app
 from gateway.commands.output import busy, clean, facts, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
+
+app = typer.Typer()
 
 
 @command(app, "reconcile")

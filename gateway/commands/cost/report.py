@@ -6,18 +6,21 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import httpx
 import typer
 
 from gateway.commands.client import Json, UsageError
 from gateway.commands.cost import report_tables
-from gateway.commands.cost.app import app
 from gateway.commands.cost.periods import Policy
 from gateway.commands.download import COMPLETE_HEADER, download
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
+
+if TYPE_CHECKING:
+    import httpx
+
+app = typer.Typer()
 
 _PATH = "/finance/v1/costs"
 

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json
-from gateway.commands.cost.app import app
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command, confirm
+
+app = typer.Typer()
 
 _PATH = "/finance/v1/set-aside"
 

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import segment
-from gateway.commands.cost.app import app
 from gateway.commands.download import download
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
+
+app = typer.Typer()
 
 
 @command(app, "statement")

@@ -6,7 +6,7 @@
 3. Sum, without any lock: a tree of each tenant's records, its statement, the root.
 4. Seal, in one transaction: statements and root are written.
 
-A crash after any step is mended by closing again: 1 can be repeated, 2 and 4 happen or do not, and 3 is a
+A crash after any step is repaired by closing again: 1 can be repeated, 2 and 4 happen or do not, and 3 is a
 function of what 2 froze. Two who close at once do the same work, and one of them writes it.
 """
 

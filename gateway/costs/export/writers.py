@@ -44,7 +44,7 @@ def write_parquet(file: BinaryIO, columns: Sequence[Column], constants: Row, row
         import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415  # no stubs; an extra of the package
         from pyarrow import parquet  # noqa: PLC0415  # likewise
     except ImportError as error:
-        raise ParquetMissingError("Parquet needs pyarrow: install florin[parquet].") from error
+        raise ParquetMissingError("Parquet needs pyarrow: install 'florin-gateway[parquet]'.") from error
     types: dict[str, Any] = {
         "text": pa.string(),
         "json": pa.string(),

@@ -37,13 +37,13 @@ def view(
 
 
 def found(seen: View) -> dict[str, tuple[str, str, str, str]]:
-    """check → (status, subject, message, mend), of all that is not well."""
+    """check → (status, subject, message, remedy), of all that is not well."""
     all_ = [*of_engines(seen), *of_registry(seen)]
-    assert all(d.mend for d in all_ if d.status != "ok"), "a finding without a mend"
+    assert all(d.remedy for d in all_ if d.status != "ok"), "a finding without a remedy"
     assert all(d.message.endswith((".", "?")) for d in all_)
     bad = [d for d in all_ if d.status != "ok"]
     assert len({d.check for d in bad}) == len(bad)
-    return {d.check: (d.status, d.subject, d.message, d.mend) for d in bad}
+    return {d.check: (d.status, d.subject, d.message, d.remedy) for d in bad}
 
 
 def test_a_sound_installation_has_only_passes():
@@ -137,10 +137,10 @@ def test_verdicts_weigh_more_on_what_is_called():
     )
     seen = found(view(verdicts={"fl-a1": quarantined, "fl-a2": failed}))
     assert set(seen) == {"version_quarantined", "version_failed"}
-    status, subject, message, mend = seen["version_quarantined"]
+    status, subject, message, remedy = seen["version_quarantined"]
     assert (status, subject) == ("problem", "acme/a@v1")
     assert "answers like the base. (found on e1)" in message
-    assert "florin adapter release acme/a v1" in mend
+    assert "florin adapter release acme/a v1" in remedy
     status, subject, message, _ = seen["version_failed"]
     assert (status, subject) == ("warning", "acme/a@v2")
     assert "4 loads have failed; the next try is in 90 s" in message

@@ -48,7 +48,7 @@ def test_the_listener(host, settings, status, said):
     found = of_listener(Settings(**settings), host)
     assert found.status == status
     assert said in found.message
-    assert bool(found.mend) == (status != "ok")
+    assert bool(found.remedy) == (status != "ok")
 
 
 @dataclass

@@ -119,7 +119,7 @@ async def test_after_a_gap_comes_a_fresh_snapshot(store, view, follower):
     assert len(view.tenants) == 50
 
 
-async def test_a_gap_while_connected_is_mended(store, view, follower):
+async def test_a_gap_while_connected_is_repaired(store, view, follower):
     await follower.start()
     await asyncio.sleep(0)
     await store.commit([Change("tenant", "a", "1"), Change("tenant", "b", "1")])

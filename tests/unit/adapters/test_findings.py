@@ -1,4 +1,4 @@
-"""Errors refuse and warnings do not; each finding carries its mend."""
+"""Errors refuse and warnings do not; each finding carries its remedy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from adapters.findings import Findings
 ERROR, WARNING = "rank_invalid", "scaling_extreme"
 
 
-def add(findings: Findings, code: str, mend: str = "") -> None:
-    findings.add(code, "It is wrong.", found="x", expected="y", mend=mend)
+def add(findings: Findings, code: str, remedy: str = "") -> None:
+    findings.add(code, "It is wrong.", found="x", expected="y", remedy=remedy)
 
 
 def test_warnings_alone_refuse_nothing():
@@ -37,11 +37,11 @@ def test_a_refusal_carries_the_warnings_last_and_does_not_count_them():
         findings.refuse_if_any("acme/support")
 
 
-def test_the_mend_is_the_tables_unless_more_can_be_said():
+def test_the_remedy_is_the_tables_unless_more_can_be_said():
     findings = Findings()
     add(findings, ERROR)
-    add(findings, ERROR, mend="Write 8.")
-    assert [f.mend for f in findings.all()] == [CODES[ERROR].mend, "Write 8."]
+    add(findings, ERROR, remedy="Write 8.")
+    assert [f.remedy for f in findings.all()] == [CODES[ERROR].remedy, "Write 8."]
     assert {f.severity for f in findings.all()} == {"error"}
 
 
@@ -53,4 +53,4 @@ def test_of_one_code_a_few_are_kept_and_the_rest_counted():
     errors = [f for f in findings.all() if f.code == ERROR]
     assert len(errors) == len(findings.warnings) == 3
     assert "And 7 more alike" in errors[-1].message
-    assert errors[-1].mend == CODES[ERROR].mend
+    assert errors[-1].remedy == CODES[ERROR].remedy

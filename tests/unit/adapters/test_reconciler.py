@@ -1,4 +1,4 @@
-"""What the leader mends, step by step: the store's twin, engines that list what they hold, no sleeping."""
+"""What the leader repairs, step by step: the store's twin, engines that list what they hold, no sleeping."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ class Yard:
             self.now += 1
         await self.sync()
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         engine = self.catalog.engines["e1"]
-        self.strays = await self.reconciler._mend(engine, self.strays, self.fence)
+        self.strays = await self.reconciler._repair(engine, self.strays, self.fence)
         await self.sync()
 
     def slots(self) -> dict[str, SlotState]:
@@ -149,7 +149,7 @@ async def test_what_is_as_it_should_be_is_left_alone(yard):
     await yard.resident("a", "b")
     before = await yard.store.snapshot()
     for _ in range(3):
-        await yard.mend()
+        await yard.repair()
     assert await yard.store.snapshot() == before
     assert yard.engines.loads == yard.engines.unloads == []
 
@@ -157,7 +157,7 @@ async def test_what_is_as_it_should_be_is_left_alone(yard):
 async def test_a_restarted_engine_gets_its_adapters_back_hottest_first(yard):
     await yard.resident("a", "b", "c")
     yard.engines.held["e1"] = set()
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.loads == ["fl-c", "fl-b", "fl-a"]
     assert yard.slots() == {"fl-a": RESIDENT, "fl-b": RESIDENT, "fl-c": RESIDENT}
 
@@ -166,20 +166,20 @@ async def test_what_is_missing_is_lost_before_anything_is_loaded(yard):
     await yard.resident("a", "b")
     yard.engines.held["e1"] = set()
     yard.engines.errors = {"fl-b": EngineUnreachableError("gone again")}
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.loads == ["fl-b"], "the rest waits until the engine is back"
     assert yard.slots() == {"fl-a": LOST}
     assert yard.residency.holders("fl-a") == []
     yard.engines.errors.clear()
-    await yard.mend()
+    await yard.repair()
     assert yard.slots() == {"fl-a": RESIDENT}
 
 
-async def test_an_announced_epoch_is_mended_though_the_list_looks_well(yard):
+async def test_an_announced_epoch_is_repaired_though_the_list_looks_well(yard):
     await yard.resident("a", "b")
     await yard.store.lose("e1")
     await yard.sync()
-    await yard.mend()
+    await yard.repair()
     assert set(yard.slots().values()) == {RESIDENT}
 
 
@@ -187,17 +187,17 @@ async def test_an_engine_that_does_not_answer_keeps_everything(yard):
     await yard.resident("a")
     yard.engines.held["e1"] = None
     before = await yard.store.snapshot()
-    await yard.mend()
+    await yard.repair()
     assert await yard.store.snapshot() == before
 
 
 async def test_what_is_being_loaded_is_neither_missing_nor_a_stray(yard):
     await yard.store.claim("fl-x", "e1", slots=3, owner="other", ttl_ms=60_000)
     await yard.sync()
-    await yard.mend()
+    await yard.repair()
     yard.engines.held["e1"] = {"fl-x"}
     for _ in range(3):
-        await yard.mend()
+        await yard.repair()
     assert yard.slots() == {"fl-x": LOADING}
     assert yard.engines.unloads == []
 
@@ -205,29 +205,29 @@ async def test_what_is_being_loaded_is_neither_missing_nor_a_stray(yard):
 async def test_own_strays_go_when_seen_twice_and_strangers_stay(yard):
     await yard.resident("a")
     yard.engines.held["e1"] |= {"fl-stray", "by-hand", "flown-in"}
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.unloads == []
-    await yard.mend()
-    await yard.mend()
+    await yard.repair()
+    await yard.repair()
     assert yard.engines.unloads == ["fl-stray"]
     assert yard.engines.held["e1"] == {"fl-a", "by-hand", "flown-in"}
 
 
 async def test_a_stray_that_was_not_seen_in_between_is_new(yard):
     yard.engines.held["e1"] = {"fl-stray"}
-    await yard.mend()
+    await yard.repair()
     yard.engines.held["e1"] = None
-    await yard.mend()
+    await yard.repair()
     yard.engines.held["e1"] = {"fl-stray"}
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.unloads == []
 
 
 async def test_a_stray_that_the_store_knows_is_none_though_the_mirror_is_behind(yard):
     yard.engines.held["e1"] = {"fl-late"}
-    await yard.mend()
+    await yard.repair()
     await yard.store.claim("fl-late", "e1", slots=3, owner="other", ttl_ms=60_000)
-    yard.strays = await yard.reconciler._mend(yard.catalog.engines["e1"], yard.strays, yard.fence)
+    yard.strays = await yard.reconciler._repair(yard.catalog.engines["e1"], yard.strays, yard.fence)
     assert yard.engines.unloads == []
 
 
@@ -244,7 +244,7 @@ async def test_what_may_not_be_there_any_more_gives_its_slot_back(yard, change):
     await yard.resident("a")
     await yard.put(change)
     yard.engines.held["e1"] = set()
-    await yard.mend()
+    await yard.repair()
     assert yard.slots() == {}
     assert yard.engines.loads == []
 
@@ -254,7 +254,7 @@ async def test_what_was_removed_while_the_engine_could_not_be_told_is_taken_off_
     await yard.resident("a", "b")
     await yard.put(Change("version", "t/a@v1", change and dump(change)))
     for _ in range(3):
-        await yard.mend()
+        await yard.repair()
     assert yard.slots() == {"fl-b": RESIDENT}
     assert yard.engines.unloads == ["fl-a"]
 
@@ -263,7 +263,7 @@ async def test_an_engine_that_came_back_smaller_gets_its_pinned_and_its_hottest(
     await yard.resident("a", "b", "c")
     await yard.put(Change("pin", "fl-a", "{}"), Change("engine", "e1", dump(replace(E1, slots=2))))
     yard.engines.held["e1"] = set()
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.loads == ["fl-c", "fl-a"]
     assert set(yard.slots()) == {"fl-a", "fl-c"}
 
@@ -272,7 +272,7 @@ async def test_a_draining_engine_is_not_filled_again(yard):
     await yard.resident("a")
     await yard.put(Change("engine", "e1", dump(replace(E1, state="draining"))))
     yard.engines.held["e1"] = set()
-    await yard.mend()
+    await yard.repair()
     assert yard.slots() == {"fl-a": LOST}
     assert yard.engines.loads == []
 
@@ -281,7 +281,7 @@ async def test_a_refused_reload_holds_up_no_other(yard):
     await yard.resident("a", "b")
     yard.engines.held["e1"] = set()
     yard.engines.errors = {"fl-b": EngineError("bad weights", 500)}
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.loads == ["fl-b", "fl-a"]
     assert yard.slots() == {"fl-a": RESIDENT}
 
@@ -299,7 +299,7 @@ async def test_a_request_that_was_quicker_is_not_undone(yard):
         await yard.sync()
 
     yard.engines.load = and_somebody_else_loads_a
-    await yard.mend()
+    await yard.repair()
     assert yard.engines.loads == ["fl-b"]
 
 
@@ -345,7 +345,7 @@ async def test_one_who_leads_no_longer_changes_nothing(yard):
     await depose(yard)
     before = await yard.store.snapshot()
     with pytest.raises(FencedError):
-        await yard.mend()
+        await yard.repair()
     await yard.put(Change("engine", "e1", None))
     with pytest.raises(FencedError):
         await yard.reconciler._sweep(yard.fence)
@@ -365,7 +365,7 @@ async def test_a_leader_deposed_between_two_loads_begins_no_other(yard):
 
     yard.engines.load = load_and_be_deposed
     with pytest.raises(FencedError):
-        await yard.mend()
+        await yard.repair()
     assert yard.engines.loads == ["fl-c"]
 
 
@@ -392,7 +392,7 @@ async def test_it_runs_while_it_leads_and_begins_again_when_it_leads_again(yard)
     assert await yard.store.lead(ROLE, "other", 1), "it resigned"
 
 
-async def test_it_mends_nothing_by_an_old_picture(yard):
+async def test_it_repairs_nothing_by_an_old_picture(yard):
     yard.reconciler.current = lambda: False
     await yard.store.resign(ROLE, "w")
     yard.engines.held["e1"] = {"fl-x"}

@@ -444,4 +444,4 @@ def test_every_code_of_the_table_is_used_and_described():
     for code, told in CODES.items():
         assert f'"{code}"' in sources
         assert told.meaning.endswith(".")
-        assert told.mend.endswith(".")
+        assert told.remedy.endswith(".")

@@ -277,7 +277,7 @@ async def test_parquet_holds_the_same(client_for, installed):
 async def test_a_policy_is_for_staff(client_for):
     async with client_for(Role.TENANT, "acme") as client:
         refused = await client.get("/finance/v1/costs", params={"policy": "even"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "role_too_small")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_role")
     async with client_for() as client:
         answer = await client.get("/finance/v1/costs", params={"policy": "fixed", "shares": "acme=1,bolt=3"})
     assert (answer.json()["policy"], answer.json()["shares"]) == ("fixed", {"acme": 1, "bolt": 3})

@@ -97,7 +97,7 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monke
 async def test_tenants_are_kept_out(client_for, method, path):
     async with client_for(Role.TENANT, "acme") as client:
         answer = await client.request(method, path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_too_small")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
 
 
 async def test_a_reconciliation(client_for):

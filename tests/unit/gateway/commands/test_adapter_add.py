@@ -20,7 +20,7 @@ ADDED = {
     "warnings": [],
 }  # fmt: skip
 WARNING = {
-    "code": "scaling_extreme", "message": "Much.", "found": "64", "expected": "2", "mend": "Less.",
+    "code": "scaling_extreme", "message": "Much.", "found": "64", "expected": "2", "remedy": "Less.",
     "severity": "warning",
 }  # fmt: skip
 

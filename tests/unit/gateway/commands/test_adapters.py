@@ -47,7 +47,7 @@ WARNING = {
     "message": "It was trained with another template.",
     "found": "x",
     "expected": "y",
-    "mend": "Train with the base's.",
+    "remedy": "Train with the base's.",
     "severity": "warning",
 }
 

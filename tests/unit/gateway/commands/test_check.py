@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from adapters.artifacts import digest_of
+from gateway.config import Settings
 from tests.lora import LLAMA, lora_config, lora_tensors, write_adapter
 
 SOUND = lora_config(base_model_name_or_path="tiny/base")
@@ -37,19 +38,19 @@ def test_a_sound_adapter_passes_without_a_gateway(fake, tmp_path, base):
     assert fake.asked == []
 
 
-def test_a_broken_one_is_refused_with_each_finding_and_its_mend(fake, tmp_path, base):
+def test_a_broken_one_is_refused_with_each_finding_and_its_remedy(fake, tmp_path, base):
     adapter = write_adapter(tmp_path / "a", config={**SOUND, "use_dora": True, "lora_alpha": 0})
     result = fake.florin("adapter", "check", str(adapter), "--base", base)
     assert result.exit_code == 1
     assert "2 of its checks failed" in result.stderr
-    for text in ("unsupported_feature", "alpha_invalid", "Train it without DoRA.", "mend"):
+    for text in ("unsupported_feature", "alpha_invalid", "Train it without DoRA.", "remedy"):
         assert text in result.stderr
     refused = fake.florin("adapter", "check", str(adapter), "--base", base, "--json")
     assert refused.exit_code == 1
     body = json.loads(refused.stdout)
     assert (body["passed"], body["facts"]) == (False, None)
     assert {f["code"] for f in body["findings"]} == {"unsupported_feature", "alpha_invalid"}
-    assert all(f["mend"] and f["severity"] == "error" for f in body["findings"])
+    assert all(f["remedy"] and f["severity"] == "error" for f in body["findings"])
 
 
 def test_a_warning_is_shown_and_refuses_nothing(fake, tmp_path, base):
@@ -144,3 +145,10 @@ def test_what_is_not_there_is_said(fake, tmp_path, base):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text("[")
     assert fake.florin("adapter", "check", str(adapter), "--base", str(tmp_path / "bad")).exit_code == 2
+
+
+def test_its_help_names_the_settings_own_limit(florin):
+    """Said there in words, since the settings load slowly."""
+    limit = Settings.model_fields["max_adapter_bytes"].default
+    assert f"{limit // 1024**3} GiB" in florin("adapter", "check", "--help").stdout
+    assert limit % 1024**3 == 0

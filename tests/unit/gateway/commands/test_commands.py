@@ -212,11 +212,11 @@ def test_a_command_asks_prints_and_ends_well(fake, case):
 
 
 def leaves(command, path=()):
-    if not hasattr(command, "commands"):
+    if not hasattr(command, "list_commands"):
         yield path, command
         return
-    for name, sub in command.commands.items():
-        yield from leaves(sub, (*path, name))
+    for name in command.list_commands(None):
+        yield from leaves(command.get_command(None, name), (*path, name))
 
 
 ALL = dict(leaves(typer.main.get_command(tree())))
@@ -308,7 +308,7 @@ def test_an_engine_without_its_models_config_is_pointed_out(fake):
     assert "--base-config" in result.stderr
 
 
-def test_a_missing_price_is_said_with_its_mend(fake):
+def test_a_missing_price_is_said_with_its_remedy(fake):
     fake.answer("GET", f"/finance/v1/costs?{BY}", COSTS)
     assert "florin price add --gpu-type L40" in fake.florin("cost", "report").stderr
 

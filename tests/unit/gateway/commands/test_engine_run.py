@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.commands.client import UsageError
-from gateway.commands.engine_run import begin_log, size
+from gateway.commands.engine_host import begin_log, size
 
 RUN = ("engine", "run", "--name", "a1", "--gpu-type", "L4", "--dry-run")
 SERVE = ("--", "vllm", "serve", "/models/base", "--max-loras", "4")

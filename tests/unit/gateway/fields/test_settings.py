@@ -77,4 +77,4 @@ def test_the_doctor_can_say_where_engines_fetch_from():
     assert only.status == "ok"
     (only,) = media_exposure({"cdn.example.com:8443"}, {"a": True, "b": False})
     assert (only.status, only.subject) == ("warning", "b")
-    assert "--allowed-media-domains cdn.example.com." in only.mend
+    assert "--allowed-media-domains cdn.example.com." in only.remedy

@@ -140,7 +140,7 @@ async def test_own_strays_are_unloaded_and_strangers_left_alone(town: Town):
     assert unloads == [("fl-0123456789abcdef0123", 200)]
 
 
-async def test_an_engine_that_hangs_holds_up_the_mending_of_no_other(town: Town):
+async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(town: Town):
     await ask(town, "acme")
     await ask(town, "bolt")
     await ask(town, "corgi")
@@ -155,7 +155,7 @@ async def test_an_engine_that_hangs_holds_up_the_mending_of_no_other(town: Town)
     assert a.state.adapters == {}
 
 
-async def test_a_worker_that_died_leaves_the_mending_to_another(
+async def test_a_worker_that_died_leaves_the_repair_to_another(
     town: Town, tmp_path: Path, valkey_url: str, prefix: str
 ):
     """The leader is killed between loads: the next one goes on where it was, within a lease."""

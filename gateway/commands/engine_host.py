@@ -1,0 +1,174 @@
+"""What `florin engine run` does: hide secrets from the engine, run the agent, hand over to a successor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import aiohttp
+
+from adapters.hosts import addresses, concealment, flags, gpus
+from adapters.hosts.agent import Agent
+from adapters.hosts.engine_watch import EngineWatch
+from adapters.hosts.handover import SIGNALS as HELD_BACK
+from adapters.hosts.handover import HandoverError, Running, Successor
+from adapters.hosts.life import Host, Life
+from adapters.hosts.link import Link
+from adapters.terminal import has_terminal
+from gateway import logs
+from gateway.commands import host_security
+from gateway.commands.client import Json, UsageError
+from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey
+from gateway.commands.output import clean, note, say
+
+engine_log = logging.getLogger("florin.engine")
+
+_SECRETS = (OPERATOR_KEY, TOKEN)
+RUNNING = "running"
+"""What is handed over besides secrets."""
+_TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What this process has from the one that it was before."""
+
+    secrets: dict[str, str]
+    running: Running | None
+
+
+def _successor(secrets: dict[str, str]) -> Successor:
+    """This very command, once more, with whatever code is installed by then."""
+    command = [sys.executable, *sys.orig_argv[1:]]
+
+    async def check() -> None:
+        at = next(i for i, words in enumerate(pairwise(command)) if words == ("engine", "run")) + 2
+        dry = [*command[:at], "--dry-run", *command[at:]]
+        tried = await asyncio.create_subprocess_exec(
+            *dry, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,  # and without the secrets, which it does not need
+        )  # fmt: skip
+        _, said = await tried.communicate()
+        if tried.returncode:
+            raise HandoverError(clean(said.decode(errors="replace").strip()[-2000:]))
+
+    def start(running: str) -> None:
+        for handler in logging.getLogger().handlers:
+            handler.flush()  # threads end with the exec
+        concealment.start_anew(command, os.environ, {**secrets, RUNNING: running})
+
+    return Successor(check, start)
+
+
+def begin_log() -> None:
+    """As the gateway's settings of the same names say. Raises UsageError."""
+    for variable, allowed in (("FLORIN_LOG_FORMAT", logs.FORMATS), ("FLORIN_LOG_LEVEL", logs.LEVELS)):
+        value = os.environ.get(variable) or allowed[0]
+        if value not in allowed:
+            raise UsageError(f"{variable} must be one of {', '.join(allowed)}; it is {value!r}.")
+    logs.log_to_stderr()
+    engine_log.setLevel(logging.INFO)  # what an engine writes goes on, whatever of ours is logged
+
+
+def engine_said(name: str, line: str) -> None:
+    engine_log.info("%s", line, extra={"engine": name})
+
+
+def concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
+    """What of the environment is secret and not for the engine, which must not read it from `/proc` either:
+    this process starts itself anew without it."""
+    concealment.conceal_memory()
+    handed = concealment.handed_over()
+    secret = {name: os.environ[name] for name in _SECRETS if os.environ.get(name)}
+    if not handed and (secret or any(_TELLING.search(n) for n in withheld if not n.startswith("FLORIN_"))):
+        own = {n: v for n, v in os.environ.items() if n.startswith("FLORIN_") and n not in _SECRETS}
+        concealment.start_anew([sys.executable, *sys.orig_argv[1:]], given | own, secret)
+    return handed
+
+
+def run(host: Host, gateway: str, key: HostKey, security: host_security.Security, handed: Handed) -> int:
+    async def live() -> int:
+        life = Life()
+        loop = asyncio.get_running_loop()
+        for number in HELD_BACK:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, life.ask_to_stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, life.ask_to_renew)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+        own = security.host
+        connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
+        async with (
+            Link(gateway, key.key, key.reread, security.gateway) as link,
+            aiohttp.ClientSession(
+                trust_env=False, connector=connector, headers=security.engine_headers
+            ) as to_engine,
+        ):
+            own.engine.authorize(to_engine)
+            watch = EngineWatch(to_engine, host.own_url, host.url)
+            return await Agent(host, life, link, watch, own, _successor(handed.secrets), handed.running).run()
+
+    security.warn(host.agent_host)
+    return int(asyncio.run(live()))
+
+
+def size(text: str) -> int:
+    """`20GB` in bytes; k, M, G, T are powers of 1000, with an i (GiB) of 1024. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"--cache-size: {text!r} is not a size like 500MB or 20GB.")
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def route(gateway: str) -> str:
+    try:
+        return addresses.route_to(gateway)
+    except ValueError as error:
+        raise UsageError(f"FLORIN_URL: no way leads to {gateway!r} ({error}).") from error
+
+
+def advertised(url: str | None) -> tuple[str, int | None]:
+    if url is None:
+        return "", None
+    try:
+        return addresses.split(url)
+    except ValueError as error:
+        raise UsageError(f"--advertise: {url!r} must look like http://10.0.0.7:8000.") from error
+
+
+def cache_home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "florin" / "engines"
+
+
+def shown(launch: flags.Launch, found: gpus.Gpus) -> Json:
+    return {
+        "command": list(launch.command),
+        "environment": launch.environment,
+        "added": [{"flag": shlex.join(a.words), "why": a.why} for a in launch.additions],
+        "base": launch.names[0],
+        "slots": launch.slots,
+        "cpu_slots": launch.cpu_slots,
+        "max_rank": launch.max_rank,
+        "gpu_type": found.type,
+        "gpu_count": found.count,
+    }
+
+
+def dry(body: Json) -> None:
+    for added in body["added"]:
+        note(f"adds {added['flag']}: {added['why']}")
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in body["environment"].items())
+    say(f"{assigned} {shlex.join(body['command'])}")
+    gpus_ = f"{body['gpu_count']} x {clean(body['gpu_type'])}"
+    slots = f"{body['slots']} slots, ranks up to {body['max_rank']}"
+    note(f"Registers as {clean(body['base'])} on {gpus_}, {slots}.")

@@ -1,0 +1,107 @@
+"""What `florin adapter check` does: the checks of a registration, on this machine's files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from adapters.artifacts import digest_of
+from adapters.base_models import read_base
+from adapters.errors import Finding, NotFoundError, RejectedError
+from adapters.findings import Findings
+from adapters.model import BaseModel
+from adapters.sources import archive
+from adapters.validate import validate
+from gateway.commands.client import Json, UsageError
+from gateway.commands.session import Session
+from gateway.config import Settings
+
+_HIGHEST_RANK = 512
+"""The most that `--max-lora-rank` may be set to: the limit where nobody names one."""
+_MAX_BYTES: int = Settings.model_fields["max_adapter_bytes"].default
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    base: BaseModel
+    ranks: tuple[int, ...]
+    """Of the engines; empty when nobody was asked."""
+
+
+def check(
+    path: Path, against: Against, *, max_rank: int | None, max_bytes: int | None, assume_base: bool
+) -> Json:
+    """What was found, as `--json` prints it. Raises UsageError when `path` cannot be read."""
+    findings: tuple[Finding, ...]
+    facts: Json | None = None
+    limit = max_bytes or _MAX_BYTES
+    try:
+        with _directory(path, limit) as directory:
+            found = validate(
+                directory,
+                base=against.base,
+                max_rank=max_rank or max(against.ranks, default=_HIGHEST_RANK),
+                max_bytes=limit,
+                assume_base=assume_base,
+                adapter=str(path),
+                fleet_ranks=() if max_rank else against.ranks,
+            )
+            facts = {"digest": f"sha256:{digest_of(directory)}", **asdict(found)}
+            del facts["warnings"]
+        findings = found.warnings
+    except RejectedError as refusal:
+        findings = refusal.findings
+    return {
+        "path": str(path),
+        "base_model": against.base.name,
+        "passed": facts is not None,
+        "findings": [asdict(finding) for finding in findings],
+        "facts": facts,
+    }
+
+
+def against(session: Session, base: str | None) -> Against:
+    """Raises UsageError, and what the gateway's client raises."""
+    if base is not None:
+        try:
+            local = read_base(base, base)
+        except NotFoundError as error:
+            raise UsageError(f"--base: {error}") from error
+        if local is not None:
+            return Against(local, ())
+        if Path(base).exists() or base.startswith((".", "/", "~")):
+            raise UsageError(f"--base: there is no config.json of a model at {base}.")
+    known = {b["base_model"]: b for b in session.api.get("/admin/v1/bases")["data"]}
+    if base is None and len(known) != 1:
+        raise UsageError(
+            f"Name the base model with --base: the gateway serves {', '.join(sorted(known)) or 'none'}."
+        )
+    entry = known.get(base) if base is not None else next(iter(known.values()))
+    if entry is None:
+        raise UsageError(
+            f"--base: {base!r} is neither in the hub's cache on this machine nor served by the gateway; it "
+            f"serves {', '.join(sorted(known)) or 'none'}."
+        )
+    model = BaseModel(
+        entry["base_model"], tuple(entry["aliases"]), entry["config"], entry.get("chat_template")
+    )
+    return Against(model, tuple(entry["ranks"]))
+
+
+@contextmanager
+def _directory(path: Path, max_bytes: int) -> Iterator[Path]:
+    """The adapter's files as a directory. Raises RejectedError for an archive that is none."""
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="florin-check-") as made:
+        findings = Findings()
+        try:
+            archive.unpack(path, Path(made), max_bytes=max_bytes, findings=findings)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error}).") from error
+        findings.refuse_if_any(str(path))
+        yield Path(made)
