@@ -34,7 +34,7 @@ CODES: dict[str, Code] = {
         400,
         _INVALID,
         "A field asks for what is not served here, and leaving it out would give another answer.",
-        "Leave it out; the message has the reason, [parameters](docs/parameters.md) the whole list.",
+        "Leave it out; the message has the reason, docs/reference/parameters.md the whole list.",
     ),
     "media_not_allowed": Code(
         400,
