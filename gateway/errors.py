@@ -1,6 +1,6 @@
 """Everything that a caller can be told went wrong: one table, rendered in one place.
 
-CODES is the whole vocabulary. The README lists it, and tests/unit/test_docs.py holds the two together.
+CODES is the whole vocabulary. docs/reference/errors.md is made from it: `python -m deploy.docs`.
 """
 
 from __future__ import annotations
