@@ -6,14 +6,15 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 ARGS ?=
 
-.PHONY: help demo test check bench loadtest fuzz chaos soak lock clean
+.PHONY: help demo test check docs bench loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo                 the whole system here, with real vLLM engines, until Ctrl-C'
 	@echo 'make demo ARGS="--exit"   the same, played once'
 	@echo 'make test                 every test, real engines included'
-	@echo 'make check                lint, types, layers and the fast tests'
+	@echo 'make check                lint, types, layers, documentation and the fast tests'
+	@echo 'make docs                 the documentation as a site, in site/; strict about links'
 	@echo 'make bench                what Florin costs per request, against a bare relay'
 	@echo 'make loadtest             a steady mixed load on the demo'
 	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
@@ -37,7 +38,12 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 	$(BIN)/deptry loadtests tests --exclude '\.venv' --ignore DEP002,DEP004
+	$(BIN)/zensical build --strict
 	$(BIN)/python -m pytest -n 2 $(FAST) $(ARGS)
+
+docs: $(READY)
+	$(BIN)/python -m deploy.docs
+	$(BIN)/zensical build --strict
 
 bench: $(READY)
 	@$(BIN)/python -m loadtests.overhead $(ARGS)
@@ -61,7 +67,7 @@ lock:
 	done; echo 'No Python is found.' >&2; exit 1
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
+	rm -rf .venv site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
 	@echo "The engines' environment and the demo's models stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/florin."
 
 # Anew when the pins or the project's own description change. The mark is written last: an interrupted

@@ -2,7 +2,7 @@
 
 An engine whose host runs an agent reads a version from that host's own disk, where the agent stages it first.
 
-Beware: a 200 from a load proves little (the README says why), so adapters are validated before and
+Beware: a 200 from a load proves little (docs/vllm.md says why), so adapters are validated before and
 the engine's own list is read after. An unload only forgets the name: the weights keep their GPU slot until
 the engine's own LRU evicts them, and requests that run go on.
 """

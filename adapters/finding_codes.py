@@ -277,4 +277,4 @@ CODES: dict[str, Check] = {
         "warning",
     ),
 }
-"""Code → what it means. Stable: people script against the codes, and the README lists them."""
+"""Code → what it means. Stable: people script against the codes. docs/reference/checks.md lists them."""

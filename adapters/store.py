@@ -56,7 +56,7 @@ class AuditNote:
     actor: str
     """`key:<id>`, `bootstrap`, or the part of Florin that acted: `reconciler`."""
     action: str
-    """`adapter.promote`, in a form that the README lists."""
+    """`adapter.promote`, in a form that docs/reference/audit.md lists."""
     subject: str
     """`acme/support`, `a1`, …"""
     version: str = ""

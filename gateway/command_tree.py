@@ -205,6 +205,13 @@ def tree() -> typer.Typer:
     return app
 
 
+def loaded_tree() -> TyperGroup:
+    """The same with every command loaded, for whoever describes it."""
+    root: Any = typer.main.get_command(tree())
+    root.commands |= {name: _loaded(name, entry) for name, entry in _LOADED_WHEN_ASKED.items()}
+    return root  # type: ignore[no-any-return]  # as above
+
+
 def serve() -> None:
     """Run the gateway until SIGTERM or Ctrl-C. Settings: FLORIN_* variables or florin.yaml.
 

@@ -106,7 +106,7 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "cannot be read, 1 a failed start, which the log explains.",
     ),
 }
-"""Every condition that there is. docs/incidents.md lists them."""
+"""Every condition that there is. docs/reference/conditions.md lists them."""
 
 
 @dataclass(frozen=True, slots=True)

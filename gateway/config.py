@@ -1,6 +1,6 @@
 """Settings: FLORIN_* environment variables, or `florin.yaml` in the working directory (the environment wins).
 
-Each field's description is the line that the README shows; tests/unit/test_docs.py holds the two together.
+Each field's description is a line of docs/reference/settings.md, which `python -m deploy.docs` writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Everything that a caller can be told went wrong: one table, rendered in one place.
 
-CODES is the whole vocabulary. The README lists it, and tests/unit/test_docs.py holds the two together.
+CODES is the whole vocabulary. docs/reference/errors.md is made from it: `python -m deploy.docs`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CODES: dict[str, Code] = {
         400,
         _INVALID,
         "A field asks for what is not served here, and leaving it out would give another answer.",
-        "Leave it out; the message has the reason, [parameters](docs/parameters.md) the whole list.",
+        "Leave it out; the message has the reason, docs/reference/parameters.md the whole list.",
     ),
     "media_not_allowed": Code(
         400,

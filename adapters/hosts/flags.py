@@ -1,6 +1,7 @@
 """What `florin engine run` adds to a vLLM command line, and what it refuses of it. Pure.
 
-Written against vLLM 0.32 and 0.33. The tables are the README's; each reason says what would break.
+Written against vLLM 0.32 and 0.33. Each reason says what would break;
+docs/reference/engine-flags.md lists them.
 """
 
 from __future__ import annotations

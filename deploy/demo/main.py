@@ -20,11 +20,11 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
-from deploy.demo.engine_env import EngineEnvError, ensure_engine_env
+from deploy.demo.engine_env import EngineEnv, EngineEnvError, ensure_engine_env
 from deploy.demo.engines import EngineStartError, Fleet
 from deploy.demo.gateway import Gateway, GatewayError
 from deploy.demo.model import ModelError, ensure_demo_model
-from deploy.demo.stack import Installation, install, wait_until_up
+from deploy.demo.stack import GPU_TYPES, Installation, install, wait_until_up
 from deploy.demo.transcript import Transcript
 
 USUAL_PORT = 8080
@@ -85,6 +85,7 @@ def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:
 def _start(console: Console, fleet: Fleet, gateway: Gateway) -> Installation:
     kind = f"{fleet.env.gpus} GPUs" if fleet.env.gpus else "the CPU"
     console.print(f"Starting two vLLM engines on {kind}, Valkey and the gateway…")
+    console.print(Text(labels(fleet.env), style="dim"))
     began = time.monotonic()
     with console.status("engines are starting…") as status:
         for engine in fleet.engines:
@@ -96,6 +97,17 @@ def _start(console: Console, fleet: Fleet, gateway: Gateway) -> Installation:
         f"Engines answer after {time.monotonic() - began:.0f} s. Registering customers and adapters…"
     )
     return install(gateway, fleet, fleet.model)
+
+
+def labels(env: EngineEnv) -> str:
+    """What the demo shows that is not so."""
+    types = " and ".join(GPU_TYPES)
+    if env.gpus:
+        return f"The GPU types {types} and their prices are made up: both engines run on this machine's GPUs."
+    return (
+        f"The GPU types {types} and their prices are made up: both engines run on the CPU, with one line of "
+        "vLLM's CPU build patched (docs/vllm.md says which)."
+    )
 
 
 def _repair(console: Console, installation: Installation) -> None:

@@ -173,7 +173,7 @@ class Transcript:
         )
 
     def bill(self) -> None:
-        self.title("What each customer used, and what it cost, by GPU type")
+        self.title("What each customer used, and what it cost, by GPU type (types and prices are made up)")
         report = self.installation.gateway.call("GET", "/finance/v1/costs", by="tenant,adapter,gpu_type")
         self.console.print(cost_table(report))
         billed = {row["tenant"] for row in report["rows"] if row["completion_tokens"]}

@@ -1,8 +1,6 @@
-"""docs/parameters.md, made from the tables: `python -m gateway.fields.page > docs/parameters.md`."""
+"""docs/reference/parameters.md, made from the tables: `python -m deploy.docs`."""
 
 from __future__ import annotations
-
-import sys
 
 from gateway.fields.chat import CHAT
 from gateway.fields.checks import That
@@ -94,7 +92,3 @@ def _row(name: str, rule: Rule) -> str:
 
 def _json(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).replace("'", '"')
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -67,7 +67,7 @@ ACTIONS: dict[str, str] = {
     "period.close": "A month was closed.",
     "usage.exclude": "Records of an engine-hour that was set aside went to quarantine.",
 }
-"""Action → what it says. The README lists them, and tests/unit/test_docs.py holds the two together."""
+"""Action → what it says. docs/reference/audit.md lists them."""
 
 Position = tuple[int, int, str, str]
 """(at, seq, id, digest): the order of the log."""

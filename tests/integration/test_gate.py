@@ -29,8 +29,7 @@ OF_HOSTS = {
 
 
 def allowed(method: str, path: str) -> set[Role]:
-    """Who may ask, as the README says it; written down once more, so that a slip of the gate's own table is
-    seen."""
+    """Who may ask; written down once more, so that a slip of the gate's own table is seen."""
     if path.startswith("/finance/v1/"):
         tenants = method == "GET" and not path.startswith("/finance/v1/bills")
         return {Role.OPERATOR, Role.FINANCE} | ({Role.TENANT} if tenants else set())

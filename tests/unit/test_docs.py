@@ -1,84 +1,143 @@
-"""The README tells the truth: settings, error codes, metrics, checks and commands are all there, as they are."""
+"""The documentation tells the truth: what it names exists, and every link leads somewhere.
+
+What is generated (docs/reference/) has its own test, tests/unit/deploy/test_reference.py. Links between the
+pages are `make docs`'s to check, which `make check` runs; here are those that lead in and out of docs/."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-import typer
+import yaml
 
-from adapters.findings import CODES as FINDINGS
-from gateway.command_tree import tree
-from gateway.conditions import CONDITIONS
-from gateway.config import RELOADABLE, Settings
-from gateway.errors import CODES
+from gateway.command_tree import loaded_tree
 from gateway.metering.audit import ACTIONS
 from gateway.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-UPGRADING = (ROOT / "docs" / "upgrading.md").read_text()
-INCIDENTS = (ROOT / "docs" / "incidents.md").read_text()
+DOCS = ROOT / "docs"
+INCIDENTS = (DOCS / "incidents.md").read_text()
+OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "loadtests/README.md")]
+WRITTEN = [*OUTSIDE, *sorted(DOCS.glob("*.md"))]
+TOP = ("adapters", "gateway", "deploy", "docs", "loadtests", "tests")
+
+named = pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
+florin = cache(loaded_tree)
 
 
-def settings_rows() -> list[str]:
-    rows = []
-    for name, field in Settings.model_fields.items():
-        default = field.default.get_secret_value() if name == "operator_key" else field.default
-        shown = f"`{default}`" if default not in {"", None} else "none"
-        rows.append(f"| `FLORIN_{name.upper()}` | {shown} | {field.description} |")
-    return rows
+def code(text: str) -> Iterator[str]:
+    """Code spans, and the lines of code blocks; a line that ends in a backslash is joined to the next."""
+    blocks = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for block in blocks.findall(text):
+        yield from block.replace("\\\n", " ").splitlines()
+    for span in re.findall(r"`([^`]+)`", blocks.sub("", text)):
+        yield " ".join(span.split())
 
 
-def error_rows() -> list[str]:
-    return [f"| `{name}` | {c.status} | {c.cause} | {c.cure} |" for name, c in CODES.items()]
-
-
-def metric_rows() -> list[str]:
-    return [f"| `{name}` | {text} |" for name, text in METRICS.items()]
-
-
-def finding_rows() -> list[str]:
-    return [f"| `{name}` | {c.severity} | {c.meaning} | {c.remedy} |" for name, c in FINDINGS.items()]
-
-
-def action_rows() -> list[str]:
-    return [f"| `{name}` | {text} |" for name, text in ACTIONS.items()]
-
-
-def commands() -> list[str]:
-    root = typer.main.get_command(tree())
+def calls(path: Path) -> list[str]:
+    """What the page has of `florin` command lines."""
     found = []
-    with typer.Context(root) as context:
-        loaded = [(name, root.get_command(context, name)) for name in root.list_commands(context)]  # type: ignore[attr-defined]
-    for name, command in loaded:
-        inner = getattr(command, "commands", None)
-        found += [f"florin {name} {i}" for i in inner] if inner else [f"florin {name}"]
+    for text in code(path.read_text()):
+        line = re.sub(r"^[$(]? ?(umask 077; )?", "", text).partition(" #")[0].partition("    (its")[0]
+        if line.startswith("florin ") and not re.match(r"florin: |florin (listens|\w+:)", line):
+            found.append(line)
     return found
 
 
-@pytest.mark.parametrize(
-    "row", [*settings_rows(), *error_rows(), *metric_rows(), *finding_rows(), *action_rows()]
-)
-def test_each_row_stands_in_the_readme(row: str):
-    assert row in README
+def resolve(line: str) -> tuple[Any, list[str]]:
+    """The command, and the words that follow it."""
+    words = shlex.split(line.partition(" -- ")[0].replace("…", "").rstrip("&()> "))[1:]
+    command: Any = florin()
+    while words and getattr(command, "commands", None) is not None:
+        assert words[0] in command.commands, f"{line!r}: there is no {words[0]!r}"
+        command = command.commands[words.pop(0)]
+    return command, words
 
 
-def test_the_settings_that_need_no_restart_are_listed_and_no_others():
-    section = UPGRADING.partition("## Settings that need no restart")[2].partition("\n## ")[0]
-    assert set(re.findall(r"`FLORIN_(\w+)`", section)) == {name.upper() for name in RELOADABLE}
+@named
+def test_each_command_that_is_named_exists_with_its_options(path: Path):
+    for line in calls(path):
+        command, words = resolve(line)
+        options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        given = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert given <= options, line
 
 
-def test_the_conditions_are_listed_and_no_others():
-    rows = [f"| `{code}` | {c.severity} | {c.summary} | {c.remedy} |" for code, c in CONDITIONS.items()]
-    table = INCIDENTS.partition("## Conditions\n")[2].partition("\n\n")[0]
-    assert table.splitlines()[2:] == rows
+def test_enough_commands_are_looked_at():
+    assert len({line for path in WRITTEN for line in calls(path)}) > 60
+    with pytest.raises(AssertionError, match="there is no 'nonsense'"):
+        resolve("florin adapter nonsense")
 
 
-@pytest.mark.parametrize("command", commands())
-def test_each_command_stands_in_the_readme(command: str):
-    assert command in README
+@named
+def test_each_metric_that_is_named_exists(path: Path):
+    found = set(re.findall(r"\bflorin_[a-z_]+[a-z]\b", path.read_text()))
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in found} - METRICS.keys() <= {
+        "florin_adapter"  # with an ellipsis: all that begin so
+    }
+
+
+@named
+def test_each_file_that_is_named_exists(path: Path):
+    spans = re.findall(r"`([\w./-]+)`", path.read_text())
+    files = [span for span in spans if span.split("/")[0] in TOP and "/" in span]
+    assert not [name for name in files if not (ROOT / name).exists()]
+
+
+def test_the_pages_for_contributors_name_files():
+    for name in ("architecture.md", "contributing.md"):
+        assert len(set(re.findall(r"`(?:adapters|gateway)/[\w./-]*`", (DOCS / name).read_text()))) > 15
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: path.name)
+def test_each_link_from_outside_the_site_leads_somewhere(path: Path):
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        name, _, anchor = target.partition("#")
+        page = path.parent / name if name else path
+        if ":" not in name:
+            assert page.exists(), target
+            assert not anchor or anchor in anchors(page), target
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@named
+def test_no_page_links_out_of_the_site(path: Path):
+    """There is nothing to link to there: the site holds docs/ only."""
+    if path.parent == DOCS:
+        assert not re.search(r"\]\(\.\./", path.read_text())
+
+
+def test_the_site_has_each_page_once():
+    def pages(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        for inner in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+            yield from pages(inner)
+
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert sorted(pages(nav)) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_what_the_demo_shows_is_labelled_where_it_is_shown():
+    for path in (ROOT / "README.md", DOCS / "getting-started.md"):
+        text = " ".join(path.read_text().split())
+        assert re.search(r"prices are made up", text)
+        assert re.search(r"patched", text)
+    assert "`deploy/demo/engine_env.py` has the line" in (DOCS / "vllm.md").read_text()
 
 
 def test_every_action_that_is_noted_is_listed_and_no_other():
@@ -94,29 +153,32 @@ def test_every_action_that_is_noted_is_listed_and_no_other():
     assert noted == ACTIONS.keys()
 
 
-def test_the_readme_names_nothing_that_is_gone():
-    listed = {line.split("`")[1] for line in README.splitlines() if line.startswith("| `")}
-    known = {f"FLORIN_{name.upper()}" for name in Settings.model_fields} | CODES.keys() | METRICS.keys()
-    assert not {
-        name
-        for name in listed - known - FINDINGS.keys()
-        if name.startswith(("FLORIN_", "florin_")) or (name.islower() and "_" in name)
-    }
-
-
 def test_the_incidents_name_tests_that_exist():
-    named = re.findall(r"`((?:integration|engine)/test_\w+\.py)`", INCIDENTS)
-    assert len(named) > 10
-    assert not [name for name in named if not (ROOT / "tests" / name).exists()]
+    tests = re.findall(r"`((?:integration|engine)/test_\w+\.py)`", INCIDENTS)
+    assert len(tests) > 10
+    assert not [name for name in tests if not (ROOT / "tests" / name).exists()]
 
 
 def test_the_threat_model_names_tests_that_exist():
     text = (ROOT / "SECURITY.md").read_text()
-    named = {
+    tests = {
         part
         for part in re.findall(r"`([\w/.-]+)`", text)
         if part.startswith(("unit/", "integration/", "engine/", "test_"))
     }
-    assert len(named) > 15
-    for name in named:
+    assert len(tests) > 15
+    for name in tests:
         assert (ROOT / "tests" / name).exists() or (ROOT / "tests" / "integration" / name).exists(), name
+
+
+def test_the_hooks_run_the_tools_of_the_environment():
+    """As `make check` does: no other versions, nothing downloaded."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    [repository] = hooks["repos"]
+    assert repository["repo"] == "local"
+    makefile = (ROOT / "Makefile").read_text()
+    for hook in repository["hooks"]:
+        tool = hook["entry"].split()[0]
+        assert tool.startswith(".venv/bin/")
+        assert f"$(BIN)/{tool.removeprefix('.venv/bin/')}" in makefile
+        assert hook["language"] == "system"

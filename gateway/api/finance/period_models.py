@@ -91,7 +91,7 @@ class Step(BaseModel):
 
 class Proof(BaseModel):
     """Whoever checks hashes the statement, climbs the path to `header.tenants_root`, and hashes the header to
-    the root: see the README."""
+    the root. docs/finance.md says what for."""
 
     version: int
     month: str

@@ -32,7 +32,7 @@ _ATTRIBUTED = {"usage", "retry_waste"}
 
 
 def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: int) -> dict[str, Any]:
-    """The month `of`, as far as its hours are over. `tolerance`: percent. See the README for the document.
+    """The month `of`, as far as its hours are over. `tolerance`: percent. docs/finance.md shows the document.
 
     Raises PeriodError, LedgerUnavailableError."""
     whole = month(of)

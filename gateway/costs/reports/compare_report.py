@@ -47,8 +47,8 @@ class CompareError(ValueError):
 def compare_month(
     ledger: Ledger, of: str, *, gpu_types: Sequence[str] = (), reference: str | None = None, now: int
 ) -> dict[str, Any]:
-    """The work of the month `of` on every offer of the price book, or on those of some GPU types. See the
-    README for the document.
+    """The work of the month `of` on every offer of the price book, or on those of some GPU types.
+    docs/finance.md shows the document.
 
     Raises CompareError, PeriodError, LedgerUnavailableError."""
     whole = month(of)

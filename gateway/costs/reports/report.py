@@ -66,8 +66,8 @@ class _Terms:
 
 
 def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
-    """The report's document, see README. First the roll-ups are brought up to date, for a while; `complete`
-    says whether they are.
+    """The report's document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
+    while; `complete` says whether they are.
 
     Memory in proportion to the rows of a page; with a policy, of the whole. Raises LedgerUnavailableError."""
     rolled = roll(ledger, now, patience=_ROLL_SECONDS)

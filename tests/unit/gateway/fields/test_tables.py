@@ -16,7 +16,6 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 
 from gateway.call import CHAT, COMPLETIONS, Call, Endpoint, parse
 from gateway.errors import FlorinError
-from gateway.fields.page import page
 from gateway.fields.rule import Action, Policy
 from gateway.fields.tables import TABLES, without_rule
 from tests.unit.gateway.fields import samples
@@ -116,11 +115,6 @@ def test_no_field_of_openais_client_is_without_a_rule():
         "completions": sorted(CompletionParams.__annotations__),
     }
     assert without_rule(theirs) == []
-
-
-def test_the_page_says_what_the_tables_say():
-    """Made by `python -m gateway.fields.page > docs/parameters.md`."""
-    assert (HERE.parents[3] / "docs" / "parameters.md").read_text() == page()
 
 
 # -- nothing else reaches an engine

@@ -1,0 +1,172 @@
+"""The page of the HTTP API: the data plane's routes, and every operation of the OpenAPI description with the
+roles that may call it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from deploy.docs.markdown import cell, code, document, table
+from gateway.api.areas import area_of, areas
+from gateway.app import Florin
+from gateway.call import ENDPOINTS
+from gateway.config import Settings
+
+Json = dict[str, Any]
+
+_INTRO = """
+Every route but the health checks takes `Authorization: Bearer KEY`; each operation names the roles whose
+keys may call it. Requests and answers are JSON in UTF-8 unless it says otherwise. [Errors](errors.md)
+lists the error codes. With `FLORIN_API_DOCS=true` a gateway also serves the OpenAPI description itself,
+at `/openapi.json` and `/docs`.
+"""
+
+_DATA_PLANE = """
+## Data plane
+
+OpenAI's shapes, for keys of role `tenant`. It is an allow-list: no other route of an engine can be
+reached. [Parameters](parameters.md) lists every field.
+"""
+
+_MODELS = (
+    ("`GET /v1/models`", "The adapters, and base models, that the key may call."),
+    ("`GET /v1/models/{model}`", "One of them."),
+)
+
+_OBJECTS = """
+## Objects
+
+What the operations above take and return, by name.
+"""
+
+_HEADINGS: Final = {"admin": "Admin", "finance": "Finance", "": "Health and metrics"}
+
+
+def page() -> str:
+    description = openapi()
+    sections = []
+    for area, heading in _HEADINGS.items():
+        sections.append(f"## {heading}")
+        sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
+    answers = [(code(f"POST {path}"), "An answer, or a stream of events.") for path in ENDPOINTS]
+    return document(
+        "HTTP API",
+        _INTRO,
+        _DATA_PLANE,
+        table(("route", "answers"), [*answers, *_MODELS]),
+        *sections,
+        _OBJECTS,
+        *(_object(name, description["components"]["schemas"][name]) for name in objects(description)),
+    )
+
+
+def openapi() -> Json:
+    """With the defaults of all settings, whatever the environment of whoever asks says."""
+    return Florin(Settings.model_construct(api_docs=True)).api.openapi()
+
+
+def operations(description: Json) -> Iterator[tuple[str, str, Json]]:
+    """Method, path, operation; by path."""
+    for path, methods in sorted(description["paths"].items()):
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def objects(description: Json) -> list[str]:
+    """Names of the schemas that the page describes: all but FastAPI's own, whose errors Florin replaces."""
+    own = {"HTTPValidationError", "ValidationError"}
+    return sorted(description["components"]["schemas"].keys() - own)
+
+
+def roles(method: str, path: str) -> list[str]:
+    """Who may call it; nobody in particular: everybody."""
+    allowed = area_of(areas(Settings.model_construct()), path, method).roles
+    return [] if allowed is None else sorted(role.value for role in allowed)
+
+
+def _area(path: str) -> str:
+    first = path.split("/")[1]
+    return first if first in _HEADINGS else ""
+
+
+def _operation(method: str, path: str, operation: Json) -> str:
+    allowed = roles(method, path)
+    parts = [f"### {method} {path}"]
+    words = operation["summary"]
+    if operation.get("description"):
+        words = operation["description"]
+    parts.append(words.strip())
+    who = ", ".join(map(code, allowed)) or "no key needed"
+    parts.append(f"*Roles:* {who}. *Answers:* {', '.join(_answers(operation))}.")
+    parameters = operation.get("parameters", ())
+    if any(p["in"] != "path" or "description" in p for p in parameters):  # else the path says it all
+        rows = ((f"{code(p['name'])} ({p['in']})", *_described(p["schema"], p)) for p in parameters)
+        parts.append(table(("parameter", "type", "default", "meaning"), rows))
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        parts.append(f"*Body:* {code(kind)}, {_type(content['schema'])}.")
+    return "\n\n".join(parts)
+
+
+def _answers(operation: Json) -> Iterator[str]:
+    for status, answer in operation["responses"].items():
+        if status == "422":
+            continue  # FastAPI's own, which Florin answers as 400
+        shape = [
+            _type(c["schema"]) for c in answer.get("content", {}).values() if "$ref" in c.get("schema", {})
+        ]
+        yield " ".join((status, *shape))
+
+
+def _object(name: str, schema: Json) -> str:
+    parts = [f"### {name}"]
+    if schema.get("description"):
+        parts.append(schema["description"].strip())
+    if "enum" in schema:
+        parts.append(f"One of {', '.join(map(code, schema['enum']))}.")
+    required = schema.get("required", ())
+    rows = (
+        (code(field), *_described(of, {"required": field in required}))
+        for field, of in schema.get("properties", {}).items()
+    )
+    if schema.get("properties"):
+        parts.append(table(("field", "type", "default", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _described(schema: Json, about: Json) -> tuple[str, str, str]:
+    """Type, default and meaning."""
+    if about.get("required"):
+        default = "required"
+    else:
+        default = "" if schema.get("default") in (None, "") else code(_json(schema["default"]))
+    meaning = schema.get("description") or about.get("description") or ""
+    if meaning and not meaning.endswith((".", ":")):
+        meaning += "."
+    return _type(schema), default, f"{meaning} {_example(schema)}".strip()
+
+
+def _example(schema: Json) -> str:
+    return f"For example {code(_json(schema['examples'][0]))}." if schema.get("examples") else ""
+
+
+def _type(schema: Json) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_type(s) for s in schema["anyOf"] if s.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(code(_json(value)) for value in schema["enum"])
+    if "const" in schema:
+        return code(_json(schema["const"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}" if schema.get("items") else "list"
+    if schema.get("type") == "object":
+        named = next(iter(schema.get("patternProperties", {}).values()), None)
+        values = schema.get("additionalProperties") or named
+        return f"object of {_type(values)}" if isinstance(values, dict) else "object"
+    return cell(schema.get("type", "any"))
+
+
+def _json(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,26 @@
+"""Every reference page, by its file in docs/reference/. A new page is a function and a line here (and one in
+zensical.toml, where the site's navigation is)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from deploy.docs import cli, http_api, tables
+from gateway.fields import page as parameters
+
+DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "reference"
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "settings.md": tables.settings,
+    "cli.md": cli.page,
+    "http-api.md": http_api.page,
+    "parameters.md": parameters.page,
+    "errors.md": tables.errors,
+    "checks.md": tables.checks,
+    "conditions.md": tables.conditions,
+    "audit.md": tables.audit,
+    "metrics.md": tables.metrics,
+    "engine-flags.md": tables.engine_flags,
+}

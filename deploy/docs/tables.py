@@ -1,0 +1,155 @@
+"""The pages that are one table each: settings, errors, checks, conditions, audit actions, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from adapters.findings import CODES as CHECKS
+from adapters.fingerprint import TOP
+from adapters.hosts.flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from deploy.docs.markdown import code, document, table
+from gateway.conditions import CONDITIONS
+from gateway.config import RELOADABLE, Settings
+from gateway.errors import CODES
+from gateway.metering.audit import ACTIONS
+from gateway.metrics import METRICS
+from gateway.variables import CLIENTS
+
+_SETTINGS = """
+`florin serve` reads environment variables, and `florin.yaml` in the working directory (without the
+prefix, in lower case). The environment wins. A wrong setting stops it with a sentence that names the
+setting, and a `FLORIN_` variable that nothing reads is warned about.
+
+SIGHUP makes a running gateway read `florin.yaml` again. **reload** marks the settings that are taken
+into use then, for requests that come from that moment on; a change of any other is named in the log as
+waiting for a restart. [Upgrading](../upgrading.md#settings-that-need-no-restart) has the details.
+"""
+
+_CLIENT_SETTINGS = """
+## Variables of the command line
+
+`florin engine run` and the commands that speak to a gateway read these. `florin engine run` also takes
+`FLORIN_TLS_*`, `FLORIN_ENGINE_*` and `FLORIN_LOG_*` from the table above.
+"""
+
+_ERRORS = """
+Every error has OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, and the status that
+the OpenAI client maps to its exceptions. A stream that has begun ends with an error event of the same
+shape.
+"""
+
+_CHECKS = """
+Florin checks an adapter before any GPU sees it, at `florin adapter add`, `florin adapter check` and
+`florin apply`. An **error** refuses the adapter; a **warning** is shown and refuses nothing. Each
+finding also says what was found and what was expected. [Adapters](../adapters.md#what-is-checked)
+explains the checks.
+"""
+
+_CONDITIONS = """
+Everything that a worker finds wrong with itself is a condition: it stands in the body of `/readyz`, in
+`florin doctor` and in the metric `florin_condition`, and [alerts](../incidents.md) are about it.
+`/readyz` answers 503 only for conditions under which requests fail.
+"""
+
+_AUDIT = """
+Each change leaves one entry, committed together with the change itself. `florin audit list` and `GET
+/admin/v1/audit` show them.
+"""
+
+_METRICS = """
+`GET /metrics` takes a key of role `metrics` or `operator`, since the labels name customers. Names that
+the registry does not know never become labels, and past a thousand names the rest share `__other__`.
+Metrics are for dashboards; bills come from the ledger. [Observability](../observability.md#metrics) says
+how to read them.
+"""
+
+_FLAGS = """
+`florin engine run` adds the flags that Florin needs and refuses those that would break it; `florin
+engine run --dry-run` shows the command that would run. [Engines](../engines.md) says how to start one.
+
+It also refuses half of TLS: a certificate without its key, and `--ssl-ca-certs` without `--ssl-cert-reqs
+2`, which looks protected but lets in whoever shows no certificate. `--max-logprobs` must be at least
+{top}, since versions are verified by the log probabilities of their {top} likeliest tokens.
+"""
+
+_ENVIRONMENT = """
+## Environment variables
+
+Values that change this are refused in the engine's environment.
+"""
+
+
+def settings() -> str:
+    rows = (
+        (code(variable(name)), shown(name), "yes" if name in RELOADABLE else "", field.description or "")
+        for name, field in Settings.model_fields.items()
+    )
+    clients = ((code(name), text) for name, text in CLIENTS.items() if text)
+    return document(
+        "Settings",
+        _SETTINGS,
+        table(("setting", "default", "reload", "meaning"), rows),
+        _CLIENT_SETTINGS,
+        table(("variable", "meaning"), clients),
+    )
+
+
+def variable(setting: str) -> str:
+    return f"FLORIN_{setting.upper()}"
+
+
+def shown(setting: str) -> str:
+    """Its default."""
+    default = Settings.model_fields[setting].default
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    if isinstance(default, bool):
+        return code(str(default).lower())
+    return "none" if default in {"", None} else code(default)
+
+
+def errors() -> str:
+    rows = ((code(name), str(c.status), code(c.type), c.cause, c.cure) for name, c in CODES.items())
+    return document("Errors", _ERRORS, table(("code", "status", "type", "cause", "remedy"), rows))
+
+
+def checks() -> str:
+    rows = ((code(name), c.severity, c.meaning, c.remedy) for name, c in CHECKS.items())
+    return document("Checks", _CHECKS, table(("check", "severity", "meaning", "remedy"), rows))
+
+
+def conditions() -> str:
+    rows = (
+        (code(name), c.severity, "served" if c.serves else "refused", c.summary, c.remedy)
+        for name, c in CONDITIONS.items()
+    )
+    return document(
+        "Conditions", _CONDITIONS, table(("condition", "severity", "requests are", "meaning", "remedy"), rows)
+    )
+
+
+def audit() -> str:
+    return document("Audit actions", _AUDIT, _described("action", ACTIONS))
+
+
+def metrics() -> str:
+    return document("Metrics", _METRICS, _described("metric", METRICS))
+
+
+def engine_flags() -> str:
+    refused = ((code(f"--{name}"), "", why) for name, why in REFUSED.items())
+    only = ((code(f"--{n}"), ", ".join(map(code, allowed)), why) for n, (allowed, why) in ONLY.items())
+    variables = ((code(name), why) for name, (_, why) in REFUSED_ENVIRONMENT.items())
+    return document(
+        "Refused engine flags",
+        _FLAGS.format(top=TOP),
+        table(("flag", "allowed values", "reason"), (*refused, *only)),
+        _ENVIRONMENT,
+        table(("variable", "reason"), variables),
+    )
+
+
+def _described(what: str, texts: Mapping[str, str]) -> str:
+    return table((what, "meaning"), ((code(name), text) for name, text in texts.items()))

@@ -1,0 +1,129 @@
+"""docs/reference/ is what the code says, all of it: `python -m deploy.docs` writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from adapters.findings import CODES as CHECKS
+from adapters.hosts.flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from deploy.docs.http_api import objects, openapi, operations
+from deploy.docs.markdown import linked
+from deploy.docs.pages import DIRECTORY, PAGES
+from gateway.call import ENDPOINTS
+from gateway.command_tree import tree
+from gateway.conditions import CONDITIONS
+from gateway.config import RELOADABLE, Settings
+from gateway.errors import CODES
+from gateway.metering.audit import ACTIONS
+from gateway.metrics import METRICS
+from gateway.variables import CLIENTS
+
+SETTINGS = {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """Of all its tables: the first cell's code → the other cells."""
+    lines = [line for line in (DIRECTORY / page).read_text().splitlines() if line.startswith("| `")]
+    cells = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in lines]
+    return {first.split("`")[1]: rest for first, *rest in cells}
+
+
+def commands(command: Any, name: str) -> list[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [(name, command)]
+    return [found for word, below in inner.items() for found in commands(below, f"{name} {word}")]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_is_current(name: str):
+    assert (DIRECTORY / name).read_text() == PAGES[name](), "run `python -m deploy.docs`"
+
+
+def test_nothing_else_lies_among_them():
+    assert {path.name for path in DIRECTORY.iterdir()} == PAGES.keys()
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("settings.md", SETTINGS | {name for name, text in CLIENTS.items() if text}),
+        ("errors.md", CODES.keys()),
+        ("checks.md", CHECKS.keys()),
+        ("conditions.md", CONDITIONS.keys()),
+        ("audit.md", ACTIONS.keys()),
+        ("metrics.md", METRICS.keys()),
+        ("engine-flags.md", {f"--{n}" for n in (*REFUSED, *ONLY)} | REFUSED_ENVIRONMENT.keys()),
+    ],
+)
+def test_a_table_has_a_row_for_each_name_and_no_other(page: str, names: set[str]):
+    found = rows(page)
+    assert found.keys() == names
+    assert all(cells[-1].strip() for cells in found.values())
+
+
+def test_the_settings_say_their_defaults_and_which_need_no_restart():
+    found = rows("settings.md")
+    assert found["FLORIN_PORT"][:2] == ["`8080`", ""]
+    assert found["FLORIN_ACCESS_LOG"][:2] == ["`false`", "yes"]
+    assert found["FLORIN_REDIS_URL"][0] == "none"
+    marked = {name for name, cells in found.items() if cells[1:2] == ["yes"]}
+    assert marked == {f"FLORIN_{name.upper()}" for name in RELOADABLE}
+
+
+def test_an_error_has_its_status_type_cause_and_remedy():
+    for name, (status, kind, cause, remedy) in rows("errors.md").items():
+        code = CODES[name]
+        assert (status, kind) == (str(code.status), f"`{code.type}`")
+        assert (cause, remedy) == (linked(code.cause), linked(code.cure))
+
+
+def test_every_command_is_there_with_every_option():
+    text = (DIRECTORY / "cli.md").read_text()
+    found = commands(typer.main.get_command(tree()), "florin")
+    assert len(found) > 40
+    common = text.partition("## Gateway options\n")[2].partition("\n## ")[0]
+    for name, command in found:
+        assert f"[`{name}`](#{name.replace(' ', '-')})" in text
+        section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for parameter in command.params:
+            shown = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+            assert f"`{shown or parameter.name.upper()}`" in section + common, (name, parameter.name)
+
+
+def test_every_operation_is_there_with_its_roles():
+    text = (DIRECTORY / "http-api.md").read_text()
+    description = openapi()
+    found = list(operations(description))
+    assert len(found) > 50
+    for method, path, _ in found:
+        section = text.partition(f"\n### {method} {path}\n")[2].partition("\n### ")[0]
+        assert "*Roles:* " in section, (method, path)
+    assert all(f"`POST {path}`" in text for path in ENDPOINTS)
+    assert all(f"\n### {name}\n" in text for name in objects(description))
+    create = text.partition("\n### POST /admin/v1/keys\n")[2].partition("\n### ")[0]
+    assert "*Roles:* `operator`." in create
+    costs = text.partition("\n### GET /finance/v1/costs\n")[2].partition("\n### ")[0]
+    assert "*Roles:* `finance`, `operator`, `tenant`." in costs
+
+
+def test_the_environment_of_whoever_writes_them_changes_nothing(tmp_path: Path):
+    (tmp_path / "florin.yaml").write_text("port: 1\nmax_adapter_bytes: 1\n")
+    script = (
+        "from deploy.docs.pages import DIRECTORY, PAGES\n"
+        "for name, page in PAGES.items(): assert page() == (DIRECTORY / name).read_text(), name\n"
+    )
+    environ = os.environ | {"FLORIN_PORT": "2", "FLORIN_URL": "http://x", "COLUMNS": "40", "HOME": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
