@@ -15,7 +15,7 @@ AdaptersError
 └── PlacementError          no slot could be had
     ├── NoEngineError       no engine of the fleet can hold it now
     ├── LoadFailedError     an engine refused to load it; carries the engine's words
-    └── QuarantinedError    it was loaded, but answered wrongly; carries the verdict's reason
+    └── QuarantinedError    it was loaded, but answered wrongly; carries the serving status's reason
 """
 
 from __future__ import annotations

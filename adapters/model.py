@@ -130,7 +130,8 @@ class Version:
     retired: int | None = None
     """Unix microseconds, UTC: since when nobody may call it."""
     trusted: bool = False
-    """An operator has looked at its verdict and released it: it is not compared with the base again."""
+    """An operator has looked at its serving status and released it: it is not compared with the base
+    again."""
     warnings: tuple[Finding, ...] = ()
     """What the checks said when they let it pass."""
 
@@ -177,7 +178,7 @@ class Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class Grave:
+class PendingDeletion:
     """A version that nobody may call any more, whose files an engine may still hold. Its id is the version's
     `engine_name`; the reconciler removes both when no engine can."""
 
@@ -199,7 +200,7 @@ class Fingerprint:
     text: str
     """The greedy continuations."""
     logprobs: tuple[float, ...]
-    """Of the likeliest first tokens of each, as `adapters.fingerprint` orders them."""
+    """Of the likeliest first tokens of each, as `adapters.placement.fingerprint` orders them."""
     engine: str
     gpu_type: str
     taken: int
@@ -207,7 +208,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ServingStatus:
     """Why a version is not served, though it is registered. Its id is the version's `engine_name`.
 
     One whose id is an engine's name says instead that the engine is not trusted with loads (`engine_suspect`,
@@ -261,8 +262,29 @@ class Placement:
         return f"{self.engine}/{self.version}"
 
 
-Document = BaseModel | Engine | Version | Adapter | Placement | Tombstone | Grave | Fingerprint | Verdict
-D = TypeVar("D", BaseModel, Engine, Version, Adapter, Placement, Tombstone, Grave, Fingerprint, Verdict)
+Document = (
+    BaseModel
+    | Engine
+    | Version
+    | Adapter
+    | Placement
+    | Tombstone
+    | PendingDeletion
+    | Fingerprint
+    | ServingStatus
+)
+D = TypeVar(
+    "D",
+    BaseModel,
+    Engine,
+    Version,
+    Adapter,
+    Placement,
+    Tombstone,
+    PendingDeletion,
+    Fingerprint,
+    ServingStatus,
+)
 _codecs: dict[type[Any], TypeAdapter[Any]] = {t: TypeAdapter(t) for t in get_args(Document)}
 
 

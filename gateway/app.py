@@ -18,68 +18,69 @@ from typing import Any
 import aiohttp
 from fastapi import FastAPI
 
-from adapters import keeper as keeping
-from adapters.artifacts import ArtifactStore
-from adapters.catalog import Catalog
-from adapters.engine_access import EngineAccess
-from adapters.engine_control import EngineControl
 from adapters.errors import StoreUnavailableError
-from adapters.feed import Follower, View
-from adapters.graves import Gravedigger
-from adapters.keeper import Keeper
-from adapters.loader import Loader
-from adapters.reconciler import Reconciler
-from adapters.redis_store import RedisStore
-from adapters.registration import Registrar
-from adapters.residency import Residency
-from adapters.retrial import Retrial
-from adapters.shrinkage import Shrinkage
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.loader import Loader
+from adapters.placement.residency import Residency
+from adapters.placement.verification import ProbeObserver
+from adapters.reconcile.artifact_gc import ArtifactCollector
+from adapters.reconcile.load_retries import LoadRetries
+from adapters.reconcile.reconciler import Reconciler
+from adapters.reconcile.stopped_engines import StoppedEngines
+from adapters.reconcile.trash import Trash
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.catalog import Catalog
+from adapters.registry.mass_removal import MassRemovalWatch
+from adapters.registry.registration import Registrar
+from adapters.security.engine_access import EngineAccess
 from adapters.sources.options import FetchOptions
-from adapters.stopped import StoppedEngines
-from adapters.trash import Trash
-from adapters.verification import Probes
-from gateway import access_log
+from adapters.store import snapshot_writer as keeping
+from adapters.store.feed import Follower, View
+from adapters.store.redis import RedisStore
+from adapters.store.snapshot_writer import SnapshotWriter
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import warm
 from gateway.admission.overload import Beginning
-from gateway.api import admin, exceptions, finance, health, prices
-from gateway.api.deps import State
+from gateway.api import admin, exception_handlers, finance, health
+from gateway.api.admin import prices
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
-from gateway.clock import Clock
-from gateway.conditions import Condition, Conditions
 from gateway.config import Settings, load_settings
-from gateway.costs import bookkeeper
-from gateway.costs.books import Books
 from gateway.costs.export.spool import Spool
-from gateway.crew_watch import crash_loop
-from gateway.disk_space import DiskSpace
+from gateway.costs.maintenance import maintenance_job
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.dataplane import access_log
+from gateway.dataplane.exchange import Message, Receive, Scope, Send
 from gateway.errors import FlorinError
-from gateway.exchange import Message, Receive, Scope, Send
 from gateway.lifecycle import Lifecycle
-from gateway.logs import worker_name
 from gateway.metering import clock_watch
-from gateway.metering.audit_shipper import AuditShipper
 from gateway.metering.engine_time import WRITE_SECONDS, EngineTime
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.audit_shipper import AuditShipper
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
-from gateway.metering.probe_log import ProbeLog
-from gateway.metrics import Metrics
-from gateway.metrics_crew import Crew
-from gateway.reconfigure import Running, bounds, complexity
-from gateway.reloading import Reload
-from gateway.routing.deaths import DeathWatch
-from gateway.routing.ejection import Rules
-from gateway.routing.faults import EngineFaults
-from gateway.routing.hangs import HangWatch
+from gateway.metering.probe_usage import ProbeLog
+from gateway.observability.conditions import Condition, Conditions
+from gateway.observability.logs import worker_name
+from gateway.observability.metrics import Metrics
+from gateway.observability.process_metrics import ProcessValues
+from gateway.operations.state import State
+from gateway.reconfigure import ReloadTargets, bounds, complexity
+from gateway.routing.engine_deaths import DeathWatch
+from gateway.routing.engine_faults import EngineFaults
+from gateway.routing.hang_detection import HangWatch
+from gateway.routing.outlier_ejection import Rules
 from gateway.routing.pool import Pool
+from gateway.routing.prewarming import Prewarmer
 from gateway.routing.prober import Prober
 from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.router import Router
 from gateway.routing.upstream import Upstream
-from gateway.routing.warmer import Warmer
+from gateway.runtime.clock import Clock
+from gateway.runtime.disk_space import DiskSpace
+from gateway.runtime.settings_reload import Reload
+from gateway.runtime.transport_security import TransportSecurity
+from gateway.runtime.worker_watch import crash_loop
 from gateway.tenants.directory import Directory
-from gateway.transport_security import TransportSecurity
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ UPLOADS = 4
 class Florin:
     """Sends the data plane straight to its handler, past the framework, and the rest to FastAPI."""
 
-    def __init__(self, settings: Settings, crew: Crew | None = None) -> None:
+    def __init__(self, settings: Settings, crew: ProcessValues | None = None) -> None:
         self.settings = settings
         self._crew = crew
         self.security = TransportSecurity(settings)
@@ -103,7 +104,7 @@ class Florin:
         # Mutable: what the process was told.
         self._stopping = False
         self._refused = ""
-        self._running: Running | None = None
+        self._running: ReloadTargets | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.api = FastAPI(
             title="Florin",
@@ -113,7 +114,7 @@ class Florin:
             if settings.api_docs
             else None,  # without it, there is no /docs either
         )
-        exceptions.install(self.api)
+        exception_handlers.install(self.api)
         for router in (health.router, admin.router, prices.router, finance.router):
             self.api.include_router(router)
         self.gate = Gate(self.api, settings)
@@ -179,8 +180,8 @@ class Florin:
 
 @contextlib.asynccontextmanager
 async def build(
-    settings: Settings, security: TransportSecurity, crew: Crew | None = None
-) -> AsyncIterator[Running]:
+    settings: Settings, security: TransportSecurity, crew: ProcessValues | None = None
+) -> AsyncIterator[ReloadTargets]:
     """A worker's state, running. What was opened is closed on the way out, last first."""
     worker = f"{worker_name()}-{secrets.token_hex(3)}"
     async with contextlib.AsyncExitStack() as stack:
@@ -202,8 +203,8 @@ async def build(
         ledger = Ledger(settings.ledger)
         ledger.observe = metrics.ledger_transaction
         stack.callback(ledger.close)
-        books = Books(settings.ledger)
-        stack.push_async_callback(books.close)
+        ledger_process = LedgerProcess(settings.ledger)
+        stack.push_async_callback(ledger_process.close)
         spool = Spool(settings.exports, settings.export_max_bytes)
         await asyncio.to_thread(spool.sweep)
         meter = Meter(
@@ -218,7 +219,7 @@ async def build(
         await follower.start()
         stack.push_async_callback(follower.close)
         secret = await keeping.secrets_of(store, follower, kept)
-        keeper = Keeper(settings.state_dir, follower, secret)
+        keeper = SnapshotWriter(settings.state_dir, follower, secret)
         stack.push_async_callback(keeper.close)
 
         changed = _changed(follower)
@@ -230,7 +231,7 @@ async def build(
             slow_start=settings.slow_start,
         )
         pool.on_death = deaths.died
-        control = EngineControl(
+        control = EngineClient(
             control_session,
             timeout=settings.load_timeout,
             agent_secret=secret["agent"].encode(),
@@ -249,11 +250,11 @@ async def build(
         probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval), clock.now)
         stack.push_async_callback(probe_log.close)
         if settings.verify_loads:
-            loader.verifier = Probes(
+            loader.verifier = ProbeObserver(
                 store=store,
                 catalog=catalog,
                 control=control,
-                verdicts=loader.verdicts,
+                serving_statuses=loader.serving_statuses,
                 observer=metrics,
                 process=pool.process,
                 changed=changed,
@@ -282,7 +283,7 @@ async def build(
             timeout=settings.placement_timeout,
             max_queue=settings.max_queue_seconds,
         )
-        warmer = Warmer(pool, router, loader, timeout=settings.placement_timeout)
+        warmer = Prewarmer(pool, router, loader, timeout=settings.placement_timeout)
         stack.push_async_callback(warmer.close)
         upstream = Upstream(session, connect_timeout=settings.connect_timeout)
         artifacts = ArtifactStore(settings.artifacts)
@@ -316,7 +317,7 @@ async def build(
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
-        shrinkage = Shrinkage(partial(_counts, directory, catalog))
+        shrinkage = MassRemovalWatch(partial(_counts, directory, catalog))
         conditions.add(partial(_registry, follower, keeper, shrinkage))
         conditions.when(lambda: not meter.accepting, "usage_unrecorded")
         conditions.add(hangs.conditions)
@@ -330,9 +331,9 @@ async def build(
         conditions.add(disks.conditions)
         if crew is not None:
             conditions.when(partial(crash_loop, crew.values), "workers_crash")
-        books_keeper = bookkeeper.Bookkeeper(
+        books_keeper = maintenance_job.MaintenanceJob(
             store=store,
-            books=books.aside(),
+            ledger_process=ledger_process.aside(),
             owner=worker,
             interval=settings.bookkeeping_interval,
             retention_days=settings.retention_days,
@@ -352,10 +353,10 @@ async def build(
             keeper.run,
             AuditShipper(store, ledger, worker).run,
             partial(
-                bookkeeper.show,
+                maintenance_job.show,
                 ledger,
                 metrics,
-                seconds=min(bookkeeper.READ_SECONDS, settings.bookkeeping_interval),
+                seconds=min(maintenance_job.READ_SECONDS, settings.bookkeeping_interval),
             ),
             partial(_show_conditions, conditions, follower, metrics),
             partial(_show_waiting, lifecycle.bounds, pool, metrics),
@@ -388,7 +389,7 @@ async def build(
             warmer=warmer,
             meter=meter,
             ledger=ledger,
-            books=books,
+            ledger_process=ledger_process,
             metrics=metrics,
             lifecycle=lifecycle,
             uploads=asyncio.Semaphore(UPLOADS),
@@ -398,7 +399,7 @@ async def build(
             keeper=keeper,
             clock=clock,
         )
-        yield Running(state, prober, reconciler, budget)
+        yield ReloadTargets(state, prober, reconciler, budget)
         with contextlib.suppress(StoreUnavailableError):  # then the leases lapse by themselves
             await pool.flush()
 
@@ -415,7 +416,7 @@ def _closing(send: Send) -> Send:
     return closing
 
 
-def create_app(settings: Settings | None = None, crew: Crew | None = None) -> Florin:
+def create_app(settings: Settings | None = None, crew: ProcessValues | None = None) -> Florin:
     """`crew`: when this is one of several workers. Raises SettingsError when a setting is wrong."""
     return Florin(settings or load_settings(), crew)
 
@@ -434,7 +435,7 @@ def _reconciler(
         interval=settings.probe_interval,
         probe_timeout=settings.probe_timeout,
         reload_interval=settings.reload_interval,
-        digger=Gravedigger(
+        digger=ArtifactCollector(
             store,
             catalog,
             residency,
@@ -444,7 +445,7 @@ def _reconciler(
             probe_timeout=settings.probe_timeout,
             now=clock.now,
         ),
-        retrial=Retrial(store, catalog, residency, loader),
+        retrial=LoadRetries(store, catalog, residency, loader),
         stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
         current=lambda: follower.connected,
     )
@@ -481,7 +482,7 @@ def _counts(directory: Directory, catalog: Catalog) -> dict[str, int]:
     }
 
 
-def _registry(follower: Follower, keeper: Keeper, shrinkage: Shrinkage) -> Iterator[Condition]:
+def _registry(follower: Follower, keeper: SnapshotWriter, shrinkage: MassRemovalWatch) -> Iterator[Condition]:
     if follower.lost:
         yield Condition("registry_regressed", message=follower.lost)
     shrunk = shrinkage.look(time.monotonic())

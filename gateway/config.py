@@ -31,8 +31,8 @@ from pydantic_settings import (
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from adapters.key_files import KeyFileError, read_key
-from adapters.sources.addresses import Allowed
+from adapters.security.secret_files import KeyFileError, read_key
+from adapters.sources.url_policy import Allowed
 from gateway.fields.chat import CHAT
 from gateway.fields.completions import COMPLETIONS
 from gateway.fields.grammars import OPTIONAL
@@ -44,7 +44,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 _RELOAD: dict[str, JsonValue] = {"reload": True}
-"""Mark of what SIGHUP takes into use, see `gateway.reloading`."""
+"""Mark of what SIGHUP takes into use, see `gateway.runtime.settings_reload`."""
 
 
 class SettingsError(Exception):

@@ -15,30 +15,30 @@ import hmac
 import logging
 from dataclasses import dataclass, field
 
-from adapters.catalog import Catalog, Target
 from adapters.errors import AdaptersError
-from adapters.feed import Follower
+from adapters.registry.catalog import Catalog, Target
+from adapters.store.feed import Follower
 from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import Complexity, check
 from gateway.admission.overload import Beginning, LoopWatch
-from gateway.call import CHAT, Call, Endpoint, parse, policy
 from gateway.config import Settings
+from gateway.dataplane.exchange import ClientGoneError, Exchange
+from gateway.dataplane.request import CHAT, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
-from gateway.exchange import ClientGoneError, Exchange
-from gateway.fields.rule import Policy
+from gateway.fields.rule import FieldPolicy
 from gateway.fields.unknown import UnknownFields
 from gateway.metering.attempt import AttemptMeter
-from gateway.metering.estimate import prompt_tokens
 from gateway.metering.meter import Meter
+from gateway.metering.prompt_estimate import prompt_tokens
 from gateway.metering.records import Outcome
-from gateway.metrics import Metrics
-from gateway.routing.faults import EngineFaults
-from gateway.routing.identity import RequestIdentity
+from gateway.observability.metrics import Metrics
+from gateway.routing.engine_faults import EngineFaults
 from gateway.routing.pool import Lease
 from gateway.routing.relay import Relay, interrupted
-from gateway.routing.resume import Answer, Room, obstacle
-from gateway.routing.router import Journey, Router
-from gateway.routing.upstream import GoElsewhere, Upstream, gone
+from gateway.routing.request_identity import RequestIdentity
+from gateway.routing.resume import ResumableAnswer, ResumeBuffer, obstacle
+from gateway.routing.router import Router, RoutingState
+from gateway.routing.upstream import RetryElsewhere, Upstream, gone
 from gateway.tenants.directory import Directory, Key, Role
 
 log = logging.getLogger(__name__)
@@ -67,8 +67,8 @@ class Lifecycle:
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
-    _room: Room = field(default_factory=Room)
-    _policy: Policy = field(init=False)
+    _room: ResumeBuffer = field(default_factory=ResumeBuffer)
+    _policy: FieldPolicy = field(init=False)
 
     def __post_init__(self) -> None:
         self._policy = policy(self.settings)
@@ -122,9 +122,11 @@ class Lifecycle:
         answer = self.answer(call)
         exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))  # a local would keep it too
         exchange.has_begun()
-        journey = self.router.journey(target, self.identity(endpoint, key, target, exchange.payload))
+        routing_state = self.router.routing_state(
+            target, self.identity(endpoint, key, target, exchange.payload)
+        )
         try:
-            await self.deliver(exchange, call, key, journey, answer)
+            await self.deliver(exchange, call, key, routing_state, answer)
         except (FlorinError, AdaptersError) as error:
             if answer is None or not answer.resumes or exchange.finished:
                 raise
@@ -134,20 +136,25 @@ class Lifecycle:
                 answer.end()
 
     async def deliver(
-        self, exchange: Exchange, call: Call, key: Key, journey: Journey, answer: Answer | None
+        self,
+        exchange: Exchange,
+        call: Call,
+        key: Key,
+        routing_state: RoutingState,
+        answer: ResumableAnswer | None,
     ) -> None:
         """Attempts, until the answer is delivered. Raises what the client is to hear instead of it, or at the
         end of a part of it."""
         while True:
-            lease = await self.router.place(journey)
+            lease = await self.router.place(routing_state)
             try:
-                return await self.attempt(exchange, call, key, journey, lease, answer)
-            except GoElsewhere as trouble:
+                return await self.attempt(exchange, call, key, routing_state, lease, answer)
+            except RetryElsewhere as trouble:
                 self.metrics.failover(trouble.reason)
                 if lease.begun and answer is not None:
                     exchange.keep(answer.resume())
-                    self.router.resume(journey)
-                self.router.learn(journey, lease, trouble)
+                    self.router.resume(routing_state)
+                self.router.learn(routing_state, lease, trouble)
             finally:
                 lease.end()
 
@@ -196,13 +203,13 @@ class Lifecycle:
         what = f"{endpoint.path} {target.engine_name}"
         return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
-    def answer(self, call: Call) -> Answer | None:
+    def answer(self, call: Call) -> ResumableAnswer | None:
         """What will be kept of the answer, so that another engine can go on with it."""
         if not call.stream or not self.settings.resume_streams:
             return None
         chat = call.endpoint is CHAT
         opens = chat and not call.body.get("continue_final_message")
-        return Answer(self._room, obstacle(call.body), chat=chat, opens=opens)
+        return ResumableAnswer(self._room, obstacle(call.body), chat=chat, opens=opens)
 
     def salt(self, tenant: str) -> str:
         salt = self._salts.get(tenant)
@@ -216,17 +223,17 @@ class Lifecycle:
         exchange: Exchange,
         call: Call,
         key: Key,
-        journey: Journey,
+        routing_state: RoutingState,
         lease: Lease,
-        answer: Answer | None = None,
+        answer: ResumableAnswer | None = None,
     ) -> None:
-        """One attempt on one engine, metered. Raises GoElsewhere while the client has seen nothing of it, and
-        where another engine can go on with what it has seen."""
-        target, engine = journey.target, lease.state.engine
+        """One attempt on one engine, metered. Raises RetryElsewhere while the client has seen nothing of it,
+        and where another engine can go on with what it has seen."""
+        target, engine = routing_state.target, lease.state.engine
         version = target.version
         record = self.meter.begin(
             request_id=exchange.request_id,
-            attempt=journey.attempts,
+            attempt=routing_state.attempts,
             tenant=key.tenant,
             key_id=key.id,
             adapter=version.adapter if version else "",
@@ -237,17 +244,17 @@ class Lifecycle:
             gpu_count=engine.gpu_count,
             n=call.n,
             prompts=call.prompts,
-            adapter_loads=journey.loads,
+            adapter_loads=routing_state.loads,
             estimate=call.estimate,
             continues=answer is not None and answer.resumes > 0,
         )
         context = exchange.context
-        context.engine, context.attempts, context.attempt = engine.name, journey.attempts, record
+        context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
         exchange.extra_headers = [
             (b"x-florin-adapter", target.label.encode()),
             (b"x-florin-engine", engine.name.encode()),
         ]
-        request_id = f"{exchange.request_id}-{journey.attempts}"
+        request_id = f"{exchange.request_id}-{routing_state.attempts}"
         relay = Relay(exchange, call, target, lease, record, self.faults, self.metrics, answer)
         sent = False
         try:
@@ -262,7 +269,7 @@ class Lifecycle:
             ) as response:
                 await (relay.stream(response) if call.stream else relay.whole(response))
             self.router.served(lease)
-        except GoElsewhere as trouble:
+        except RetryElsewhere as trouble:
             worked = trouble.counts or bool(lease.abandoned)
             if not lease.begun:  # else its part of the answer is delivered: see below
                 record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)

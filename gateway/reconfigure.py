@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapters.reconciler import Reconciler
+from adapters.reconcile.reconciler import Reconciler
 from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
-from gateway.api.deps import State
 from gateway.config import Settings
-from gateway.logs import log_to_stderr
-from gateway.routing.ejection import Rules
+from gateway.observability.logs import log_to_stderr
+from gateway.operations.state import State
+from gateway.routing.outlier_ejection import Rules
 from gateway.routing.prober import Prober
 from gateway.routing.retry_budget import RetryBudget
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ReloadTargets:
     """What has been built with settings that may change."""
 
     state: State

@@ -28,7 +28,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.server import raise_file_limit
+from gateway.serving.server import raise_file_limit
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import adapter_files
 from loadtests.overhead.contestants import Contestant, florin

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from adapters.embedded import EmbeddedValkey
-from adapters.redis_store import RedisStore
-from gateway.metering.ledger import Ledger
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.redis import RedisStore
+from gateway.metering.ledger.ledger import Ledger
 from loadtests.postgres import Postgres
-from tests import search
+from tests.support import search
 
 search.begin()
 

@@ -10,9 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from adapters.findings import Findings, shown
-from adapters.sources.options import FetchOptions, Progress
-from adapters.sources.public import led_to, public, scheme_of
+from adapters.checks.findings import Findings, shown
+from adapters.progress import Progress
+from adapters.sources.options import FetchOptions
+from adapters.sources.public_uri import led_to, public, scheme_of
 
 __all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "led_to", "public"]
 

@@ -11,13 +11,14 @@ import re
 from pathlib import Path
 from typing import BinaryIO
 
-from adapters.findings import Findings, shown
-from adapters.known_files import KNOWN, refuse_stray
-from adapters.sources.entries import Entry, Reader
-from adapters.sources.landing import Landing, RefusedError, check_space, too_much
-from adapters.sources.options import UNPACKING, Meter, Progress, silent
-from adapters.sources.tarred import TarReader, is_tar
-from adapters.sources.zipped import ZipReader, is_zip
+from adapters.checks.file_kinds import KNOWN, refuse_stray
+from adapters.checks.findings import Findings, shown
+from adapters.progress import Progress, ProgressMeter, silent
+from adapters.sources.archive_entries import ArchiveEntry, ArchiveReader
+from adapters.sources.options import UNPACKING
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space, too_much
+from adapters.sources.tar_archive import TarReader, is_tar
+from adapters.sources.zip_archive import ZipReader, is_zip
 
 MAX_ENTRIES = 1000
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -30,20 +31,20 @@ def unpack(
 
     Raises OSError for the disks. Blocking.
     """
-    landing = Landing(destination, max_bytes)
+    staging = StagingArea(destination, max_bytes)
     with path.open("rb") as file:
         packed = path.stat().st_size
         check_space(destination, min(packed, max_bytes))
-        meter = Meter(UNPACKING, progress, packed)
+        meter = ProgressMeter(UNPACKING, progress, packed)
         meter.tell()
         try:
-            _take(_open(file, max_bytes, packed, meter), landing, packed, findings)
-            landing.check_whole("in the archive")
-        except RefusedError as refusal:
+            _take(_open(file, max_bytes, packed, meter), staging, packed, findings)
+            staging.check_whole("in the archive")
+        except SourceRefusedError as refusal:
             refusal.add_to(findings)
 
 
-def _open(file: BinaryIO, max_bytes: int, packed: int, meter: Meter) -> Reader:
+def _open(file: BinaryIO, max_bytes: int, packed: int, meter: ProgressMeter) -> ArchiveReader:
     start = file.read(512)
     file.seek(0)
     if is_zip(start):
@@ -52,7 +53,7 @@ def _open(file: BinaryIO, max_bytes: int, packed: int, meter: Meter) -> Reader:
         # What is passed over comes out as well: texts, headers, padding.
         limit = max_bytes + sum(own for own in KNOWN.values() if own is not None)
         return TarReader(file, limit, packed, meter)
-    raise RefusedError(
+    raise SourceRefusedError(
         "archive_unsupported",
         "The file is no archive of a known kind.",
         found=f"a file that begins with {start[:8]!r}",
@@ -60,7 +61,7 @@ def _open(file: BinaryIO, max_bytes: int, packed: int, meter: Meter) -> Reader:
     )
 
 
-def _take(reader: Reader, landing: Landing, packed: int, findings: Findings) -> None:
+def _take(reader: ArchiveReader, staging: StagingArea, packed: int, findings: Findings) -> None:
     seen: set[tuple[str, ...]] = set()
     for count, entry in enumerate(reader.entries(), 1):
         if count > MAX_ENTRIES:
@@ -77,12 +78,12 @@ def _take(reader: Reader, landing: Landing, packed: int, findings: Findings) -> 
         if name not in KNOWN:
             refuse_stray(name, findings)
             continue
-        if entry.size > landing.limit(name):
-            raise too_much(name, entry.size, landing.limit(name), packed)
-        landing.write(name, reader.chunks(), packed=packed)
+        if entry.size > staging.limit(name):
+            raise too_much(name, entry.size, staging.limit(name), packed)
+        staging.write(name, reader.chunks(), packed=packed)
 
 
-def _parts(entry: Entry) -> tuple[str, ...]:
+def _parts(entry: ArchiveEntry) -> tuple[str, ...]:
     """The components of its name, after the checks that need only name and kind."""
     name = entry.name.replace("\\", "/")
     if name.startswith("/") or _DRIVE.match(name):
@@ -113,5 +114,5 @@ _SENTENCES = {
 }
 
 
-def _refused(code: str, found: str, expected: str) -> RefusedError:
-    return RefusedError(code, _SENTENCES[code], found=found, expected=expected)
+def _refused(code: str, found: str, expected: str) -> SourceRefusedError:
+    return SourceRefusedError(code, _SENTENCES[code], found=found, expected=expected)

@@ -16,10 +16,11 @@ import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from s3fs import S3FileSystem
 
-from adapters.sources.download import BrokenError, Part, persist
-from adapters.sources.landing import RefusedError
-from adapters.sources.options import CHUNK, FetchOptions
-from adapters.sources.packed import check_hash
+from adapters.progress import CHUNK
+from adapters.sources.archive_download import check_hash
+from adapters.sources.download import DownloadInterruptedError, DownloadPart, persist
+from adapters.sources.options import FetchOptions
+from adapters.sources.staging_area import SourceRefusedError
 
 _MD5 = re.compile(r'"([0-9a-f]{32})"')
 _RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
@@ -28,7 +29,7 @@ _CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """An object as it was found."""
 
     key: str
@@ -42,11 +43,11 @@ class Stored:
     crc32: int | None
 
     def check(self, path: Path) -> None:
-        """Raises RefusedError if the file at `path` is not this object."""
+        """Raises SourceRefusedError if the file at `path` is not this object."""
         check_hash(path, self.sha256)
         check_hash(path, self.md5, "md5")
         if self.crc32 is not None and (found := _crc32(path)) != self.crc32:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "hash_mismatch",
                 "Other bytes came than were stored.",
                 found=f"crc32 {found:08x}",
@@ -75,8 +76,8 @@ class Bucket:
         finally:
             await files.s3.close()
 
-    async def head(self, key: str) -> Stored | None:
-        """The object of that key; None: there is none. Raises RefusedError."""
+    async def head(self, key: str) -> StoredObject | None:
+        """The object of that key; None: there is none. Raises SourceRefusedError."""
         try:
             found = await self._ask("head_object", Key=key, ChecksumMode="ENABLED")
         except FileNotFoundError:
@@ -84,22 +85,24 @@ class Bucket:
         return _stored(key, found)
 
     async def names(self, prefix: str) -> set[str] | None:
-        """What lies right under `prefix`; None: that may not be listed. Raises RefusedError."""
+        """What lies right under `prefix`; None: that may not be listed. Raises SourceRefusedError."""
         try:
             page = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", MaxKeys=_LISTED)
         except FileNotFoundError:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "source_missing", "There is no such bucket.", found=self._name, expected="a bucket"
             ) from None
-        except RefusedError as refusal:
+        except SourceRefusedError as refusal:
             if refusal.code == "source_denied":
                 return None
             raise
         return {item["Key"].removeprefix(prefix) for item in page.get("Contents", ())} - {""}
 
     @asynccontextmanager
-    async def open(self, stored: Stored, start: int, validator: str | None) -> AsyncGenerator[Part]:
-        """See `download.Open`. It is this very object, or a RefusedError."""
+    async def open(
+        self, stored: StoredObject, start: int, validator: str | None
+    ) -> AsyncGenerator[DownloadPart]:
+        """See `download.Open`. It is this very object, or a SourceRefusedError."""
         rest = {"Range": f"bytes={start}-"} if start and validator else {}
         try:
             answer = await self._call("get_object", Key=stored.key, IfMatch=stored.etag, **rest)
@@ -113,9 +116,11 @@ class Bucket:
             if rest:
                 span = _RANGE.fullmatch(answer.get("ContentRange", ""))
                 if span is None or int(span[1]) != start or int(span[2]) != stored.size:
-                    raise BrokenError("the store gives another range than it was asked for", afresh=True)
+                    raise DownloadInterruptedError(
+                        "the store gives another range than it was asked for", afresh=True
+                    )
                 first = start
-            yield Part(first, stored.size, stored.etag, _chunks(body))
+            yield DownloadPart(first, stored.size, stored.etag, _chunks(body))
         finally:
             body.close()
 
@@ -125,7 +130,7 @@ class Bucket:
         )
 
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Raises FileNotFoundError, BrokenError and RefusedError."""
+        """Raises FileNotFoundError, DownloadInterruptedError and SourceRefusedError."""
         try:
             answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)  # noqa: SLF001 - fsspec's name for its asynchronous calls
         except NoCredentialsError:
@@ -134,9 +139,9 @@ class Bucket:
             cause = error if isinstance(error, ClientError) else error.__cause__
             if isinstance(cause, ClientError):
                 raise _meant(cause) from None
-            raise BrokenError(type(error).__name__) from error
+            raise DownloadInterruptedError(type(error).__name__) from error
         except (BotoCoreError, aiohttp.ClientError) as error:
-            raise BrokenError(type(error).__name__) from error
+            raise DownloadInterruptedError(type(error).__name__) from error
         return answer
 
 
@@ -157,13 +162,13 @@ async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
     return files
 
 
-def _stored(key: str, head: dict[str, Any]) -> Stored:
+def _stored(key: str, head: dict[str, Any]) -> StoredObject:
     whole = head.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT"
     sha256 = _decoded(head.get("ChecksumSHA256")) if whole else None
     crc32 = _decoded(head.get("ChecksumCRC32")) if whole else None
     own_key = head.get("SSECustomerAlgorithm") or "kms" in head.get("ServerSideEncryption", "")
     md5 = None if own_key else _MD5.fullmatch(head["ETag"])
-    return Stored(
+    return StoredObject(
         key,
         head["ContentLength"],
         head["ETag"],
@@ -189,18 +194,18 @@ def _meant(error: ClientError) -> Exception:
     if status == 412:
         return _refused("source_changed", code)
     if status == 416:
-        return BrokenError(code, afresh=True)
+        return DownloadInterruptedError(code, afresh=True)
     if status in (408, 409, 429) or status >= 500:
-        return BrokenError(code)
+        return DownloadInterruptedError(code)
     return _refused("source_unavailable", code)
 
 
-def _refused(code: str, found: str) -> RefusedError:
+def _refused(code: str, found: str) -> SourceRefusedError:
     message, expected = _SENTENCES[code]
-    return RefusedError(code, message, found=found, expected=expected)
+    return SourceRefusedError(code, message, found=found, expected=expected)
 
 
-def _changed(stored: Stored) -> RefusedError:
+def _changed(stored: StoredObject) -> SourceRefusedError:
     return _refused("source_changed", f"another object than {stored.etag}")
 
 
@@ -216,7 +221,7 @@ async def _chunks(body: Any) -> AsyncGenerator[bytes]:
         while chunk := await body.read(CHUNK):
             yield chunk
     except (BotoCoreError, aiohttp.ClientError, OSError) as error:
-        raise BrokenError("the connection broke off") from error
+        raise DownloadInterruptedError("the connection broke off") from error
 
 
 def _crc32(path: Path) -> int:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapters.sources.landing import RefusedError, check_space, too_much
-from adapters.sources.options import FetchOptions, Meter
+from adapters.progress import ProgressMeter
+from adapters.sources.options import FetchOptions
+from adapters.sources.staging_area import SourceRefusedError, check_space, too_much
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ _MORE_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DownloadPart:
     """What the server gives: the resource from `start` to its end."""
 
     start: int
@@ -37,12 +38,12 @@ class Part:
     chunks: AsyncIterator[bytes]
 
 
-Open = Callable[[int, str | None], AbstractAsyncContextManager[Part]]
+Open = Callable[[int, str | None], AbstractAsyncContextManager[DownloadPart]]
 """`open(start, validator)`: the rest from `start` of the resource that `validator` names, or all of what is
-there now. It and its chunks raise BrokenError and RefusedError."""
+there now. It and its chunks raise DownloadInterruptedError and SourceRefusedError."""
 
 
-class BrokenError(Exception):
+class DownloadInterruptedError(Exception):
     """It may work the next time. The message is for the operator."""
 
     def __init__(self, message: str, *, pause: float = 0.0, afresh: bool = False) -> None:
@@ -65,11 +66,11 @@ class _State:
 
 
 async def download(
-    start: Open, target: Path, *, limit: int, what: str, options: FetchOptions, meter: Meter
-) -> Part:
+    start: Open, target: Path, *, limit: int, what: str, options: FetchOptions, meter: ProgressMeter
+) -> DownloadPart:
     """Puts the resource into the new file `target`. Its last part is returned, for what it says of the whole.
 
-    Raises RefusedError: what `start` raises, `too_large`, `source_unavailable`; OSError for the disk.
+    Raises SourceRefusedError: what `start` raises, `too_large`, `source_unavailable`; OSError for the disk.
     """
     state = _State()
     failures = 0
@@ -95,8 +96,8 @@ async def download(
                             meter.add(len(chunk))
                 if state.total in (None, state.done):
                     return part
-                raise BrokenError(f"it ended after {state.done} of {state.total} bytes")
-            except BrokenError as error:
+                raise DownloadInterruptedError(f"it ended after {state.done} of {state.total} bytes")
+            except DownloadInterruptedError as error:
                 state.best = max(state.best, state.done)
                 failures = 1 if state.best > best else failures + 1
                 if failures > options.attempts:
@@ -109,29 +110,31 @@ async def download(
 
 
 async def persist(call: Callable[[], Awaitable[T]], *, what: str, options: FetchOptions) -> T:
-    """The answer of `call`, which may fail for the moment (BrokenError) as often as `options` allows."""
+    """The answer of `call`, which may fail for the moment (DownloadInterruptedError) as often as `options`
+    allows."""
     for attempt in range(options.attempts + 1):
         try:
             async with asyncio.timeout(options.stall_seconds):
                 return await call()
-        except (BrokenError, TimeoutError) as error:
+        except (DownloadInterruptedError, TimeoutError) as error:
             if attempt == options.attempts:
                 raise unavailable(what, str(error) or "no answer in time") from error
             await asyncio.sleep(options.pause(attempt))
     raise AssertionError("the last attempt returns or raises")
 
 
-def _agree(part: Part, state: _State, meter: Meter) -> None:
-    """Takes over what the part says of the whole. Raises BrokenError when it does not fit what is here."""
+def _agree(part: DownloadPart, state: _State, meter: ProgressMeter) -> None:
+    """Takes over what the part says of the whole. Raises DownloadInterruptedError when it does not fit what
+    is here."""
     if part.start == 0:
         meter.add(-state.done)
         state.done, state.total, state.validator = 0, part.total, part.validator
     elif part.start != state.done or part.validator != state.validator or part.total != state.total:
-        raise BrokenError("the server goes on with something else", afresh=True)
+        raise DownloadInterruptedError("the server goes on with something else", afresh=True)
 
 
-def unavailable(what: str, reason: str) -> RefusedError:
-    return RefusedError(
+def unavailable(what: str, reason: str) -> SourceRefusedError:
+    return SourceRefusedError(
         "source_unavailable", f"{what} could not be fetched.", found=reason, expected="a server that answers"
     )
 
@@ -144,19 +147,19 @@ async def _paced(chunks: AsyncIterator[bytes], stall: float) -> AsyncGenerator[b
             async with asyncio.timeout(stall):
                 chunk = await anext(chunks, b"")
         except TimeoutError:
-            raise BrokenError(f"nothing came for {stall:g} s") from None
+            raise DownloadInterruptedError(f"nothing came for {stall:g} s") from None
         if not chunk:
             return
         came += len(chunk)
         now = time.monotonic()
         if now - since >= stall:
             if came < SLOWEST * stall:
-                raise BrokenError(f"only {came} bytes came in {now - since:.0f} s")
+                raise DownloadInterruptedError(f"only {came} bytes came in {now - since:.0f} s")
             since, came = now, 0
         yield chunk
 
 
-def run(work: Coroutine[Any, Any, T], meter: Meter) -> T:
+def run(work: Coroutine[Any, Any, T], meter: ProgressMeter) -> T:
     """Runs `work` in a loop of its own, in this thread. While nothing comes, `meter` is ticked: whoever
     watches sees that it is waiting, and can end it."""
 

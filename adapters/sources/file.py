@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from adapters.findings import Findings, shown
-from adapters.known_files import KNOWN
+from adapters.checks.file_kinds import KNOWN
+from adapters.checks.findings import Findings, shown
+from adapters.checks.validate import check_files
+from adapters.progress import CHUNK, ProgressMeter
 from adapters.sources import archive
-from adapters.sources.landing import Landing, RefusedError, check_space
-from adapters.sources.options import CHUNK, FETCHING, FetchOptions, Meter
-from adapters.validate import check_files
+from adapters.sources.options import FETCHING, FetchOptions
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
@@ -64,8 +65,8 @@ def _copy(source: Path, destination: Path, options: FetchOptions, findings: Find
     names = [name for name in KNOWN if (source / name).exists()]
     total = sum((source / name).stat().st_size for name in names)
     check_space(destination, total)
-    meter = Meter(FETCHING, options.progress, total)
-    landing = Landing(destination, options.max_bytes)
+    meter = ProgressMeter(FETCHING, options.progress, total)
+    staging = StagingArea(destination, options.max_bytes)
     for name in names:
         try:
             file = _open((source / name).resolve(strict=True))
@@ -74,13 +75,13 @@ def _copy(source: Path, destination: Path, options: FetchOptions, findings: Find
             return
         with file:
             try:
-                landing.write(name, _chunks(file, meter))
-            except RefusedError as refusal:
+                staging.write(name, _chunks(file, meter))
+            except SourceRefusedError as refusal:
                 refusal.add_to(findings)
                 return
 
 
-def _chunks(file: BinaryIO, meter: Meter) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, meter: ProgressMeter) -> Iterator[bytes]:
     while chunk := file.read(CHUNK):
         yield chunk
         meter.add(len(chunk))

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from yarl import URL
 
-from adapters.findings import Findings, shown
-from adapters.known_files import FILES, KNOWN
+from adapters.checks.file_kinds import FILES, KNOWN
+from adapters.checks.findings import Findings, shown
+from adapters.progress import ProgressMeter
+from adapters.sources.archive_download import check_hash, fetch_archive
 from adapters.sources.download import download, run
-from adapters.sources.landing import Landing, RefusedError
-from adapters.sources.options import FETCHING, FetchOptions, Meter
-from adapters.sources.packed import check_hash, fetch_archive
-from adapters.sources.public import public
-from adapters.sources.site import Site
+from adapters.sources.options import FETCHING, FetchOptions
+from adapters.sources.public_uri import public
+from adapters.sources.staging_area import SourceRefusedError, StagingArea
+from adapters.sources.web_client import WebClient
 
 _FRAGMENT = re.compile(r"sha256=([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
 
@@ -29,8 +30,8 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     try:
         site, sha256 = _site(uri, options)
         if sha256 is None and site.url.raw_path.endswith("/"):
-            meter = Meter(FETCHING, options.progress)
-            run(_fetch_files(site, Landing(destination, options.max_bytes), options, meter), meter)
+            meter = ProgressMeter(FETCHING, options.progress)
+            run(_fetch_files(site, StagingArea(destination, options.max_bytes), options, meter), meter)
         else:
             fetch_archive(
                 site.open,
@@ -39,35 +40,37 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
                 findings=findings,
                 check=partial(check_hash, expected=sha256),
             )
-    except RefusedError as refusal:
+    except SourceRefusedError as refusal:
         refusal.add_to(findings)
     return public(uri)
 
 
-async def _fetch_files(site: Site, landing: Landing, options: FetchOptions, meter: Meter) -> None:
+async def _fetch_files(
+    site: WebClient, staging: StagingArea, options: FetchOptions, meter: ProgressMeter
+) -> None:
     for name in KNOWN:
         there = replace(site, url=site.url.with_path(site.url.raw_path + name, encoded=True, keep_query=True))
-        path = landing.directory / name
+        path = staging.directory / name
         try:
             await download(
                 partial(there.open, plain=True),
                 path,
-                limit=landing.limit(name),
+                limit=staging.limit(name),
                 what=name,
                 options=options,
                 meter=meter,
             )
-        except RefusedError as refusal:
+        except SourceRefusedError as refusal:
             # Servers that list nothing to strangers call missing what they do not have, or forbid it.
             if name in FILES or refusal.code not in ("source_missing", "source_denied"):
                 raise
             path.unlink()
         else:
-            landing.took(name, path.stat().st_size)
+            staging.took(name, path.stat().st_size)
     meter.tell()
 
 
-def _site(uri: str, options: FetchOptions) -> tuple[Site, str | None]:
+def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
     """Where `uri` leads, and the hash that its fragment names."""
     try:
         url = URL(uri, encoded=True)
@@ -79,14 +82,14 @@ def _site(uri: str, options: FetchOptions) -> tuple[Site, str | None]:
         ):
             raise ValueError("no URL of an archive or a directory")
     except ValueError:
-        raise RefusedError(
+        raise SourceRefusedError(
             "source_unsupported",
             "The source is no URL that can be fetched.",
             found=shown(public(uri)),
             expected="https://HOST/PATH of an archive, perhaps with #sha256=<hex>, or https://HOST/PATH/",
         ) from None
     authorization = _authorization(url)
-    site = Site(url.with_user(None).with_fragment(None), authorization, options)
+    site = WebClient(url.with_user(None).with_fragment(None), authorization, options)
     return site, fragment[1].lower() if fragment else None
 
 

@@ -18,12 +18,13 @@ from urllib.parse import unquote
 
 from huggingface_hub import constants, try_to_load_from_cache
 
-from adapters.findings import Findings, shown
-from adapters.known_files import FILES, KNOWN, WEIGHTS_FILE, FileKind, kind_of, refuse_stray
-from adapters.sources.hub_client import Client, Listed, Remote
-from adapters.sources.landing import Landing, RefusedError, check_space, too_much
-from adapters.sources.options import CHUNK, FETCHING, FetchOptions, Meter
-from adapters.sources.public import public
+from adapters.checks.file_kinds import FILES, KNOWN, WEIGHTS_FILE, FileKind, kind_of, refuse_stray
+from adapters.checks.findings import Findings, shown
+from adapters.progress import CHUNK, ProgressMeter
+from adapters.sources.hub_client import HubClient, Listed, Remote
+from adapters.sources.options import FETCHING, FetchOptions
+from adapters.sources.public_uri import public
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space, too_much
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _URI = re.compile(
@@ -39,18 +40,18 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
         logging.getLogger(noisy).setLevel(logging.ERROR)
     try:
         place = _Place.parse(uri)
-        meter = Meter(FETCHING, options.progress)
+        meter = ProgressMeter(FETCHING, options.progress)
         meter.tell()
-        client = Client(place.repository, options, meter)
+        client = HubClient(place.repository, options, meter)
         if constants.is_offline_mode():
             listed = _cached(place)
         else:
             listed = client.listed(place.revision, place.folder)
         _check_names(listed.files, place, findings)
         if not findings:
-            _fetch(listed, place, Landing(destination, options.max_bytes), client, meter)
+            _fetch(listed, place, StagingArea(destination, options.max_bytes), client, meter)
             return place.at(listed.commit)
-    except RefusedError as refusal:
+    except SourceRefusedError as refusal:
         refusal.add_to(findings)
     return public(uri)
 
@@ -67,7 +68,7 @@ class _Place:
         named = _URI.fullmatch(uri)
         folder = (named["folder"] or "").strip("/") if named else ""
         if named is None or (folder and {"..", ".", ""} & set(folder.split("/"))):
-            raise RefusedError(
+            raise SourceRefusedError(
                 "source_unsupported",
                 "The source is no repository that can be fetched.",
                 found=shown(public(uri)),
@@ -99,34 +100,36 @@ def _check_names(names: Collection[str], place: _Place, findings: Findings) -> N
             )
 
 
-def _fetch(listed: Listed, place: _Place, landing: Landing, client: Client, meter: Meter) -> None:
+def _fetch(
+    listed: Listed, place: _Place, staging: StagingArea, client: HubClient, meter: ProgressMeter
+) -> None:
     names = [name for name in KNOWN if name in listed.files]
     total = sum(listed.files[name].size or 0 for name in names)
-    check_space(landing.directory, total)
+    check_space(staging.directory, total)
     meter.expect(total)
-    with tempfile.TemporaryDirectory(prefix="hub-", dir=landing.directory.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="hub-", dir=staging.directory.parent) as folder:
         for name in names:
-            file, target = listed.files[name], landing.directory / name
-            limit = landing.limit(name)
+            file, target = listed.files[name], staging.directory / name
+            limit = staging.limit(name)
             if file.size is not None and file.size > limit:
                 raise too_much(name, file.size, limit)
             cached = _in_cache(place, name, listed.commit)
             if cached is not None:
-                _copy(cached, name, landing, meter)
+                _copy(cached, name, staging, meter)
             else:
                 most = limit if file.size is None else file.size
                 client.download(place.path(name), listed.commit, most, Path(folder)).replace(target)
-                landing.took(name, target.stat().st_size)
+                staging.took(name, target.stat().st_size)
             file.check(target)
     meter.tell()
 
 
 def _cached(place: _Place) -> Listed:
-    """What the local cache has of the revision. Raises RefusedError where that is not both files."""
+    """What the local cache has of the revision. Raises SourceRefusedError where that is not both files."""
     found = {name: _in_cache(place, name, place.revision) for name in KNOWN}
     config = found[FILES[0]]
     if any(found[name] is None for name in FILES) or config is None:
-        raise RefusedError(
+        raise SourceRefusedError(
             "source_offline",
             "The hub may not be asked, and the local cache does not have it.",
             found=f"{place.at(place.revision)} in the cache, or less than that",
@@ -144,7 +147,7 @@ def _in_cache(place: _Place, name: str, revision: str) -> Path | None:
     return Path(path) if isinstance(path, str) else None
 
 
-def _copy(cached: Path, name: str, landing: Landing, meter: Meter) -> None:
+def _copy(cached: Path, name: str, staging: StagingArea, meter: ProgressMeter) -> None:
     with cached.open("rb") as file:
-        size = landing.write(name, iter(lambda: file.read(CHUNK), b""))
+        size = staging.write(name, iter(lambda: file.read(CHUNK), b""))
     meter.add(size)

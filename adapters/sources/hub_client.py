@@ -24,10 +24,11 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
 )
 
-from adapters.sources.download import SLOWEST, BrokenError, unavailable
-from adapters.sources.landing import RefusedError, too_much
-from adapters.sources.options import CHUNK, FetchOptions, Meter
-from adapters.sources.packed import check_hash
+from adapters.progress import CHUNK, ProgressMeter
+from adapters.sources.archive_download import check_hash
+from adapters.sources.download import SLOWEST, DownloadInterruptedError, unavailable
+from adapters.sources.options import FetchOptions
+from adapters.sources.staging_area import SourceRefusedError, too_much
 
 T = TypeVar("T")
 
@@ -54,10 +55,10 @@ class Remote:
         return cls(size, named if len(named) == 64 else None, named if len(named) == 40 else None)
 
     def check(self, path: Path) -> None:
-        """Raises RefusedError if the file at `path` is not this one."""
+        """Raises SourceRefusedError if the file at `path` is not this one."""
         check_hash(path, self.sha256)
         if self.sha256 is None and self.blob is not None and (found := _git_blob(path)) != self.blob:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "hash_mismatch",
                 "Other bytes came than were named.",
                 found=f"blob {found}",
@@ -72,14 +73,14 @@ class Listed:
     """Of the folder that was asked for, without those of folders in it."""
 
 
-class Client:
-    def __init__(self, repository: str, options: FetchOptions, meter: Meter) -> None:
+class HubClient:
+    def __init__(self, repository: str, options: FetchOptions, meter: ProgressMeter) -> None:
         self._repository = repository
         self._options = options
         self._meter = meter
 
     def listed(self, revision: str, folder: str) -> Listed:
-        """Raises RefusedError."""
+        """Raises SourceRefusedError."""
 
         def ask() -> Listed:
             model = HfApi().model_info(
@@ -100,7 +101,7 @@ class Client:
         return self._persist(ask)
 
     def download(self, path: str, commit: str, most: int, folder: Path) -> Path:
-        """The file of at most so many bytes, somewhere in `folder`. Raises RefusedError."""
+        """The file of at most so many bytes, somewhere in `folder`. Raises SourceRefusedError."""
 
         def ask() -> Path:
             before = self._meter.done
@@ -123,7 +124,7 @@ class Client:
         for attempt in range(self._options.attempts + 1):
             try:
                 return _asked(ask)
-            except BrokenError as error:
+            except DownloadInterruptedError as error:
                 if attempt == self._options.attempts:
                     raise unavailable("The repository", str(error)) from error
                 end = time.monotonic() + self._options.pause(attempt)
@@ -134,7 +135,8 @@ class Client:
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """What `ask` returns; what the library raises, in this package's words: RefusedError, BrokenError."""
+    """What `ask` returns; what the library raises, in this package's words: SourceRefusedError,
+    DownloadInterruptedError."""
     try:
         return ask()
     except OfflineModeIsEnabled:
@@ -146,13 +148,13 @@ def _asked(ask: Callable[[], T]) -> T:
     except HfHubHTTPError as error:
         raise _meant(error) from None
     except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
-        raise BrokenError(type(error).__name__) from error
+        raise DownloadInterruptedError(type(error).__name__) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # what answers is no hub
         raise _refused("source_unavailable", type(error).__name__) from error
     except OSError as error:
         if error.errno is not None:
             raise
-        raise BrokenError("the file came in another size than it has") from error
+        raise DownloadInterruptedError("the file came in another size than it has") from error
 
 
 def _meant(error: HfHubHTTPError) -> Exception:
@@ -163,13 +165,13 @@ def _meant(error: HfHubHTTPError) -> Exception:
         what = error.response.headers.get("x-error-code", f"status {status}")
         return _refused("source_missing", f"{what}, for this token")
     if status in (408, 409, 416, 429) or status >= 500:
-        return BrokenError(f"the hub answered {status}")
+        return DownloadInterruptedError(f"the hub answered {status}")
     return _refused("source_unavailable", f"status {status}")
 
 
-def _refused(code: str, found: str) -> RefusedError:
+def _refused(code: str, found: str) -> SourceRefusedError:
     message, expected = _SENTENCES[code]
-    return RefusedError(code, message, found=found, expected=expected)
+    return SourceRefusedError(code, message, found=found, expected=expected)
 
 
 _SENTENCES = {
@@ -180,9 +182,9 @@ _SENTENCES = {
 }
 
 
-def _bar(meter: Meter, before: int, path: str, most: int, stall: float) -> type[Any]:
-    """A progress bar for the library, which counts for `meter` from `before` on. Raises RefusedError where
-    more comes than `most`, and BrokenError where it comes too slowly."""
+def _bar(meter: ProgressMeter, before: int, path: str, most: int, stall: float) -> type[Any]:
+    """A progress bar for the library, which counts for `meter` from `before` on. Raises SourceRefusedError
+    where more comes than `most`, and DownloadInterruptedError where it comes too slowly."""
 
     class Bar:
         def __init__(self, *_: Any, initial: int = 0, **__: Any) -> None:
@@ -198,7 +200,7 @@ def _bar(meter: Meter, before: int, path: str, most: int, stall: float) -> type[
             now = time.monotonic()
             if now - since >= stall:
                 if self.n - then < SLOWEST * stall:
-                    raise BrokenError(f"only {self.n - then} bytes came in {now - since:.0f} s")
+                    raise DownloadInterruptedError(f"only {self.n - then} bytes came in {now - since:.0f} s")
                 self._window = (now, self.n)
             meter.add(before + self.n - meter.done)
 

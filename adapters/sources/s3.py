@@ -16,14 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from adapters.findings import Findings, shown
-from adapters.known_files import FILES, KNOWN, refuse_stray
-from adapters.sources.bucket import Bucket, Stored
-from adapters.sources.download import Part, download, run
-from adapters.sources.landing import Landing, RefusedError
-from adapters.sources.options import FETCHING, FetchOptions, Meter
-from adapters.sources.packed import check_hash, fetch_archive
-from adapters.sources.public import public
+from adapters.checks.file_kinds import FILES, KNOWN, refuse_stray
+from adapters.checks.findings import Findings, shown
+from adapters.progress import ProgressMeter
+from adapters.sources.archive_download import check_hash, fetch_archive
+from adapters.sources.bucket import Bucket, StoredObject
+from adapters.sources.download import DownloadPart, download, run
+from adapters.sources.options import FETCHING, FetchOptions
+from adapters.sources.public_uri import public
+from adapters.sources.staging_area import SourceRefusedError, StagingArea
 
 _URI = re.compile(
     r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})"
@@ -38,9 +39,9 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     )  # it logs, each time, where it found credentials
     try:
         place = _Place.parse(uri)
-        meter = Meter(FETCHING, options.progress)
-        landing = Landing(destination, options.max_bytes)
-        packed = run(_fetch(place, landing, options, meter, findings), meter)
+        meter = ProgressMeter(FETCHING, options.progress)
+        staging = StagingArea(destination, options.max_bytes)
+        packed = run(_fetch(place, staging, options, meter, findings), meter)
         if packed is not None:
 
             def check(path: Path) -> None:
@@ -49,7 +50,7 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
 
             start = partial(_open_alone, place.bucket, packed, options)
             fetch_archive(start, destination, options=options, findings=findings, check=check)
-    except RefusedError as refusal:
+    except SourceRefusedError as refusal:
         refusal.add_to(findings)
     return public(uri)
 
@@ -64,7 +65,7 @@ class _Place:
     def parse(cls, uri: str) -> Self:
         named = _URI.fullmatch(uri)
         if named is None:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "source_unsupported",
                 "The source is no S3 URL that can be fetched.",
                 found=shown(public(uri)),
@@ -79,15 +80,15 @@ class _Place:
 
 
 async def _fetch(
-    place: _Place, landing: Landing, options: FetchOptions, meter: Meter, findings: Findings
-) -> Stored | None:
+    place: _Place, staging: StagingArea, options: FetchOptions, meter: ProgressMeter, findings: Findings
+) -> StoredObject | None:
     """Fetches the files under the prefix; or finds that it is an object, and returns that."""
     async with Bucket.connect(place.bucket, options) as bucket:
         packed = None if place.key == place.prefix else await _readable(bucket, place.key)
         if packed is not None:
             return packed
         if place.sha256 is not None:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "source_missing",
                 "There is no such archive.",
                 found=shown(place.key),
@@ -97,18 +98,19 @@ async def _fetch(
         if not findings:
             for stored in there:
                 file = stored.key.removeprefix(place.prefix)
-                path = landing.directory / file
-                limit = landing.limit(file)
+                path = staging.directory / file
+                limit = staging.limit(file)
                 start = partial(bucket.open, stored)
                 await download(start, path, limit=limit, what=file, options=options, meter=meter)
                 stored.check(path)
-                landing.took(file, stored.size)
+                staging.took(file, stored.size)
             meter.tell()
     return None
 
 
-async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[Stored]:
-    """The known files under `prefix` as they are now. Raises RefusedError if one of the two is not there."""
+async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[StoredObject]:
+    """The known files under `prefix` as they are now. Raises SourceRefusedError if one of the two is not
+    there."""
     names = await bucket.names(prefix)
     if names is None:  # it may not be listed; what is read may be
         names = set(KNOWN)
@@ -121,7 +123,7 @@ async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[Stored]
         if stored is not None:
             there.append(stored)
         elif name in FILES:
-            raise RefusedError(
+            raise SourceRefusedError(
                 "file_missing" if names & set(FILES) else "source_missing",
                 f"{name} is missing.",
                 found="no such object that the gateway may read",
@@ -130,11 +132,11 @@ async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[Stored]
     return there
 
 
-async def _readable(bucket: Bucket, key: str) -> Stored | None:
+async def _readable(bucket: Bucket, key: str) -> StoredObject | None:
     """The object; None as well if it may not be read: so do stores call missing what may not be listed."""
     try:
         return await bucket.head(key)
-    except RefusedError as refusal:
+    except SourceRefusedError as refusal:
         if refusal.code != "source_denied":
             raise
         return None
@@ -142,8 +144,8 @@ async def _readable(bucket: Bucket, key: str) -> Stored | None:
 
 @asynccontextmanager
 async def _open_alone(
-    name: str, stored: Stored, options: FetchOptions, start: int, validator: str | None
-) -> AsyncGenerator[Part]:
+    name: str, stored: StoredObject, options: FetchOptions, start: int, validator: str | None
+) -> AsyncGenerator[DownloadPart]:
     """`Bucket.open` with a connection of its own."""
     async with Bucket.connect(name, options) as bucket, bucket.open(stored, start, validator) as part:
         yield part

@@ -57,7 +57,7 @@ class EngineOptions:
 
 
 @dataclass(slots=True)
-class EngineProcess:
+class DemoEngine:
     index: int
     log: Path
     reservation: socket.socket
@@ -158,7 +158,7 @@ class Fleet:
         # Linux ends the engines when the thread that started them ends: this one stays as long as they do.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
         self._scratch = Path(tempfile.mkdtemp(prefix="florin-"))  # a short path: sockets lie in it
-        self.engines = [EngineProcess(i, logs / f"engine-{i}.log", _reserve_port()) for i in range(count)]
+        self.engines = [DemoEngine(i, logs / f"engine-{i}.log", _reserve_port()) for i in range(count)]
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +179,7 @@ class Fleet:
         engine.log.parent.mkdir(parents=True, exist_ok=True)
         engine.process = self._starter.submit(self._popen, engine).result()
 
-    def _popen(self, engine: EngineProcess) -> subprocess.Popen[bytes]:
+    def _popen(self, engine: DemoEngine) -> subprocess.Popen[bytes]:
         with engine.log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603 - vLLM, with flags made here
                 self._command(engine),
@@ -202,9 +202,7 @@ class Fleet:
         self.launch(index)
         self.wait([self.engines[index]], on_progress)
 
-    def wait(
-        self, engines: list[EngineProcess], on_progress: Callable[[float], None] = lambda _: None
-    ) -> None:
+    def wait(self, engines: list[DemoEngine], on_progress: Callable[[float], None] = lambda _: None) -> None:
         """Until each of `engines` answers its health check. Raises EngineStartError."""
         began = time.monotonic()
         waiting = list(engines)
@@ -238,7 +236,7 @@ class Fleet:
         self._starter.shutdown()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _command(self, engine: EngineProcess) -> list[str]:
+    def _command(self, engine: DemoEngine) -> list[str]:
         o = self.options
         flags: dict[str, object] = {
             "--served-model-name": self.model.served_name,
@@ -261,7 +259,7 @@ class Fleet:
         switches = ("--enable-lora", "--enforce-eager", "--enable-prompt-tokens-details")
         return [*self.env.command, str(self.model.base), *words, *switches, *o.extra]
 
-    def _environment(self, engine: EngineProcess) -> dict[str, str]:
+    def _environment(self, engine: DemoEngine) -> dict[str, str]:
         common = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S),

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.demo.engines import EngineProcess, Fleet
+from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.gateway import Gateway, GatewayError
 from deploy.demo.model import DemoAdapter, DemoModel
 
@@ -68,7 +68,7 @@ class Installation:
         partial.replace(path)
 
 
-def engine_name(engine: EngineProcess) -> str:
+def engine_name(engine: DemoEngine) -> str:
     return f"{GPU_TYPES[engine.index % len(GPU_TYPES)]}-{engine.index}"
 
 
@@ -85,7 +85,7 @@ def install(gateway: Gateway, fleet: Fleet, model: DemoModel) -> Installation:
     return Installation(gateway, fleet, model, finance["key"], customers)
 
 
-def register(gateway: Gateway, fleet: Fleet, engine: EngineProcess) -> None:
+def register(gateway: Gateway, fleet: Fleet, engine: DemoEngine) -> None:
     body = {
         "name": engine_name(engine),
         "url": engine.url,

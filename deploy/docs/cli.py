@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.docs.markdown import code, document, table
-from gateway.command_tree import loaded_tree
+from gateway.commands.tree import loaded_tree
 
 _GATEWAY = "Gateway"
 """Help panel of the options by which a command finds its gateway: the same everywhere, so listed once."""

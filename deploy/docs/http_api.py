@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from deploy.docs.markdown import cell, code, document, table
-from gateway.api.areas import area_of, areas
+from gateway.api.access_rules import area_of, areas
 from gateway.app import Florin
-from gateway.call import ENDPOINTS
 from gateway.config import Settings
+from gateway.dataplane.request import ENDPOINTS
 
 Json = dict[str, Any]
 

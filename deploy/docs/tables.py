@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from adapters.findings import CODES as CHECKS
-from adapters.fingerprint import TOP
-from adapters.hosts.flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from adapters.checks.findings import CODES as CHECKS
+from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from adapters.placement.fingerprint import TOP
 from deploy.docs.markdown import code, document, table
-from gateway.conditions import CONDITIONS
 from gateway.config import RELOADABLE, Settings
 from gateway.errors import CODES
-from gateway.metering.audit import ACTIONS
-from gateway.metrics import METRICS
-from gateway.variables import CLIENTS
+from gateway.metering.ledger.audit_log import ACTIONS
+from gateway.observability.conditions import CONDITIONS
+from gateway.observability.metrics import METRICS
+from gateway.runtime.unknown_variables import CLIENTS
 
 _SETTINGS = """
 `florin serve` reads environment variables, and `florin.yaml` in the working directory (without the

@@ -17,13 +17,14 @@ from fastapi import FastAPI
 
 from gateway.admission.complexity import check
 from gateway.admission.turns import NoTurnError, QueueFullError, Turns
-from gateway.api.answers import IDLE_SECONDS, Answer, ClientStalledError
-from gateway.api.areas import Area, area_of, areas
-from gateway.api.deps import State, check_role
+from gateway.api.access_rules import AccessRule, area_of, areas
+from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledError
 from gateway.config import Settings
+from gateway.dataplane.exchange import ClientGoneError, Exchange, Message, Receive, Scope, Send, too_large
 from gateway.errors import FlorinError
-from gateway.exchange import ClientGoneError, Exchange, Message, Receive, Scope, Send, too_large
 from gateway.lifecycle import authenticate
+from gateway.operations.authorization import check_role
+from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -64,7 +65,7 @@ class Gate:
         try:
             key = self._key(exchange, area)
             receive = await _body(exchange, area, receive)
-            answer = Answer(exchange, send, idle=self.idle)
+            answer = ChunkedResponse(exchange, send, idle=self.idle)
             if area.turns:
                 exchange.watch()
             async with self._visit(key, area, answer):
@@ -79,7 +80,7 @@ class Gate:
         finally:
             exchange.close()
 
-    def _key(self, exchange: Exchange, area: Area) -> Key | None:
+    def _key(self, exchange: Exchange, area: AccessRule) -> Key | None:
         if area.roles is None:
             return None
         state: State = self._api.state.florin
@@ -88,7 +89,9 @@ class Gate:
         return key
 
     @asynccontextmanager
-    async def _visit(self, key: Key | None, area: Area, answer: Answer) -> AsyncGenerator[None]:
+    async def _visit(
+        self, key: Key | None, area: AccessRule, answer: ChunkedResponse
+    ) -> AsyncGenerator[None]:
         """A tenant's question waits for its turn, which ends when the answer begins."""
         if key is None or key.role is not Role.TENANT or not area.turns:
             yield
@@ -111,7 +114,7 @@ class Gate:
             self.present += Counter()  # drops those that are 0
 
 
-async def _body(exchange: Exchange, area: Area, receive: Receive) -> Receive:
+async def _body(exchange: Exchange, area: AccessRule, receive: Receive) -> Receive:
     """What the route receives: of a body that is not streamed, all, read and checked."""
     body = area.body
     if area.roles is None:

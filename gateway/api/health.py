@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import islice
 
 from fastapi import APIRouter, Response
 
-from gateway.api.deps import MetricsKey, StateDep
-from gateway.api.scrape import known
-from gateway.metrics import CONTENT_TYPE
+from gateway.api.dependencies import MetricsKey, StateDep
+from gateway.observability.metrics import CONTENT_TYPE, LABEL_CAP, Series
+from gateway.operations.state import State
 
 router = APIRouter(tags=["health"])
 
@@ -40,3 +41,24 @@ async def readyz(state: StateDep, response: Response) -> dict[str, object]:
 async def metrics(state: StateDep, _: MetricsKey) -> Response:
     text = await asyncio.to_thread(state.metrics.render, known(state))
     return Response(text, media_type=CONTENT_TYPE)
+
+
+def known(state: State) -> dict[str, Series]:
+    """The series of AT_SCRAPE. On the event loop, so bounded: of 10,000 adapters, the first thousand."""
+    catalog, residency = state.catalog, state.residency
+    live = (catalog.versions.get(f"{a.name}@v{a.live}") for a in catalog.adapters.values())
+    served = list(islice((v for v in live if v), LABEL_CAP))
+    serving_statuses = islice(catalog.serving_statuses.values(), LABEL_CAP)
+    engines = state.pool.states()
+    told = [s for s in engines if s.healthy]
+    return {
+        "florin_adapter_info": [((v.adapter, v.tenant, v.base_model), 1) for v in served],
+        "florin_adapter_holders": [((v.adapter,), len(residency.holders(v.engine_name))) for v in served],
+        "florin_serving_status_info": [((v.version or v.engine, v.code), 1) for v in serving_statuses],
+        "florin_engine_slots": [((s.engine.name,), s.engine.slots) for s in engines],
+        "florin_engine_slots_used": [
+            ((s.engine.name,), len(residency.slots(s.engine.name))) for s in engines
+        ],
+        "florin_engine_running": [((s.engine.name,), s.running) for s in told],
+        "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in told],
+    }

@@ -6,13 +6,13 @@ from typing import Protocol
 
 import orjson
 
-from adapters.catalog import Catalog
 from adapters.model import Adapter
-from gateway import access_log
+from adapters.registry.catalog import Catalog
 from gateway.admission.overload import Beginning
-from gateway.call import ENDPOINTS
+from gateway.dataplane import access_log
+from gateway.dataplane.exchange import Exchange, Receive, Scope, Send
+from gateway.dataplane.request import ENDPOINTS
 from gateway.errors import FlorinError
-from gateway.exchange import Exchange, Receive, Scope, Send
 from gateway.lifecycle import Lifecycle, authenticate_caller, model_not_found
 from gateway.tenants.directory import Key
 

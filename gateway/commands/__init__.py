@@ -1,2 +1,2 @@
 """The `florin` command's parts: one module a noun, each with a Typer app that joins its group in
-`gateway.command_tree`."""
+`gateway.commands.tree`."""

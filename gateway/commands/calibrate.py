@@ -13,7 +13,7 @@ from gateway.commands.output import clean, console, fail, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
 
 if TYPE_CHECKING:
-    from gateway.costs.calibration.fit import Fit, Sample
+    from gateway.costs.calibration.fit import Fit, LoadSample
     from gateway.costs.calibration.load import EngineUnderLoad
 
 app = typer.Typer()
@@ -99,7 +99,7 @@ def _path(session: Session, adapter: str) -> str:
 
 async def _measure(
     engine: Json, path: str | None, seconds: float, repeats: int
-) -> tuple[EngineUnderLoad, list[Sample]]:
+) -> tuple[EngineUnderLoad, list[LoadSample]]:
     from gateway.costs.calibration.design import loads
     from gateway.costs.calibration.load import EngineUnderLoad
 

@@ -136,7 +136,7 @@ class Api:
         """What the gateway's certificate is verified with; True: what the HTTP client trusts by itself."""
         import ssl
 
-        from adapters.tls import TlsError
+        from adapters.security.tls import TlsError
         from gateway.commands import gateway_tls
 
         try:

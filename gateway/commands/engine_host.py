@@ -15,19 +15,19 @@ from pathlib import Path
 
 import aiohttp
 
-from adapters.hosts import addresses, concealment, flags, gpus
-from adapters.hosts.agent import Agent
-from adapters.hosts.engine_watch import EngineWatch
-from adapters.hosts.handover import SIGNALS as HELD_BACK
-from adapters.hosts.handover import HandoverError, Running, Successor
-from adapters.hosts.life import Host, Life
-from adapters.hosts.link import Link
-from adapters.terminal import has_terminal
-from gateway import logs
+from adapters.engine_agent import addresses, engine_flags, gpus, key_protection
+from adapters.engine_agent.agent import Agent
+from adapters.engine_agent.engine_client import EngineWatch
+from adapters.engine_agent.gateway_client import GatewayClient
+from adapters.engine_agent.handover import SIGNALS as HELD_BACK
+from adapters.engine_agent.handover import AgentHandover, HandoverError, Successor
+from adapters.engine_agent.state import AgentState, HostConfig
 from gateway.commands import host_security
 from gateway.commands.client import Json, UsageError
 from gateway.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey
 from gateway.commands.output import clean, note, say
+from gateway.observability import logs
+from gateway.serving.terminal import has_terminal
 
 engine_log = logging.getLogger("florin.engine")
 
@@ -43,7 +43,7 @@ class Handed:
     """What this process has from the one that it was before."""
 
     secrets: dict[str, str]
-    running: Running | None
+    running: AgentHandover | None
 
 
 def _successor(secrets: dict[str, str]) -> Successor:
@@ -64,7 +64,7 @@ def _successor(secrets: dict[str, str]) -> Successor:
     def start(running: str) -> None:
         for handler in logging.getLogger().handlers:
             handler.flush()  # threads end with the exec
-        concealment.start_anew(command, os.environ, {**secrets, RUNNING: running})
+        key_protection.start_anew(command, os.environ, {**secrets, RUNNING: running})
 
     return Successor(check, start)
 
@@ -86,18 +86,20 @@ def engine_said(name: str, line: str) -> None:
 def concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
     """What of the environment is secret and not for the engine, which must not read it from `/proc` either:
     this process starts itself anew without it."""
-    concealment.conceal_memory()
-    handed = concealment.handed_over()
+    key_protection.conceal_memory()
+    handed = key_protection.handed_over()
     secret = {name: os.environ[name] for name in _SECRETS if os.environ.get(name)}
     if not handed and (secret or any(_TELLING.search(n) for n in withheld if not n.startswith("FLORIN_"))):
         own = {n: v for n, v in os.environ.items() if n.startswith("FLORIN_") and n not in _SECRETS}
-        concealment.start_anew([sys.executable, *sys.orig_argv[1:]], given | own, secret)
+        key_protection.start_anew([sys.executable, *sys.orig_argv[1:]], given | own, secret)
     return handed
 
 
-def run(host: Host, gateway: str, key: HostKey, security: host_security.Security, handed: Handed) -> int:
+def run(
+    host: HostConfig, gateway: str, key: HostKey, security: host_security.Security, handed: Handed
+) -> int:
     async def live() -> int:
-        life = Life()
+        life = AgentState()
         loop = asyncio.get_running_loop()
         for number in HELD_BACK:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -108,7 +110,7 @@ def run(host: Host, gateway: str, key: HostKey, security: host_security.Security
         own = security.host
         connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
         async with (
-            Link(gateway, key.key, key.reread, security.gateway) as link,
+            GatewayClient(gateway, key.key, key.reread, security.gateway) as link,
             aiohttp.ClientSession(
                 trust_env=False, connector=connector, headers=security.engine_headers
             ) as to_engine,
@@ -150,7 +152,7 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "florin" / "engines"
 
 
-def shown(launch: flags.Launch, found: gpus.Gpus) -> Json:
+def shown(launch: engine_flags.Launch, found: gpus.Gpus) -> Json:
     return {
         "command": list(launch.command),
         "environment": launch.environment,

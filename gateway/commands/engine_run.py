@@ -81,22 +81,22 @@ def run(
     Example: florin engine run --name a1 -- vllm serve /models/llama-8b --served-model-name llama-8b
     --max-loras 8
     """
-    from adapters.hosts import addresses, environment, flags, gpus
-    from adapters.hosts.command_line import CommandRefusedError
-    from adapters.hosts.handover import Running
-    from adapters.hosts.life import Host
-    from gateway import logs
+    from adapters.engine_agent import addresses, engine_environment, engine_flags, gpus
+    from adapters.engine_agent.engine_command import CommandRefusedError
+    from adapters.engine_agent.handover import AgentHandover
+    from adapters.engine_agent.state import HostConfig
     from gateway.commands import engine_host, host_security
+    from gateway.observability import logs
 
     check_name(name)
     try:
         route = engine_host.route(session.gateway)
         host, port = engine_host.advertised(advertise)
-        launch = flags.plan(
+        launch = engine_flags.plan(
             engine_command,
             os.environ,
             host=addresses.to_bind(host) if host else route,
-            port=port or flags.DEFAULTS["port"],
+            port=port or engine_flags.DEFAULTS["port"],
         )
         found = gpus.find(
             gpus.read_products(),
@@ -110,7 +110,7 @@ def run(
         raise UsageError(str(error)) from error
     except CommandRefusedError as error:
         raise UsageError("The engine's command is refused:\n" + "\n".join(error.reasons)) from error
-    given, withheld = environment.split(os.environ, pass_env or ())
+    given, withheld = engine_environment.split(os.environ, pass_env or ())
     if dry_run:
         if found.note:
             note(found.note)
@@ -134,7 +134,7 @@ def run(
     scheme = "https" if launch.tls else "http"
     reached = host or (route if launch.host in addresses.ANYWHERE else launch.host)
     own = "127.0.0.1" if launch.host in addresses.ANYWHERE else launch.host
-    hosted = Host(
+    hosted = HostConfig(
         name=name,
         command=launch.command,
         environ=given | launch.environment,
@@ -160,5 +160,5 @@ def run(
         say=partial(engine_host.engine_said, name) if logs.is_json() else None,
     )
     running = handed.pop(engine_host.RUNNING, "")
-    agent = engine_host.Handed(handed, Running.of(running) if running else None)
+    agent = engine_host.Handed(handed, AgentHandover.of(running) if running else None)
     raise typer.Exit(engine_host.run(hosted, session.gateway, key, security, agent))

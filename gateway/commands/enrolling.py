@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from adapters.key_files import KeyFileError, read_key, read_private, write_private
+from adapters.security.secret_files import KeyFileError, read_key, read_private, write_private
 from gateway.commands.client import Api, ApiError, UsageError, segment
 from gateway.commands.output import note, say
 from gateway.commands.session import HostKeyFile, Session, command

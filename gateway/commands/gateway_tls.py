@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from adapters.tls import Identity, TlsError, client_context, explain
+from adapters.security.tls import Identity, TlsError, client_context, explain
 
 CA, CERT, KEY = "FLORIN_CA_FILE", "FLORIN_CLIENT_CERT", "FLORIN_CLIENT_KEY"
 

@@ -8,11 +8,11 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from adapters import exposure
-from adapters.engine_access import EngineAccess
-from adapters.hosts.flags import Launch
-from adapters.hosts.security import HostSecurity
-from adapters.tls import Identity, TlsError, warn_if_not_valid
+from adapters.engine_agent.engine_flags import Launch
+from adapters.engine_agent.security import HostSecurity
+from adapters.reconcile import exposure
+from adapters.security.engine_access import EngineAccess
+from adapters.security.tls import Identity, TlsError, warn_if_not_valid
 from gateway.commands import gateway_tls
 from gateway.commands.client import UsageError
 

@@ -18,7 +18,7 @@ from gateway.commands.times import when
 app = typer.Typer()
 
 
-class Role(StrEnum):
+class KeyRole(StrEnum):
     TENANT = "tenant"
     OPERATOR = "operator"
     FINANCE = "finance"
@@ -34,9 +34,9 @@ def create(
         str, typer.Option(help="Whose key it is; needed for role tenant.", show_default=False)
     ] = "",
     role: Annotated[
-        Role,
+        KeyRole,
         typer.Option(help="What it may do. engine: what one GPU host needs; metrics: read /metrics."),
-    ] = Role.TENANT,
+    ] = KeyRole.TENANT,
     engine: Annotated[
         str, typer.Option(help="Whose host's key it is; needed for role engine.", show_default=False)
     ] = "",

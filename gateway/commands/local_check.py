@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapters.artifacts import digest_of
-from adapters.base_models import read_base
+from adapters.checks.base_models import read_base
+from adapters.checks.findings import Findings
+from adapters.checks.validate import validate
 from adapters.errors import Finding, NotFoundError, RejectedError
-from adapters.findings import Findings
 from adapters.model import BaseModel
+from adapters.registry.artifacts import digest_of
 from adapters.sources import archive
-from adapters.validate import validate
 from gateway.commands.client import Json, UsageError
 from gateway.commands.session import Session
 from gateway.config import Settings

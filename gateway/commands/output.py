@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.logs import is_json
+from gateway.observability.logs import is_json
 
 log = logging.getLogger(__name__)
 

@@ -62,10 +62,10 @@ def parcel(path: Path) -> Parcel:
 
 
 def _known_files(directory: Path) -> tuple[tuple[Path, int], ...]:
+    from adapters.checks.file_kinds import KNOWN  # as above
+    from adapters.checks.findings import Findings  # as above
+    from adapters.checks.validate import check_files  # as above
     from adapters.errors import RejectedError  # only this command needs the checks
-    from adapters.findings import Findings  # as above
-    from adapters.known_files import KNOWN  # as above
-    from adapters.validate import check_files  # as above
 
     findings = Findings()
     check_files(directory, max_bytes=1 << 62, findings=findings)  # the limit is the gateway's to know

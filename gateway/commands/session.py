@@ -17,7 +17,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from adapters.key_files import KeyFileError, read_key
+from adapters.security.secret_files import KeyFileError, read_key
 from gateway.commands import output
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError
 

@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.costs.attribution import largest_remainder
-from gateway.costs.lines import Line
+from gateway.costs.cost_lines import CostLine
+from gateway.costs.rollups.attribution import largest_remainder
 
 POLICIES = ("none", "proportional", "even", "fixed")
 UNUSED = ("headroom", "startup", "idle")
@@ -40,16 +40,16 @@ class PolicyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AllocationPolicy:
     name: str = "none"
     shares: Mapping[str, int] = field(default_factory=dict)
     """Of `fixed`: by tenant; what counts is the proportion."""
 
 
-NONE = Policy()
+NONE = AllocationPolicy()
 
 
-def policy_of(name: str, shares: str | None = None) -> Policy:
+def policy_of(name: str, shares: str | None = None) -> AllocationPolicy:
     """`shares`: `acme=60,bolt=40`, for `fixed` only. Raises PolicyError."""
     if name not in POLICIES:
         raise PolicyError("policy", f"policy: {name[:40]!r} is not one of {', '.join(POLICIES)}.")
@@ -63,10 +63,10 @@ def policy_of(name: str, shares: str | None = None) -> Policy:
         found[match[1]] = int(match[2])
     if found and not any(found.values()):
         raise PolicyError("shares", "shares: at least one must be more than 0.")
-    return Policy(name, found)
+    return AllocationPolicy(name, found)
 
 
-def divide(policy: Policy, unused: int, used: Mapping[str, int]) -> dict[str, int]:
+def divide(policy: AllocationPolicy, unused: int, used: Mapping[str, int]) -> dict[str, int]:
     """`unused` by tenant, by largest remainder, ties to the smaller name; {} if nobody can bear it. `used`:
     each tenant's own. Amounts may be negative: a correction takes back as it was given."""
     weights = _weights(policy, used)
@@ -78,7 +78,7 @@ def divide(policy: Policy, unused: int, used: Mapping[str, int]) -> dict[str, in
     return {name: sign * part for name, part in zip(names, parts, strict=True)}
 
 
-def _weights(policy: Policy, used: Mapping[str, int]) -> dict[str, int]:
+def _weights(policy: AllocationPolicy, used: Mapping[str, int]) -> dict[str, int]:
     if policy.name == "none":
         return {}
     if policy.name == "fixed":
@@ -88,12 +88,14 @@ def _weights(policy: Policy, used: Mapping[str, int]) -> dict[str, int]:
     return dict.fromkeys(signed, 1) if policy.name == "even" else signed
 
 
-def pool(line: Line) -> Pool:
+def pool(line: CostLine) -> Pool:
     return line.gpu_type, line.region, line.purchase, line.rate_micros
 
 
 def allocate(
-    policy: Policy, lines: Iterable[Line], tenant_of: Callable[[Line], str] = lambda line: line.keys[0]
+    policy: AllocationPolicy,
+    lines: Iterable[CostLine],
+    tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
 ) -> Allocated:
     """What each tenant bears of each pool. `lines`: of all tenants and of nobody."""
     unused: defaultdict[Pool, int] = defaultdict(int)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.fields.rule import Check, Reading, Table, WrongError, read
+from gateway.fields.rule import Check, FieldReading, Table, WrongError, read
 
 LARGEST_INT = 2**31 - 1
 """Token ids and counts; engines keep them in 32 bits."""
@@ -22,7 +22,7 @@ class That:
     accepts: Callable[[Any], bool]
     must: str
 
-    def __call__(self, value: Any, _: Reading) -> Any:
+    def __call__(self, value: Any, _: FieldReading) -> Any:
         if not self.accepts(value):
             raise WrongError(self.must)
         return value
@@ -107,7 +107,7 @@ def documents(most: int) -> Check:
     )
 
 
-def at_most_n(value: Any, reading: Reading) -> Any:
+def at_most_n(value: Any, reading: FieldReading) -> Any:
     most = reading.policy.max_n
     if type(value) is not int or not 1 <= value <= most:
         raise WrongError(f"be an integer from 1 to {most}")
@@ -117,7 +117,7 @@ def at_most_n(value: Any, reading: Reading) -> Any:
 def an_object(table: Table) -> Check:
     """An object, of which only what has a row is sent."""
 
-    def check(value: Any, reading: Reading) -> Any:
+    def check(value: Any, reading: FieldReading) -> Any:
         if type(value) is not dict:
             raise WrongError("be an object")
         return read(table, value, reading)
@@ -126,7 +126,7 @@ def an_object(table: Table) -> Check:
 
 
 def a_list(item: Check, most: int, of: str) -> Check:
-    def check(value: Any, reading: Reading) -> Any:
+    def check(value: Any, reading: FieldReading) -> Any:
         if type(value) is not list or len(value) > most:
             raise WrongError(f"list at most {most:,} {of}")
         sent = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from adapters.diagnosis import Diagnosis
+from adapters.reconcile.diagnosis import Diagnosis
 
 _CHECK = "media_policy"
 

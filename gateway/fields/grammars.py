@@ -14,7 +14,7 @@ import orjson
 
 from gateway.fields.checks import a_list, an_object, one_of, switch, text
 from gateway.fields.patterns import objection
-from gateway.fields.rule import Check, Reading, Table, WrongError, bounded, passed, refused
+from gateway.fields.rule import Check, FieldReading, Table, WrongError, bounded, passed, refused
 from gateway.fields.schemas import compiled_tools, schema
 
 MAX_TOOLS = 128
@@ -47,11 +47,11 @@ _WORDS = one_of("none", "auto", "required")
 _NAMED = an_object(CHOSEN)
 
 
-def tool_choice(value: Any, reading: Reading) -> Any:
+def tool_choice(value: Any, reading: FieldReading) -> Any:
     return _NAMED(value, reading) if type(value) is dict else _WORDS(value, reading)
 
 
-def check_tools(sent: Mapping[str, Any], reading: Reading) -> None:
+def check_tools(sent: Mapping[str, Any], reading: FieldReading) -> None:
     """Raises WrongError when tools that the engine will compile, not only print, are too much for that."""
     choice = sent.get("tool_choice")
     strict = any((tool.get("function") or {}).get("strict") for tool in sent.get("tools") or ())
@@ -64,7 +64,7 @@ def check_tools(sent: Mapping[str, Any], reading: Reading) -> None:
 # -- structured outputs
 
 
-def _choices(value: Any, _: Reading) -> Any:
+def _choices(value: Any, _: FieldReading) -> Any:
     if (
         type(value) is not list
         or not 0 < len(value) <= MAX_CHOICES
@@ -75,7 +75,7 @@ def _choices(value: Any, _: Reading) -> Any:
     return value
 
 
-def _regex(value: Any, _: Reading) -> Any:
+def _regex(value: Any, _: FieldReading) -> Any:
     if type(value) is not str:
         raise WrongError("be a regular expression")
     reason = objection(value)
@@ -93,7 +93,7 @@ _FREE = (
 def _free(name: str, check: Check) -> Check:
     """Only where the operator has named it."""
 
-    def allowed(value: Any, reading: Reading) -> Any:
+    def allowed(value: Any, reading: FieldReading) -> Any:
         if name not in reading.policy.passed:
             raise WrongError(_FREE, code="unsupported_parameter")
         return check(value, reading)
@@ -136,7 +136,7 @@ RESPONSE_FORMAT: Table = {
 _FORMAT = an_object(RESPONSE_FORMAT)
 
 
-def _structural_tag(value: Any, _: Reading) -> Any:
+def _structural_tag(value: Any, _: FieldReading) -> Any:
     try:
         size = len(orjson.dumps(value))
     except TypeError:  # nested too deeply to be written
@@ -149,7 +149,7 @@ def _structural_tag(value: Any, _: Reading) -> Any:
 _TAG = _free(OPTIONAL[2], _structural_tag)
 
 
-def response_format(value: Any, reading: Reading) -> Any:
+def response_format(value: Any, reading: FieldReading) -> Any:
     if type(value) is dict and value.get("type") == "structural_tag":
         return _TAG(value, reading)
     return _FORMAT(value, reading)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.fields.rule import Reading, WrongError
+from gateway.fields.rule import FieldReading, WrongError
 
 MAX_URL = 8192
 """Characters of a URL that is not `data:`."""
@@ -34,7 +34,7 @@ def media_hosts(entries: tuple[str, ...]) -> frozenset[str]:
     return frozenset(entries)
 
 
-def media_url(value: object, reading: Reading) -> str:
+def media_url(value: object, reading: FieldReading) -> str:
     """What the engine is sent for a URL. Raises WrongError."""
     if type(value) is not str:
         raise WrongError("be a URL")

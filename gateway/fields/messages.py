@@ -13,7 +13,7 @@ from typing import Any
 from gateway.fields.checks import a_list, text, that
 from gateway.fields.grammars import TOOLS
 from gateway.fields.media import MAX_MEDIA, media_url
-from gateway.fields.rule import Reading, Rule, WrongError, bounded, dropped, passed, read, refused
+from gateway.fields.rule import FieldReading, Rule, WrongError, bounded, dropped, passed, read, refused
 
 MAX_ROLE = 64
 MUST = "be a non-empty list of messages, each an object with a `role`"
@@ -33,7 +33,7 @@ _UUID = (
 # -- parts of a content: type → (the field that holds its value, the check)
 
 
-def _url_object(value: Any, reading: Reading) -> Any:
+def _url_object(value: Any, reading: FieldReading) -> Any:
     """A URL, or the object that OpenAI puts around it."""
     if type(value) is not dict:
         return {"url": media_url(value, reading)}
@@ -43,7 +43,7 @@ def _url_object(value: Any, reading: Reading) -> Any:
     return sent
 
 
-def _sound(value: Any, reading: Reading) -> Any:
+def _sound(value: Any, reading: FieldReading) -> Any:
     data, kind = (value.get("data"), value.get("format")) if type(value) is dict else (None, None)
     if type(data) is not str or type(kind) is not str or _FORMAT.fullmatch(kind) is None:
         raise WrongError("be an object with `data` in base64 and a `format` such as `wav`")
@@ -96,7 +96,7 @@ def _kind(part: Mapping[str, Any]) -> str:
     return kind
 
 
-def _part(value: Any, reading: Reading) -> Any:
+def _part(value: Any, reading: FieldReading) -> Any:
     if type(value) is str:
         return value
     if type(value) is not dict:
@@ -121,7 +121,7 @@ _SENT = tuple(f"`{kind}`" for kind, (_, rule) in PARTS.items() if rule.check is 
 _PARTS = a_list(_part, 4096, "parts")
 
 
-def _content(value: Any, reading: Reading) -> Any:
+def _content(value: Any, reading: FieldReading) -> Any:
     return value if type(value) is str else _PARTS(value, reading)
 
 
@@ -152,7 +152,7 @@ MESSAGE: dict[str, Rule] = {
 }
 
 
-def messages(value: Any, reading: Reading) -> Any:
+def messages(value: Any, reading: FieldReading) -> Any:
     if type(value) is not list or not value:
         raise WrongError(MUST)
     sent = []

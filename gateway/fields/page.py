@@ -8,7 +8,7 @@ from gateway.fields.completions import COMPLETIONS
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
-from gateway.fields.rule import Action, Rule, Table
+from gateway.fields.rule import FieldAction, Rule, Table
 from gateway.fields.schemas import BOUNDS, MAX_DEPTH, PRINTED
 
 _INTRO = """\
@@ -77,7 +77,7 @@ def _without(table: Table, others: Table) -> Table:
 
 
 def _table(table: Table) -> str:
-    order = list(Action)
+    order = list(FieldAction)
     rows = sorted(table.items(), key=lambda row: (order.index(row[1].action), row[0]))
     head = "| field | is | it must | why |\n| --- | --- | --- | --- |\n"
     return head + "".join(_row(*row) for row in rows)

@@ -12,7 +12,7 @@ NAMES_KEPT = 8
 NAME_LENGTH = 64
 
 
-class Action(StrEnum):
+class FieldAction(StrEnum):
     PASS = "passed"  # noqa: S105 - no password
     """Sent as it is, if it has the right type."""
     BOUND = "bounded"
@@ -42,7 +42,7 @@ class WrongError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class FieldPolicy:
     """What an operator can decide about requests."""
 
     max_n: int = 16
@@ -53,10 +53,10 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Reading:
+class FieldReading:
     """One request as it is being read."""
 
-    policy: Policy
+    policy: FieldPolicy
     media: int = 0
     """Pictures, sounds and films so far."""
     spent: dict[str, int] = field(default_factory=dict)
@@ -74,13 +74,13 @@ class Reading:
             self.names.append(name[:NAME_LENGTH])
 
 
-Check = Callable[[Any, Reading], Any]
+Check = Callable[[Any, FieldReading], Any]
 """From a value to what is sent for it. Raises WrongError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    action: Action
+    action: FieldAction
     why: str
     """For people who meet it: a sentence without its full stop."""
     check: Check | None = None
@@ -90,34 +90,36 @@ class Rule:
     """Whether the engine gets it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sends", self.action in (Action.PASS, Action.BOUND))
+        object.__setattr__(self, "sends", self.action in (FieldAction.PASS, FieldAction.BOUND))
 
 
 Table = Mapping[str, Rule]
 
 
 def passed(check: Check, why: str) -> Rule:
-    return Rule(Action.PASS, why, check)
+    return Rule(FieldAction.PASS, why, check)
 
 
 def bounded(check: Check, why: str) -> Rule:
-    return Rule(Action.BOUND, why, check)
+    return Rule(FieldAction.BOUND, why, check)
 
 
 def dropped(why: str, check: Check | None = None) -> Rule:
     """`check`: of a field that Florin itself reads."""
-    return Rule(Action.DROP, why, check)
+    return Rule(FieldAction.DROP, why, check)
 
 
 def replaced(why: str, check: Check | None = None) -> Rule:
-    return Rule(Action.REPLACE, why, check)
+    return Rule(FieldAction.REPLACE, why, check)
 
 
 def refused(why: str, *harmless: Any) -> Rule:
-    return Rule(Action.REFUSE, why, harmless=harmless)
+    return Rule(FieldAction.REFUSE, why, harmless=harmless)
 
 
-def read(table: Table, given: Mapping[str, Any], reading: Reading, *, top: bool = False) -> dict[str, Any]:
+def read(
+    table: Table, given: Mapping[str, Any], reading: FieldReading, *, top: bool = False
+) -> dict[str, Any]:
     """What of `given` is sent: a new object that holds nothing without a row. Null is the same as absent."""
     sent: dict[str, Any] = {}
     for name, value in given.items():
@@ -132,7 +134,7 @@ def read(table: Table, given: Mapping[str, Any], reading: Reading, *, top: bool 
                 checked = rule.check(value, reading) if rule.check is not None else value
                 if rule.sends:
                     sent[name] = checked
-                elif rule.action is Action.REFUSE:
+                elif rule.action is FieldAction.REFUSE:
                     _refuse(rule, value)
             except WrongError as error:
                 raise error.under(name) from None

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from gateway.fields.patterns import objection
-from gateway.fields.rule import Check, Reading, WrongError
+from gateway.fields.rule import Check, FieldReading, WrongError
 
 MAX_DEPTH = 60
 """Levels; vLLM refuses the 65th."""
@@ -40,7 +40,7 @@ _TOOLS = "tools "
 def schema(*, printed: bool = False) -> Check:
     """Takes a schema, or one as a string, and returns the schema."""
 
-    def check(value: Any, reading: Reading) -> Any:
+    def check(value: Any, reading: FieldReading) -> Any:
         found = _Cost(reading, printed=printed)
         parsed = _parsed(value)
         found.walk(parsed)
@@ -50,7 +50,7 @@ def schema(*, printed: bool = False) -> Check:
     return check
 
 
-def compiled_tools(reading: Reading) -> str:
+def compiled_tools(reading: FieldReading) -> str:
     """Why the tools of this request cannot be compiled, as the end of '… must'; empty: they can."""
     for what, (most, of) in BOUNDS.items():
         if reading.spent.get(_TOOLS + what, 0) > most:
@@ -70,7 +70,7 @@ def _parsed(value: Any) -> dict[str, Any]:
 
 
 class _Cost:
-    def __init__(self, reading: Reading, *, printed: bool) -> None:
+    def __init__(self, reading: FieldReading, *, printed: bool) -> None:
         self._reading = reading
         self._printed = printed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.fields.rule import Reading, WrongError
+from gateway.fields.rule import FieldReading, WrongError
 
 MAX_KWARGS = 32
 MAX_TEXT = 4096
@@ -23,7 +23,7 @@ client likes), and what has a field of its own."""
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}", re.ASCII)
 
 
-def template_kwargs(value: Any, _: Reading) -> Any:
+def template_kwargs(value: Any, _: FieldReading) -> Any:
     if type(value) is not dict or len(value) > MAX_KWARGS:
         raise WrongError(f"be an object of at most {MAX_KWARGS} names")
     for name, one in value.items():

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import orjson
 
-from gateway.metering.counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.metering.records import FINAL, Outcome, UsageSource, record_id
-
-if TYPE_CHECKING:
-    from gateway.metering.meter import Meter
+from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, plausible
+from gateway.runtime.clock import Clock
 
 HOUR = 3_600_000_000
 FIRST_CHECKPOINT = 1_000_000_000
@@ -28,6 +26,16 @@ Names = tuple[str, str, str, str, str, str, str, int]
 """Tenant, key id, adapter, version, base model, engine, GPU type, GPU count."""
 Mark = tuple[int, int, int | None, int]
 """One of `UsageRecord.hour_marks`."""
+
+
+class Recorder(Protocol):
+    """What an attempt needs of the worker's meter."""
+
+    clock: Clock
+
+    def finished(self, attempt: AttemptMeter, line: bytes) -> None: ...
+
+    async def settled(self) -> None: ...
 
 
 class AttemptMeter:
@@ -67,7 +75,7 @@ class AttemptMeter:
 
     def __init__(
         self,
-        meter: Meter,
+        meter: Recorder,
         request_id: str,
         attempt: int,
         names: Names,

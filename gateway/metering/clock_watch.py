@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Final
 
 from adapters.errors import StoreUnavailableError
-from adapters.store import Store
-from gateway.clock import AGAINST, Clock, system_time
-from gateway.metering.ledger import Ledger, LedgerUnavailableError
-from gateway.metrics import Metrics
+from adapters.store.protocol import Store
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.observability.metrics import Metrics
+from gateway.runtime.clock import AGAINST, Clock, system_time
 
 CHECK_SECONDS: Final = 10.0
 _SLOW = 2_000_000

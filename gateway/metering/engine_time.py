@@ -19,10 +19,10 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Table, func, select
 
 from adapters.model import Engine
-from gateway.metering.database import REFUSALS, insert, is_definite
-from gateway.metering.engine_sample import Sample
-from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError, PoolHour, mark_dirty
-from gateway.metering.schema import engine_counters, engine_spans
+from gateway.metering.engine_metrics import EngineSample
+from gateway.metering.ledger.database import REFUSALS, insert, is_definite
+from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError, PoolHour, mark_dirty
+from gateway.metering.ledger.schema import engine_counters, engine_spans
 
 log = logging.getLogger("florin.metering")
 
@@ -40,7 +40,7 @@ SampleKey = tuple[str, int, int]
 
 
 class Timeline(Protocol):
-    """What spans need to know of the clock by which their times are: see `gateway.clock`."""
+    """What spans need to know of the clock by which their times are: see `gateway.runtime.clock`."""
 
     @property
     def era(self) -> int: ...
@@ -104,7 +104,7 @@ class _Life:
     seen: int
     era: int
     """Of the clock by which these times are."""
-    sample: Sample | None = None
+    sample: EngineSample | None = None
     """The latest."""
     ended: bool = False
     begun: Beginnings | None = None
@@ -134,7 +134,7 @@ class EngineTime:
     _lives: dict[str, _Life] = field(default_factory=dict)
     _ended: list[_Life] = field(default_factory=list)
     _failed: dict[str, int] = field(default_factory=dict)
-    _samples: dict[SampleKey, Sample] = field(default_factory=dict)
+    _samples: dict[SampleKey, EngineSample] = field(default_factory=dict)
     # Mutable state of whoever writes.
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _away: bool = False
@@ -142,7 +142,7 @@ class EngineTime:
     def __repr__(self) -> str:
         return f"<EngineTime {sorted(self._lives)} {len(self._ended)} to write>"
 
-    def alive(self, engine: Engine, now: int, sample: Sample | None = None) -> None:
+    def alive(self, engine: Engine, now: int, sample: EngineSample | None = None) -> None:
         """A probe found it up; `sample`: what it said of itself, if it was asked."""
         with self._lock:
             life = self._lives.get(engine.name)
@@ -239,7 +239,7 @@ class EngineTime:
                 del self._samples[key]
 
     def _commit_each(
-        self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, Sample]
+        self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, EngineSample]
     ) -> Sequence[Beginnings | None]:
         """All at once; if the database refuses that, each alone. None: refused for good. Raises
         LedgerUnavailableError."""
@@ -260,7 +260,7 @@ class EngineTime:
         return begun
 
     def _commit(
-        self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, Sample]
+        self, plan: Sequence[tuple[_Life, int]], samples: Mapping[SampleKey, EngineSample]
     ) -> list[Beginnings]:
         begun: list[Beginnings] = []
         spans: list[dict[str, Any]] = []
@@ -296,7 +296,7 @@ def _terms(engine: Engine) -> dict[str, Any]:
     }
 
 
-def _restarted(life: _Life, sample: Sample | None) -> bool:
+def _restarted(life: _Life, sample: EngineSample | None) -> bool:
     return sample is not None and life.sample is not None and sample.is_of_another_process(life.sample)
 
 
@@ -321,7 +321,7 @@ def _pool_hours(engine: Engine, start: int, end: int) -> Iterator[PoolHour]:
         yield hour, engine.name, engine.gpu_type, engine.gpu_count
 
 
-def _counters(connection: Connection, samples: Mapping[SampleKey, Sample]) -> Iterator[dict[str, Any]]:
+def _counters(connection: Connection, samples: Mapping[SampleKey, EngineSample]) -> Iterator[dict[str, Any]]:
     for (engine, epoch, hour), sample in sorted(samples.items()):
         yield {
             "engine": engine,
@@ -334,7 +334,7 @@ def _counters(connection: Connection, samples: Mapping[SampleKey, Sample]) -> It
         }
 
 
-def _guessed(connection: Connection, engine: str, first: int, sample: Sample) -> int:
+def _guessed(connection: Connection, engine: str, first: int, sample: EngineSample) -> int:
     """The epoch of an engine that does not say when it began: the last one, unless its counters have gone
     back. All workers must find the same, or its tokens would count once for each."""
     table = engine_counters.c

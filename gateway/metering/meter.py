@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.clock import Clock
 from gateway.metering.attempt import AttemptMeter, Names
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
-from gateway.metering.segments import WorkerDirectory
-from gateway.metering.shipper import Shipper
-from gateway.metering.wal import WriteAheadLog
-from gateway.metrics import Metrics
+from gateway.metering.wal.log import WriteAheadLog
+from gateway.metering.wal.segments import WorkerDirectory
+from gateway.metering.wal.shipper import Shipper
+from gateway.observability.metrics import Metrics
+from gateway.runtime.clock import Clock
 
 log = logging.getLogger("florin.metering")
 

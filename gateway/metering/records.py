@@ -19,7 +19,7 @@ from uuid import UUID
 import orjson
 
 from adapters.model import NAME_PATTERN
-from gateway.metering.counts import MAX_CHOICES, MAX_GPUS, plausible
+from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, plausible
 
 NAMESPACE = UUID("6f0a9c1e-3d0b-5b52-9a53-0f5c6b1d7a10")
 _NAMED = sha1(NAMESPACE.bytes, usedforsecurity=False)

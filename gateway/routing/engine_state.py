@@ -13,8 +13,8 @@ from typing import Literal
 
 from adapters.model import Engine
 from gateway.admission.overload import EngineLoad, Pace
-from gateway.routing.ejection import Standing
-from gateway.routing.identity import RequestIdentity
+from gateway.routing.outlier_ejection import Standing
+from gateway.routing.request_identity import RequestIdentity
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class EngineState:
     suspect: bool = False
     """A request failed on it; a probe will tell."""
     in_flight: int = 0
-    elsewhere: int = 0
+    in_flight_of_others: int = 0
     """Requests of other workers, by the engine's own metrics at the last probe."""
     running: int = 0
     waiting: int = 0
@@ -182,7 +182,7 @@ class EngineState:
     """Set to probe at once."""
     reason: str = ""
     """Why it is unhealthy."""
-    strikes: int = 0
+    consecutive_failures: int = 0
     """Probes in a row that got no answer."""
     down_since: float | None = None
     new: bool = False
@@ -206,7 +206,7 @@ class EngineState:
     """When a failed attempt last asked for a probe."""
     seen_up: float = -math.inf
     missed_from: float = 0.0
-    """When the first of `strikes` was."""
+    """When the first of `consecutive_failures` was."""
     standing: Standing = field(default_factory=Standing)
     """Whether it hangs, though it says that it is well."""
     ejected: bool = False
@@ -221,7 +221,9 @@ class EngineState:
     """Loads and the like that wait for it; when it hangs, they are told so."""
 
     def load(self, now: float) -> EngineLoad:
-        return EngineLoad(self.in_flight, self.in_flight + self.elsewhere, self.runs, self.pace.at(now))
+        return EngineLoad(
+            self.in_flight, self.in_flight + self.in_flight_of_others, self.runs, self.pace.at(now)
+        )
 
     def tell(self) -> None:
         self.news.set()

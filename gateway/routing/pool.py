@@ -12,17 +12,17 @@ import logging
 import time
 from collections.abc import Callable
 
-from adapters.catalog import Catalog
 from adapters.errors import StoreUnavailableError
 from adapters.model import Engine, Version
-from adapters.placement import Candidate, share_after
-from adapters.residency import Residency
-from adapters.store import Store, Touch
+from adapters.placement.policy import Candidate, share_after
+from adapters.placement.residency import Residency
+from adapters.registry.catalog import Catalog
+from adapters.store.protocol import Store, Touch
 from gateway.admission.overload import expected_wait
-from gateway.routing.ejection import Standing
 from gateway.routing.engine_state import EngineState, Lease, Use
-from gateway.routing.identity import RequestIdentity
-from gateway.routing.suspects import Witness
+from gateway.routing.outlier_ejection import Standing
+from gateway.routing.query_of_death import Witness
+from gateway.routing.request_identity import RequestIdentity
 
 __all__ = ["EngineState", "Lease", "Pool", "Use"]
 
@@ -32,14 +32,14 @@ FLUSH_SECONDS = 0.1
 LEASE_MS = 5_000
 """A worker's lease outlives it by at most this."""
 RENEW_SECONDS = 1.5
-STRIKES = 3
+MAX_CONSECUTIVE_FAILURES = 3
 STREAK = 3
 """So many failed attempts in a row, and an engine starts slowly again, whatever its probes say: one that
 fails fast would otherwise have the least in flight, and draw all requests to itself."""
 LOSS_SECONDS = 5.0
 """An attempt that failed on an engine so many seconds before it is found dead was there when it died: vLLM
 answers 500 to all that runs when its core dies, and ends after that."""
-VERDICT_SECONDS = 1.0
+PROBED_SECONDS = 1.0
 """How long a retry waits to hear whether the engine lives on which the last attempt failed."""
 ASK_SECONDS = 0.2
 """Between two probes that failed attempts ask for."""
@@ -161,7 +161,7 @@ class Pool:
         taken = () if holds or version is None else self._residency.slots(engine.name)
         return Candidate(
             engine=engine.name,
-            in_flight=state.in_flight + state.elsewhere,
+            in_flight=state.in_flight + state.in_flight_of_others,
             slots=engine.slots,
             max_rank=engine.max_rank,
             active=sum(1 for u in state.uses.values() if u.in_flight),
@@ -265,7 +265,7 @@ class Pool:
             if state.healthy is False or state.new:
                 state.slow_from, state.new = self._clock(), False
         state.healthy, state.suspect, state.reason = True, False, ""
-        state.strikes, state.down_since = 0, None
+        state.consecutive_failures, state.down_since = 0, None
         state.seen_up = self._clock()
         state.tell()
 
@@ -277,10 +277,10 @@ class Pool:
 
     def missed(self, state: EngineState, reason: str) -> None:
         """A probe got no answer in time. A busy engine may miss one: only several in a row mean death."""
-        if not state.strikes:
+        if not state.consecutive_failures:
             state.missed_from = self._clock()
-        state.strikes += 1
-        if state.strikes >= STRIKES or state.suspect:
+        state.consecutive_failures += 1
+        if state.consecutive_failures >= MAX_CONSECUTIVE_FAILURES or state.suspect:
             # When no engine answers any more, it is this worker or its network that hangs.
             others = any(o.seen_up > state.missed_from for o in self._states.values() if o is not state)
             self.mark_down(state, reason, died=others)
@@ -326,8 +326,8 @@ class Pool:
             state.engine.name, [i.witness(begun=begun) for i, begun in there if i and not i.answered]
         )
 
-    async def verdict(self, state: EngineState) -> None:
-        """Until a probe has told whether the engine lives, at most VERDICT_SECONDS."""
+    async def probed(self, state: EngineState) -> None:
+        """Until a probe has told whether the engine lives, at most PROBED_SECONDS."""
         if state.healthy is False:
             return
         news, wait = state.news, state.asked + ASK_SECONDS - self._clock()
@@ -337,7 +337,7 @@ class Pool:
         else:
             asyncio.get_running_loop().call_later(wait, state.wake.set)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(VERDICT_SECONDS):
+            async with asyncio.timeout(PROBED_SECONDS):
                 await news.wait()
 
     # -- keeping suspects apart

@@ -11,12 +11,19 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
-from adapters.tls import explain
-from gateway.clock import TOLERANCE, system_time
-from gateway.metering.engine_sample import MOST_BYTES, BadSampleError, Reading, Sample, mark, read_metrics
+from adapters.security.tls import explain
+from gateway.metering.engine_metrics import (
+    MOST_BYTES,
+    BadSampleError,
+    EngineMetrics,
+    EngineSample,
+    mark,
+    read_metrics,
+)
 from gateway.metering.engine_time import EngineTime
-from gateway.metrics import Metrics
+from gateway.observability.metrics import Metrics
 from gateway.routing.pool import EngineState, Pool
+from gateway.runtime.clock import TOLERANCE, system_time
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +131,7 @@ class Prober:
             self._engine_time.missed(engine, self._clock(), down=state.healthy is False)
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
 
-    async def _measure(self, state: EngineState) -> Sample | None:
+    async def _measure(self, state: EngineState) -> EngineSample | None:
         """What it says of itself; None: nothing, or what cannot be. That costs the engine its sample and
         nobody else anything. Raises what the session raises, ValueError."""
         own, name = state.in_flight, state.engine.name
@@ -143,7 +150,7 @@ class Prober:
             if name not in self._refused:
                 log.warning("Engine %s: its metrics are refused: %s.", name, error)
             self._refused.add(name)
-            self._take_load(state, Reading(), own)
+            self._take_load(state, EngineMetrics(), own)
             return None
         if name in self._refused:
             log.warning("Engine %s: its metrics are taken again.", name)
@@ -152,10 +159,10 @@ class Prober:
         state.began = (reading.sample and reading.sample.began) or 0
         return reading.sample
 
-    def _take_load(self, state: EngineState, reading: Reading, own: int) -> None:
+    def _take_load(self, state: EngineState, reading: EngineMetrics, own: int) -> None:
         state.runs = reading.running if reading.waiting and state.waiting else 0
         state.running, state.waiting = reading.running, reading.waiting
-        state.elsewhere = max(0, state.running + state.waiting - max(own, state.in_flight))
+        state.in_flight_of_others = max(0, state.running + state.waiting - max(own, state.in_flight))
 
 
 def _skew(date: str, now: int) -> int:

@@ -3,9 +3,9 @@
 Whatever a client may take for the end of its answer (the last choice's finish reason, the closing counts,
 [DONE], a whole body, an error) goes out only when the attempt's final is in the usage log.
 
-Everything here happens within one attempt. While the client has seen nothing, trouble is GoElsewhere. After
-that it is GoElsewhere where another engine can go on (see `resume`), or else an error event, the last of the
-stream.
+Everything here happens within one attempt. While the client has seen nothing, trouble is RetryElsewhere.
+After that it is RetryElsewhere where another engine can go on (see `resume`), or else an error event, the
+last of the stream.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from adapters.catalog import Target
-from gateway.call import Call
+from adapters.registry.catalog import Target
+from gateway.dataplane.exchange import Exchange
+from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
-from gateway.exchange import Exchange
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.records import Outcome
-from gateway.metrics import Metrics
-from gateway.routing.answers import MalformedError, read_answer, render
-from gateway.routing.faults import EngineFaults
+from gateway.observability.metrics import Metrics
+from gateway.routing.engine_answers import MalformedError, read_answer, render
+from gateway.routing.engine_faults import EngineFaults
 from gateway.routing.pool import Lease
-from gateway.routing.resume import Answer
-from gateway.routing.stream import ContinuedRewriter, StreamError, StreamRewriter, Usage
-from gateway.routing.upstream import BROKEN, GoElsewhere, died, gone, read_whole, refused
+from gateway.routing.resume import ResumableAnswer
+from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
+from gateway.routing.upstream import BROKEN, RetryElsewhere, died, gone, read_whole, refused
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Relay:
     record: AttemptMeter
     faults: EngineFaults
     metrics: Metrics
-    answer: Answer | None = None
+    answer: ResumableAnswer | None = None
     """What the client has of a stream that another engine may go on with."""
 
     async def whole(self, response: aiohttp.ClientResponse) -> None:
@@ -172,8 +172,8 @@ class Relay:
     # -- when the engine fails
 
     async def _save(self, rewriter: StreamRewriter, failed: _FailedError) -> bytes:
-        """The end of the answer, if only that is missing. Otherwise raises GoElsewhere, for another engine to
-        begin or to go on, or FlorinError, the stream's last event."""
+        """The end of the answer, if only that is missing. Otherwise raises RetryElsewhere, for another engine
+        to begin or to go on, or FlorinError, the stream's last event."""
         trouble, lease, answer = failed.trouble, self.lease, self.answer
         if isinstance(trouble, FlorinError) or not lease.begun:
             raise trouble
@@ -194,7 +194,7 @@ class Relay:
         self.record.observe(rewriter.usage.prompt, done, None, 0)  # what was delivered, and no more
         raise trouble
 
-    def _read_otherwise(self, answer: Answer, prompt: int) -> FlorinError:
+    def _read_otherwise(self, answer: ResumableAnswer, prompt: int) -> FlorinError:
         self.record.end(Outcome.FAILOVER, billable=False, exact=False)
         self.metrics.stream_resume("refused")
         read = f"what was delivered is read as {prompt - answer.prompt} tokens, not {answer.before}"
@@ -208,24 +208,24 @@ class Relay:
         if usage.unsound:
             self.faults.note(self.lease.state.engine.name, "usage", "token counts that cannot be")
 
-    def _malformed(self, error: Exception) -> GoElsewhere:
+    def _malformed(self, error: Exception) -> RetryElsewhere:
         self.faults.note(self.lease.state.engine.name, "malformed", str(error))
-        return GoElsewhere("malformed", str(error), suspect=True)
+        return RetryElsewhere("malformed", str(error), suspect=True)
 
-    def _broken_by(self, error: StreamError) -> GoElsewhere | FlorinError:
+    def _broken_by(self, error: StreamError) -> RetryElsewhere | FlorinError:
         """The engine said so in its stream, or sent what is none."""
         if error.malformed:
             return self._malformed(error)
         refusal = refused(error.status, error.error, self.target)
         if refusal is not None:
             return interrupted(self.lease) if self.lease.begun else refusal
-        return GoElsewhere("status_5xx", str(error))
+        return RetryElsewhere("status_5xx", str(error))
 
 
 class _FailedError(Exception):
     """The engine failed in its stream. `held`: what of it is for the client, and was not sent yet."""
 
-    def __init__(self, trouble: GoElsewhere | FlorinError, held: bytes) -> None:
+    def __init__(self, trouble: RetryElsewhere | FlorinError, held: bytes) -> None:
         super().__init__(str(trouble))
         self.trouble = trouble
         self.held = held
@@ -237,5 +237,5 @@ def interrupted(lease: Lease, why: str = "") -> FlorinError:
     return FlorinError("stream_interrupted", "The engine failed before the answer was whole.")
 
 
-def _stopping() -> GoElsewhere:
-    return GoElsewhere("aborted", "the engine is stopping, and says so with a 200", counts=False)
+def _stopping() -> RetryElsewhere:
+    return RetryElsewhere("aborted", "the engine is stopping, and says so with a 200", counts=False)

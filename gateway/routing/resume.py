@@ -16,7 +16,7 @@ said, exactly at temperature 0 and by the same probabilities above, if two thing
 
 Where either fails, the client gets the error event that it got before.
 
-Pure, but for `Room` and `Answer`, which are mutable and belong to one event loop.
+Pure, but for `ResumeBuffer` and `ResumableAnswer`, which are mutable and belong to one event loop.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def continuation(payload: bytes, text: str, tokens: int) -> bytes:
     return orjson.dumps(body)
 
 
-class Room:
+class ResumeBuffer:
     """What a worker may keep of requests and answers, so that streams can be resumed."""
 
     def __init__(self, size: int = MOST_BYTES_IN_ALL) -> None:
         self._left = size
 
     def __repr__(self) -> str:
-        return f"<Room of {self._left}>"
+        return f"<ResumeBuffer of {self._left}>"
 
     def take(self, size: int) -> bool:
         if size > self._left:
@@ -130,13 +130,13 @@ class Room:
 
 
 @dataclass(slots=True)
-class Answer:
+class ResumableAnswer:
     """One streamed answer as the client has it, over all engines that took part.
 
     `add` follows what an engine says. It counts when the engine fails after some of it was delivered (`keep`,
     when all that was added has been), and is forgotten if nothing was (`begin`)."""
 
-    room: Room
+    room: ResumeBuffer
     obstacle: str
     """Why it cannot be resumed; empty: it can."""
     chat: bool = False

@@ -7,20 +7,20 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from adapters.catalog import Catalog, Target
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError, QuarantinedError
-from adapters.loader import Loader
 from adapters.model import Engine
-from adapters.placement import UNHEALTHY, Candidate, Decision, Score, decide, explained
+from adapters.placement.loader import Loader
+from adapters.placement.policy import UNHEALTHY, Candidate, PlacementDecision, Score, decide, explained
+from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
-from gateway.routing.deaths import DeathWatch
+from gateway.routing.engine_deaths import DeathWatch
 from gateway.routing.engine_state import EngineState
-from gateway.routing.hangs import HangWatch
-from gateway.routing.identity import RequestIdentity
+from gateway.routing.hang_detection import HangWatch
 from gateway.routing.pool import Lease, Pool
+from gateway.routing.query_of_death import REQUEST_DEATHS, Group
+from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retry_budget import RetryBudget
-from gateway.routing.suspects import REQUEST_DEATHS, Group
-from gateway.routing.upstream import GoElsewhere
+from gateway.routing.upstream import RetryElsewhere
 
 MAX_ATTEMPTS = 3
 """Attempts on which engines may have worked and failed, and live."""
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class Journey:
+class RoutingState:
     """One request's way through the fleet: mutable, one for each request."""
 
     target: Target
@@ -47,7 +47,7 @@ class Journey:
     """Adapter loads that the attempt to come has caused."""
     losses: list[tuple[EngineState, int]] = field(default_factory=list)
     """Engines on which it failed, and how often each had died before."""
-    unjudged: tuple[Lease, GoElsewhere] | None = None
+    unjudged: tuple[Lease, RetryElsewhere] | None = None
     """The last attempt, and what it met."""
     patience: float | None = None
     """When it stops waiting for an engine without suspects."""
@@ -98,64 +98,66 @@ class Router:
                 retry_after=math.ceil(wait),
             )
 
-    def journey(self, target: Target, identity: RequestIdentity) -> Journey:
+    def routing_state(self, target: Target, identity: RequestIdentity) -> RoutingState:
         self._budget.request()
-        return Journey(target, identity, self._clock() + self._timeout)
+        return RoutingState(target, identity, self._clock() + self._timeout)
 
-    async def place(self, journey: Journey) -> Lease:
+    async def place(self, routing_state: RoutingState) -> Lease:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
         StoreUnavailableError."""
-        version = journey.target.version
-        if journey.unjudged is not None:
-            await self._judge(journey, *journey.unjudged)
+        version = routing_state.target.version
+        if routing_state.unjudged is not None:
+            await self._judge(routing_state, *routing_state.unjudged)
         while True:
-            if version is not None and self._catalog.verdicts:  # wherever it is resident
-                self._loader.verdicts.check(version, quarantine_only=True)
-            if not self._sendable(journey):
+            if version is not None and self._catalog.serving_statuses:  # wherever it is resident
+                self._loader.serving_statuses.check(version, quarantine_only=True)
+            if not self._sendable(routing_state):
                 await self._pool.settled(WAIT_SECONDS)
                 continue
-            engine = self._resident(journey) or await self._make_resident(journey)
-            if engine and engine in self._apart(journey):
+            engine = self._resident(routing_state) or await self._make_resident(routing_state)
+            if engine and engine in self._apart(routing_state):
                 await self._pool.settled(WAIT_SECONDS)
                 continue
-            if engine in journey.failed_on:  # nothing better is left: give it a moment
-                await self._changed(RETRY_SECONDS * journey.attempts)
-            lease = self._acquire(journey, engine) if engine else None
+            if engine in routing_state.failed_on:  # nothing better is left: give it a moment
+                await self._changed(RETRY_SECONDS * routing_state.attempts)
+            lease = self._acquire(routing_state, engine) if engine else None
             if lease is not None:
-                journey.attempts += 1
-                journey.loads = self._loader.loads_since(journey.target.version, lease.state.engine.name)
+                routing_state.attempts += 1
+                routing_state.loads = self._loader.loads_since(
+                    routing_state.target.version, lease.state.engine.name
+                )
                 return lease
-            if self._clock() > journey.deadline:
-                raise self._too_late(journey)
+            if self._clock() > routing_state.deadline:
+                raise self._too_late(routing_state)
             await self._changed(WAIT_SECONDS)
 
-    def _acquire(self, journey: Journey, engine: str) -> Lease | None:
-        trial = self._deaths.suspects.any and self._deaths.suspects.suspected(journey.identity.group)
-        return self._pool.acquire(engine, journey.target.version, journey.identity, trial=trial)
+    def _acquire(self, routing_state: RoutingState, engine: str) -> Lease | None:
+        trial = self._deaths.suspects.any and self._deaths.suspects.suspected(routing_state.identity.group)
+        return self._pool.acquire(engine, routing_state.target.version, routing_state.identity, trial=trial)
 
-    def resume(self, journey: Journey) -> None:
+    def resume(self, routing_state: RoutingState) -> None:
         """The engine failed in the middle of the answer: another has as long to go on as it had to begin."""
-        journey.deadline = self._clock() + self._timeout
+        routing_state.deadline = self._clock() + self._timeout
 
-    def learn(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
+    def learn(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
         """Remember what an attempt met, so that the next goes elsewhere; FlorinError when it was the last."""
         engine = lease.state.engine.name
         if trouble.suspect:
             lease.doubt(str(trouble))
         # (The base model cannot be loaded: who does not know it is simply no use.)
-        if trouble.unknown_model and journey.target.version and engine not in journey.failed_on:
-            journey.reload_on = engine
+        if trouble.unknown_model and routing_state.target.version and engine not in routing_state.failed_on:
+            routing_state.reload_on = engine
         else:
-            journey.failed_on.add(engine)
+            routing_state.failed_on.add(engine)
         if lease.abandoned:  # what it waited for was an answer, not an engine
-            journey.deadline = max(journey.deadline, self._clock() + self._timeout)
+            routing_state.deadline = max(routing_state.deadline, self._clock() + self._timeout)
         if trouble.counts or lease.abandoned:
-            journey.losses.append((lease.state, lease.deaths))
-            journey.unjudged = lease, trouble
+            routing_state.losses.append((lease.state, lease.deaths))
+            routing_state.unjudged = lease, trouble
         if trouble.counts:
             self._pool.failed(lease.state)
-        if journey.attempts >= MAX_DETOURS or self._clock() > journey.deadline:
-            raise self._too_late(journey)
+        if routing_state.attempts >= MAX_DETOURS or self._clock() > routing_state.deadline:
+            raise self._too_late(routing_state)
 
     def served(self, lease: Lease) -> None:
         """The engine has answered, well or with a refusal: the request did not kill it."""
@@ -169,11 +171,11 @@ class Router:
         """What it would cost each engine of the fleet to serve the target, or why it cannot."""
         return self._decision(target).scores
 
-    def explain(self, target: Target) -> Decision:
+    def explain(self, target: Target) -> PlacementDecision:
         """The decision as it would fall now, for people: with the scores that decide."""
         return explained(self._decision(target))
 
-    def _decision(self, target: Target) -> Decision:
+    def _decision(self, target: Target) -> PlacementDecision:
         rank = target.version.rank if target.version else None
         return decide(self._candidates(target, ()), rank=rank)
 
@@ -183,13 +185,13 @@ class Router:
 
     # -- steps
 
-    async def _judge(self, journey: Journey, lease: Lease, trouble: GoElsewhere) -> None:
+    async def _judge(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
         """Whether a failed attempt may be followed by another: not when too many have failed in all. What an
         engine's end took with it is not held against the requests that it took."""
-        journey.unjudged = None
+        routing_state.unjudged = None
         state = lease.state
         if trouble.counts:
-            await self._pool.verdict(state)
+            await self._pool.probed(state)
         if state.ends > lease.ends:
             if state.ends_charged != state.ends:
                 state.ends_charged = state.ends
@@ -197,11 +199,11 @@ class Router:
             return
         if not trouble.counts:
             return
-        journey.failures += 1
-        if journey.failures >= MAX_ATTEMPTS:
+        routing_state.failures += 1
+        if routing_state.failures >= MAX_ATTEMPTS:
             raise FlorinError(
                 "engine_failed",
-                f"{journey.attempts} attempts failed, the last with: {trouble.reason}.",
+                f"{routing_state.attempts} attempts failed, the last with: {trouble.reason}.",
                 retry_after=1,
             )
         if not self._budget.allows():
@@ -211,9 +213,9 @@ class Router:
                 retry_after=self._budget.wait(),
             )
 
-    def _sendable(self, journey: Journey) -> bool:
+    def _sendable(self, routing_state: RoutingState) -> bool:
         """Raises FlorinError for what may have killed engines; False for what should wait for a moment."""
-        suspects, identity = self._deaths.suspects, journey.identity
+        suspects, identity = self._deaths.suspects, routing_state.identity
         left = self._hangs.reports.refused(identity)
         if left:
             raise FlorinError(
@@ -221,22 +223,22 @@ class Router:
                 f"Engines hung more than once while they had this request. It is held back for {left:.0f} s.",
                 retry_after=math.ceil(left),
             )
-        if journey.losses and journey.deaths >= REQUEST_DEATHS:
+        if routing_state.losses and routing_state.deaths >= REQUEST_DEATHS:
             raise suspected(suspects.refused(identity.fingerprint))
         if not suspects.any or not suspects.known(identity.group):
             return True
         self._deaths.refuse_group(identity.group)
         left = suspects.refused(identity.fingerprint)
-        if left and self._patient(journey) and self._pool.in_flight(identity):
+        if left and self._patient(routing_state) and self._pool.in_flight(identity):
             return False  # the answer to its like will tell
         if left:
             raise suspected(left)
         return True
 
-    def _apart(self, journey: Journey) -> set[str]:
+    def _apart(self, routing_state: RoutingState) -> set[str]:
         """Engines that hold what may kill them, for whoever may do so too: when one of them dies, each should
         have met no other death. Nobody waits for long, and who is under no suspicion does not wait at all."""
-        suspects, group = self._deaths.suspects, journey.identity.group
+        suspects, group = self._deaths.suspects, routing_state.identity.group
         if not suspects.any or not suspects.suspected(group):
             return set()
         names = {
@@ -244,94 +246,101 @@ class Router:
             for lease in self._pool.trials()
             if lease.identity and lease.identity.group != group
         }
-        return names if names and self._patient(journey) else set()
+        return names if names and self._patient(routing_state) else set()
 
-    def _patient(self, journey: Journey) -> bool:
+    def _patient(self, routing_state: RoutingState) -> bool:
         now = self._clock()
-        if journey.patience is None:
-            journey.patience = now + PATIENCE_SECONDS
-        return now < min(journey.patience, journey.deadline)
+        if routing_state.patience is None:
+            routing_state.patience = now + PATIENCE_SECONDS
+        return now < min(routing_state.patience, routing_state.deadline)
 
-    def _resident(self, journey: Journey) -> str | None:
+    def _resident(self, routing_state: RoutingState) -> str | None:
         """An engine that holds the target now."""
-        version = journey.target.version
-        if journey.reload_on:
+        version = routing_state.target.version
+        if routing_state.reload_on:
             return None
         if version is not None:
-            holders = self._pool.holders(version, journey.failed_on)
-            apart = self._apart(journey) if len(holders) > 1 else ()
+            holders = self._pool.holders(version, routing_state.failed_on)
+            apart = self._apart(routing_state) if len(holders) > 1 else ()
             holders = [c for c in holders if c.engine not in apart] or holders
             if len(holders) == 1:
                 return holders[0].engine
             return decide(holders, rank=version.rank).engine if holders else None
-        passed = journey.failed_on | self._apart(journey)
-        return decide(self._candidates(journey.target, passed), rank=None).engine
+        passed = routing_state.failed_on | self._apart(routing_state)
+        return decide(self._candidates(routing_state.target, passed), rank=None).engine
 
-    async def _make_resident(self, journey: Journey) -> str | None:
+    async def _make_resident(self, routing_state: RoutingState) -> str | None:
         """Load it where that costs least; None when that must wait."""
-        version = journey.target.version
+        version = routing_state.target.version
         if version is None:
-            self._check_hope(journey)
+            self._check_hope(routing_state)
             return None
 
         def choose(failed: Collection[str], /) -> Engine | None:
-            candidates = self._candidates(journey.target, journey.failed_on | self._apart(journey))
+            candidates = self._candidates(
+                routing_state.target, routing_state.failed_on | self._apart(routing_state)
+            )
             name = decide([c for c in candidates if c.engine not in failed], rank=version.rank).engine
             return self._catalog.engines.get(name) if name else None
 
-        reload_on, journey.reload_on = journey.reload_on, None
+        reload_on, routing_state.reload_on = routing_state.reload_on, None
         try:
             return await self._loader.ensure_resident(
-                version, choose, deadline=journey.deadline, reload_on=reload_on, avoid=journey.failed_on
+                version,
+                choose,
+                deadline=routing_state.deadline,
+                reload_on=reload_on,
+                avoid=routing_state.failed_on,
             )
         except NoEngineError:
-            self._check_hope(journey)
+            self._check_hope(routing_state)
             return None
         except (LoadFailedError, QuarantinedError):
             raise
         except PlacementError as error:
-            if self._clock() > journey.deadline:
-                raise self._too_late(journey) from error
+            if self._clock() > routing_state.deadline:
+                raise self._too_late(routing_state) from error
             raise
 
     def _candidates(self, target: Target, failed: Collection[str]) -> list[Candidate]:
         fleet = self._pool.fleet(target.base_model, target.version, set(failed))
         verifier = self._loader.verifier
-        if verifier is None or not self._catalog.verdicts:
+        if verifier is None or not self._catalog.serving_statuses:
             return fleet
         shunned = {e.name for e in self._catalog.fleet(target.base_model) if verifier.shuns(e)}
         return [replace(c, suspect=c.engine in shunned) for c in fleet]
 
-    def _check_hope(self, journey: Journey) -> None:
+    def _check_hope(self, routing_state: RoutingState) -> None:
         """Wait only for what can come: an engine that is down may return, one that is too small will not
         grow."""
-        scores = self.scores(journey.target)
+        scores = self.scores(routing_state.target)
         if not any(s.cost is not None or s.reason == UNHEALTHY for s in scores):
-            self._check_hangs(journey)
+            self._check_hangs(routing_state)
             reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
             raise FlorinError(
-                "no_engine", f"No engine can serve {journey.target.label}: {reasons}.", retry_after=5
+                "no_engine", f"No engine can serve {routing_state.target.label}: {reasons}.", retry_after=5
             )
 
-    def _check_hangs(self, journey: Journey) -> None:
+    def _check_hangs(self, routing_state: RoutingState) -> None:
         """Rather an answer at once than a wait for an engine that may hang for hours."""
         hanging = [
             state
             for state in self._pool.states()
-            if state.engine.base_model == journey.target.base_model and state.standing.hangs
+            if state.engine.base_model == routing_state.target.base_model and state.standing.hangs
         ]
         if hanging:
             names = ", ".join(sorted(state.engine.name for state in hanging))
             raise FlorinError(
                 "engine_hung",
-                f"No engine can serve {journey.target.label} now: {names} hang{'s' * (len(hanging) == 1)}.",
+                f"No engine can serve {routing_state.target.label} now: "
+                f"{names} hang{'s' * (len(hanging) == 1)}.",
                 retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
 
-    def _too_late(self, journey: Journey) -> FlorinError:
+    def _too_late(self, routing_state: RoutingState) -> FlorinError:
         return FlorinError(
             "placement_timeout",
-            f"No engine began to answer for {journey.target.label} within {self._timeout:g} s.",
+            f"No engine began to answer for {routing_state.target.label} within {self._timeout:g} s.",
             retry_after=1,
         )
 

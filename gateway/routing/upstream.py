@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from adapters.catalog import Target
 from adapters.model import Engine
+from adapters.registry.catalog import Target
 from gateway.errors import FlorinError
-from gateway.routing.answers import message_of, read_error
+from gateway.routing.engine_answers import message_of, read_error
 from gateway.routing.engine_state import Lease
 
 _CLIENT_ERRORS = range(400, 500)
@@ -26,7 +26,7 @@ _AT_ONCE = 256 * 1024
 BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
-class GoElsewhere(Exception):  # noqa: N818  # an instruction, not an error
+class RetryElsewhere(Exception):  # noqa: N818  # an instruction, not an error
     """This attempt has come to nothing that the client saw."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Upstream:
         target: Target,
         trace: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The engine's 200. `trace`: `traceparent` and `tracestate`, checked. Raises GoElsewhere, or
+        """The engine's 200. `trace`: `traceparent` and `tracestate`, checked. Raises RetryElsewhere, or
         FlorinError when the engine refuses the request.
 
         Leaving the context before the body is read closes the connection, which aborts the engine's work.
@@ -89,7 +89,7 @@ class Upstream:
                 url, data=data, headers=headers, timeout=self._timeout, allow_redirects=False
             )
         except aiohttp.ClientConnectorError as error:
-            raise GoElsewhere("unreachable", str(error), suspect=True, counts=False) from error
+            raise RetryElsewhere("unreachable", str(error), suspect=True, counts=False) from error
         except BROKEN as error:
             raise died(error) from error
         del payload, data  # it may be megabytes, and streams last minutes
@@ -103,12 +103,12 @@ class Upstream:
             response.release() if whole else response.close()
 
 
-def died(error: Exception) -> GoElsewhere:
+def died(error: Exception) -> RetryElsewhere:
     """The connection broke off."""
-    return GoElsewhere("died", str(error) or type(error).__name__, suspect=True)
+    return RetryElsewhere("died", str(error) or type(error).__name__, suspect=True)
 
 
-def gone(lease: Lease) -> GoElsewhere:
+def gone(lease: Lease) -> RetryElsewhere:
     """Of an attempt that was abandoned. Only what an engine that works has left undone counts as a failed
     attempt."""
     name, why = lease.state.engine.name, lease.abandoned
@@ -118,7 +118,7 @@ def gone(lease: Lease) -> GoElsewhere:
         "first_byte": "did not begin its answer in time",
         "idle": "stopped sending its answer",
     }
-    return GoElsewhere(why, f"{name} {words[why]}", counts=why in {"first_byte", "idle"})
+    return RetryElsewhere(why, f"{name} {words[why]}", counts=why in {"first_byte", "idle"})
 
 
 async def read_whole(response: aiohttp.ClientResponse) -> bytes:
@@ -134,12 +134,12 @@ async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exceptio
     error = read_error(body)
     message = message_of(error, f"status {status}")
     if status == 404 and error.get("param") in ("model", None):
-        return GoElsewhere("unknown_model", message, unknown_model=True, counts=False)
+        return RetryElsewhere("unknown_model", message, unknown_model=True, counts=False)
     if status in _BUSY:
-        return GoElsewhere("busy", message, counts=False)
+        return RetryElsewhere("busy", message, counts=False)
     if status in _DENIED:
-        return GoElsewhere("denied", f"{status}: {message}", suspect=True, counts=False)
-    return refused(status, error, target) or GoElsewhere("status_5xx", f"{status}: {message}")
+        return RetryElsewhere("denied", f"{status}: {message}", suspect=True, counts=False)
+    return refused(status, error, target) or RetryElsewhere("status_5xx", f"{status}: {message}")
 
 
 def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError | None:

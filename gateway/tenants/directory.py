@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from adapters.store import Event
-from gateway.clock import system_time
+from adapters.store.protocol import Event
+from gateway.runtime.clock import system_time
 
 
 class Role(StrEnum):
@@ -106,7 +106,7 @@ def mint(
 
 
 class Directory:
-    """A view of tenants and keys, fed by `adapters.feed`."""
+    """A view of tenants and keys, fed by `adapters.store.feed`."""
 
     def __init__(self, operator_key: str = "", clock: Callable[[], int] = system_time) -> None:
         """`clock`: Unix microseconds, by which keys expire."""

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from loadtests.chaos.report import document, show
 from loadtests.chaos.run import Result, run
 from loadtests.chaos.schedule import KINDS, Event, plan
-from loadtests.chaos.world import World, stop_on_signals
+from loadtests.chaos.world import ChaosCluster, stop_on_signals
 
 KILLS = 50
 QUICK = ("worker-kill", "engine-kill", "engine-cut", "redis-kill", "postgres-kill")
@@ -95,7 +95,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> Result:
     stop = stop_on_signals()
     with _progress() as progress:
         bar = progress.add_task("starting", total=None)
-        async with World(directory, engines=2 if options.real else 3, real=options.real) as world:
+        async with ChaosCluster(directory, engines=2 if options.real else 3, real=options.real) as world:
             skipped = world.skipped()
             for kind in options.kinds:
                 if kind in skipped:
@@ -110,7 +110,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> Result:
             )
 
 
-def _schedule(options: argparse.Namespace, world: World, kinds: list[str]) -> list[Event]:
+def _schedule(options: argparse.Namespace, world: ChaosCluster, kinds: list[str]) -> list[Event]:
     return plan(
         options.seed,
         world.counts(),

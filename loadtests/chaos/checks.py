@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.routing import suspects
+from gateway.routing import query_of_death
 from loadtests.chaos.schedule import KINDS, Event
 from loadtests.chaos.voices import Heard
 
@@ -122,13 +122,15 @@ def _excused(one: Heard, windows: Sequence[Window], workers: int) -> bool:
 def _suspended(one: Heard, windows: Sequence[Window]) -> bool:
     """By design: its tenant had requests, answered nowhere since, on three engines that failed within ten
     minutes; that ends after at most fifteen."""
-    return _deaths(windows, one.began, one.ended) >= suspects.GROUP_DEATHS
+    return _deaths(windows, one.began, one.ended) >= query_of_death.GROUP_DEATHS
 
 
 def _deaths(windows: Sequence[Window], since: float, until: float) -> int:
     """Engines that failed, and whose requests may be suspected from the one moment to the other."""
     failed = [w for w in windows if w.event.role == "engine" and KINDS[w.event.kind].errors]
-    return sum(since - suspects.WINDOW - suspects.LONGEST_REFUSAL < w.began < until for w in failed)
+    return sum(
+        since - query_of_death.WINDOW - query_of_death.LONGEST_REFUSAL < w.began < until for w in failed
+    )
 
 
 def _there(one: Heard, event: Event, workers: int) -> bool:
@@ -254,7 +256,7 @@ def conditions_due(windows: Sequence[Window], workers: int, now: float) -> dict[
         if w.event.kind == "worker-kill" and now - w.began < CRASH_LOOP_S
     )
     found = {gateway: frozenset({"workers_crash"}) for gateway, times in kills.items() if times >= CRASHES}
-    if _deaths(windows, now, now) >= suspects.GROUP_DEATHS:
+    if _deaths(windows, now, now) >= query_of_death.GROUP_DEATHS:
         found[""] = frozenset({"engine_deaths"})
     return found
 

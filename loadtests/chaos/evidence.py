@@ -13,13 +13,13 @@ import httpx
 import psutil
 from sqlalchemy import Engine, create_engine, func, select
 
-from adapters.redis_store import RedisStore
+from adapters.store.redis import RedisStore
 from deploy.demo.gateway import GatewayError
-from gateway.costs.verifying.balance import imbalances
-from gateway.metering.schema import pool_hours, usage_records
+from gateway.costs.rollups.balance import imbalances
+from gateway.metering.ledger.schema import pool_hours, usage_records
 from loadtests.chaos.checks import Limits, Record, State
 from loadtests.chaos.engines import loaded
-from loadtests.chaos.world import House, World, family
+from loadtests.chaos.world import ChaosCluster, GatewayHost, family
 
 MORE_DESCRIPTORS = 64
 MORE_MEMORY = 256 * 2**20
@@ -32,7 +32,7 @@ def limits(state: State) -> Limits:
     )
 
 
-async def look(world: World, known: Collection[tuple[str, str]] = ()) -> State:
+async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> State:
     """`known`: the doctor's problems of the beginning. Raises GatewayError or httpx.HTTPError while something
     does not answer."""
     names = await _engine_names(world.houses[0])
@@ -65,7 +65,7 @@ async def look(world: World, known: Collection[tuple[str, str]] = ()) -> State:
     )
 
 
-async def _engine_names(house: House) -> dict[str, str]:
+async def _engine_names(house: GatewayHost) -> dict[str, str]:
     """acme/support@v1 → the name by which engines know it."""
     found = {}
     for adapter in (await house.call("GET", "/admin/v1/adapters"))["data"]:
@@ -75,7 +75,7 @@ async def _engine_names(house: House) -> dict[str, str]:
     return found
 
 
-async def _placement(house: House, names: Mapping[str, str]) -> dict[str, frozenset[str]]:
+async def _placement(house: GatewayHost, names: Mapping[str, str]) -> dict[str, frozenset[str]]:
     engines = (await house.call("GET", "/admin/v1/placement"))["data"]
     return {
         engine["engine"]: frozenset(
@@ -87,7 +87,7 @@ async def _placement(house: House, names: Mapping[str, str]) -> dict[str, frozen
     }
 
 
-async def _leases(world: World) -> dict[str, int]:
+async def _leases(world: ChaosCluster) -> dict[str, int]:
     store = RedisStore(f"redis://127.0.0.1:{world.valkeys.primary.port}/0", prefix="florin")
     try:
         engines = [f"e{number}" for number in range(len(world.proxies))]
@@ -96,7 +96,7 @@ async def _leases(world: World) -> dict[str, int]:
         await store.close()
 
 
-def _in_flight(house: House) -> list[str]:
+def _in_flight(house: GatewayHost) -> list[str]:
     lines = metrics(house).splitlines()
     return [
         f"gateway {house.number}: {line}"
@@ -105,7 +105,7 @@ def _in_flight(house: House) -> list[str]:
     ]
 
 
-def metrics(house: House) -> str:
+def metrics(house: GatewayHost) -> str:
     if house.gateway is None:
         raise GatewayError("The gateway is not running.")
     answer = httpx.get(
@@ -117,12 +117,12 @@ def metrics(house: House) -> str:
     return answer.raise_for_status().text
 
 
-def _conditions(house: House) -> frozenset[str]:
+def _conditions(house: GatewayHost) -> frozenset[str]:
     answer = httpx.get(f"{house.url}/readyz", timeout=30, trust_env=False).json()
     return frozenset(answer["conditions"])
 
 
-def _strangers(world: World) -> list[str]:
+def _strangers(world: ChaosCluster) -> list[str]:
     pids = [house.gateway.pid for house in world.houses if house.gateway is not None]
     ours = {process.pid for process in family(pids)}
     found = [
@@ -140,7 +140,7 @@ def _strangers(world: World) -> list[str]:
     return found
 
 
-def _left_over(house: House) -> list[str]:
+def _left_over(house: GatewayHost) -> list[str]:
     """Logs of workers that are gone: the others close them, once the ledger has what they hold."""
     living = {str(process.pid) for process in house.crew()}
     directory = house.disk.path / "usage"
@@ -153,7 +153,7 @@ def _left_over(house: House) -> list[str]:
 
 
 async def settle(
-    world: World,
+    world: ChaosCluster,
     known: Collection[tuple[str, str]],
     judge: Callable[[State], list[str]],
     seconds: float,
@@ -184,7 +184,7 @@ class Books:
     """Gateways that still have records on their way."""
 
 
-async def books(world: World, seconds: float) -> Books:
+async def books(world: ChaosCluster, seconds: float) -> Books:
     """Once everything has been shipped and rolled up, or so many seconds are over."""
     month = datetime.now(UTC).strftime("%Y-%m")
     late = [f"gateway {h.number}" for h in world.houses if not await _shipped(h, seconds)]
@@ -193,7 +193,7 @@ async def books(world: World, seconds: float) -> Books:
     return await asyncio.to_thread(_read, world.ledger_url, late)
 
 
-async def _shipped(house: House, seconds: float) -> bool:
+async def _shipped(house: GatewayHost, seconds: float) -> bool:
     """All workers answer for themselves, so each is asked several times."""
     deadline = time.monotonic() + seconds
     good = 0

@@ -14,18 +14,18 @@ from deploy.demo.gateway import GatewayError
 from loadtests.chaos.engines import Engine
 from loadtests.chaos.proxy import Proxy
 from loadtests.chaos.schedule import Event
-from loadtests.chaos.world import House, World
+from loadtests.chaos.world import ChaosCluster, GatewayHost
 
 SLOW_S: Final = 0.3
 RESTORES: Final = 60
 CLOCK_STEPS: Final = (7200, -3600)
 """Seconds: as an operator saw them happen."""
 
-Fault = Callable[[World, Event], AbstractAsyncContextManager[None]]
+Fault = Callable[[ChaosCluster, Event], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def _engine_kill(world: World, event: Event) -> AsyncIterator[None]:
+async def _engine_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     engine, proxy = _engine(world, event)
     await asyncio.to_thread(engine.kill)
     await proxy.cut()
@@ -35,7 +35,7 @@ async def _engine_kill(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _engine_stop(world: World, event: Event) -> AsyncIterator[None]:
+async def _engine_stop(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     engine, _ = _engine(world, event)
     engine.signal(signal.SIGSTOP)
     yield
@@ -43,16 +43,16 @@ async def _engine_stop(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _engine_hang(world: World, event: Event) -> AsyncIterator[None]:
+async def _engine_hang(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     engine, _ = _engine(world, event)
     await asyncio.to_thread(engine.hang, True)
     yield
     await asyncio.to_thread(engine.hang, False)
 
 
-def _cut(proxy: Callable[[World, Event], Proxy]) -> Fault:
+def _cut(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
-    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+    async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
         one = proxy(world, event)
         await one.cut()
         yield
@@ -61,9 +61,9 @@ def _cut(proxy: Callable[[World, Event], Proxy]) -> Fault:
     return fault
 
 
-def _hole(proxy: Callable[[World, Event], Proxy]) -> Fault:
+def _hole(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
-    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+    async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
         one = proxy(world, event)
         one.silence()
         yield
@@ -72,9 +72,9 @@ def _hole(proxy: Callable[[World, Event], Proxy]) -> Fault:
     return fault
 
 
-def _slow(proxy: Callable[[World, Event], Proxy]) -> Fault:
+def _slow(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
     @asynccontextmanager
-    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+    async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
         one = proxy(world, event)
         one.delay = SLOW_S
         yield
@@ -84,7 +84,7 @@ def _slow(proxy: Callable[[World, Event], Proxy]) -> Fault:
 
 
 @asynccontextmanager
-async def _worker_kill(world: World, event: Event) -> AsyncIterator[None]:
+async def _worker_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     house, number = _seat(world, event)
     crew = house.crew()
     if crew:  # else its replacement is just being started
@@ -95,7 +95,7 @@ async def _worker_kill(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _worker_stop(world: World, event: Event) -> AsyncIterator[None]:
+async def _worker_stop(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     house, number = _seat(world, event)
     crew = house.crew()
     victims = crew[min(number, len(crew) - 1) :][:1]
@@ -107,7 +107,7 @@ async def _worker_stop(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _gateway_kill(world: World, event: Event) -> AsyncIterator[None]:
+async def _gateway_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     house = world.houses[event.victim]
     await asyncio.to_thread(house.kill)
     yield
@@ -115,7 +115,7 @@ async def _gateway_kill(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _redis_kill(world: World, event: Event) -> AsyncIterator[None]:
+async def _redis_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     del event
     primary = world.valkeys.primary
     await asyncio.to_thread(primary.kill)
@@ -124,7 +124,7 @@ async def _redis_kill(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _redis_flushed(world: World, event: Event) -> AsyncIterator[None]:
+async def _redis_flushed(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     del event
     await asyncio.to_thread(world.valkeys.primary.client.flushall)
     yield
@@ -132,7 +132,7 @@ async def _redis_flushed(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
+async def _redis_failover(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     """The replica hears nothing more, then the primary dies: all that it acknowledged meanwhile is lost."""
     del event
     pair = world.valkeys
@@ -146,7 +146,7 @@ async def _redis_failover(world: World, event: Event) -> AsyncIterator[None]:
     await asyncio.to_thread(pair.repair)
 
 
-async def restore(world: World) -> None:
+async def restore(world: ChaosCluster) -> None:
     """What an operator does who has lost the registry: have the gateways put back what they know."""
     first = world.houses[0]
     last = ""
@@ -163,16 +163,16 @@ async def restore(world: World) -> None:
 
 
 @asynccontextmanager
-async def _postgres_kill(world: World, event: Event) -> AsyncIterator[None]:
+async def _postgres_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     del event
     await asyncio.to_thread(world.postgres.kill)
     yield
     await asyncio.to_thread(world.postgres.start)
 
 
-def _pid_stop(pid: Callable[[World], int]) -> Fault:
+def _pid_stop(pid: Callable[[ChaosCluster], int]) -> Fault:
     @asynccontextmanager
-    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+    async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
         del event
         victim = pid(world)
         os.kill(victim, signal.SIGSTOP)
@@ -186,7 +186,7 @@ def _postgres_stop() -> Fault:
     """The server's children answer, one for each connection: all of them."""
 
     @asynccontextmanager
-    async def fault(world: World, event: Event) -> AsyncIterator[None]:
+    async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
         del event
         stopped = world.postgres.processes()
         for process in stopped:
@@ -199,7 +199,7 @@ def _postgres_stop() -> Fault:
 
 
 @asynccontextmanager
-async def _disk_full(world: World, event: Event) -> AsyncIterator[None]:
+async def _disk_full(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     disk = world.houses[event.victim].disk
     await asyncio.to_thread(disk.fill)
     yield
@@ -207,7 +207,7 @@ async def _disk_full(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _disk_slow(world: World, event: Event) -> AsyncIterator[None]:
+async def _disk_slow(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     shim = world.houses[event.victim].shim
     assert shim is not None, "see World.skipped"
     shim.say(sync_s=0.2 + event.detail, write_s=0.005)
@@ -216,7 +216,7 @@ async def _disk_slow(world: World, event: Event) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _clock_step(world: World, event: Event) -> AsyncIterator[None]:
+async def _clock_step(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     """And back again, which is a step, too."""
     shim = world.houses[event.victim].shim
     assert shim is not None, "see World.skipped"
@@ -251,16 +251,16 @@ FAULTS: Final[dict[str, Fault]] = {
 """By the names of `schedule.KINDS`."""
 
 
-def _engine(world: World, event: Event) -> tuple[Engine, Proxy]:
+def _engine(world: ChaosCluster, event: Event) -> tuple[Engine, Proxy]:
     return world.engines.all[event.victim], world.proxies[event.victim]
 
 
-def _seat(world: World, event: Event) -> tuple[House, int]:
+def _seat(world: ChaosCluster, event: Event) -> tuple[GatewayHost, int]:
     """A gateway, and which of its workers."""
     workers = world.houses[0].workers
     return world.houses[event.victim // workers], event.victim % workers
 
 
-def _some(world: World, event: Event) -> House:
+def _some(world: ChaosCluster, event: Event) -> GatewayHost:
     """The gateway whose network is cut."""
     return world.houses[int(event.detail * len(world.houses))]

@@ -9,7 +9,7 @@ import time
 import httpx
 
 from deploy.demo.gateway import GatewayError
-from loadtests.chaos.world import World
+from loadtests.chaos.world import ChaosCluster
 
 EVERY_S = 1.0
 
@@ -17,7 +17,7 @@ EVERY_S = 1.0
 class Locksmith:
     """Mutable: the keys that were acknowledged, with when they were asked for, CLOCK_MONOTONIC seconds."""
 
-    def __init__(self, world: World, draw: random.Random) -> None:
+    def __init__(self, world: ChaosCluster, draw: random.Random) -> None:
         self.made: dict[str, float] = {}
         self._world = world
         self._draw = draw

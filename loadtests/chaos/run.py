@@ -18,7 +18,7 @@ from loadtests.chaos.faults import FAULTS
 from loadtests.chaos.keys import Locksmith
 from loadtests.chaos.schedule import Event, conflict
 from loadtests.chaos.voices import Heard
-from loadtests.chaos.world import World
+from loadtests.chaos.world import ChaosCluster
 from loadtests.fuzz.judge import Log
 
 QUIET_S = 2.0
@@ -55,7 +55,7 @@ class Result:
 
 
 async def run(
-    world: World,
+    world: ChaosCluster,
     schedule: Sequence[Event],
     *,
     seed: int,
@@ -128,7 +128,7 @@ def _late(gateways: Sequence[str]) -> list[str]:
 
 
 async def _strike(
-    world: World, schedule: Sequence[Event], result: Result, progress: Progress, stop: asyncio.Event
+    world: ChaosCluster, schedule: Sequence[Event], result: Result, progress: Progress, stop: asyncio.Event
 ) -> None:
     """Each fault at its time, or as soon after it as the repair of an earlier one allows."""
     result.zero = time.monotonic()
@@ -155,7 +155,7 @@ def _blocked(event: Event, running: dict[asyncio.Task[None], Event], over: Seque
     return any(conflict(event.kind, other.kind) for other in (*running.values(), *recent))
 
 
-async def _fault(world: World, event: Event, over: list[Window]) -> None:
+async def _fault(world: ChaosCluster, event: Event, over: list[Window]) -> None:
     began = time.monotonic()
     async with FAULTS[event.kind](world, event):
         await asyncio.sleep(event.hold)

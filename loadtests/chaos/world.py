@@ -68,10 +68,10 @@ class Disk:
             _run("umount", "-l", str(self.path))
 
 
-class House:
+class GatewayHost:
     """One gateway with all that is its own: state directory, shim, and its ways to Redis and the database."""
 
-    def __init__(self, world: World, number: int, workers: int) -> None:
+    def __init__(self, world: ChaosCluster, number: int, workers: int) -> None:
         directory = world.directory / f"gateway-{number}"
         self.number, self.workers = number, workers
         self.disk = Disk(directory)
@@ -144,7 +144,7 @@ class House:
             self.gateway = None
 
 
-class World:
+class ChaosCluster:
     """`async with World(directory) as world`. Mutable: all that runs."""
 
     def __init__(
@@ -162,7 +162,7 @@ class World:
         self.operator_key = f"operator-{secrets.token_urlsafe(24)}"
         self.settings = SETTINGS | dict(settings or {})
         self.keys: dict[str, str] = {}
-        self.houses: list[House] = []
+        self.houses: list[GatewayHost] = []
         self.proxies: list[Proxy] = []
         """In front of the engines."""
         self._size = gateways, workers, engines
@@ -185,7 +185,7 @@ class World:
             for engine in self.engines.all:
                 await self._proxy(stack, Proxy(("127.0.0.1", engine.port)), self.proxies)
             for number in range(gateways):
-                house = House(self, number, workers)
+                house = GatewayHost(self, number, workers)
                 stack.callback(house.disk.close)
                 self.houses.append(house)
                 await self._proxy(stack, house.redis)
@@ -268,7 +268,7 @@ class World:
                 await first.call("PUT", f"/admin/v1/adapters/{tenant}/support/pin", {"pinned": True})
         await asyncio.gather(*(self._up(house) for house in self.houses))
 
-    async def _up(self, house: House) -> None:
+    async def _up(self, house: GatewayHost) -> None:
         """Until it has heard of all keys and finds all engines well."""
         for _ in range(300):
             engines = (await house.call("GET", "/admin/v1/engines"))["data"]
@@ -298,7 +298,7 @@ def family(roots: Iterable[int]) -> list[psutil.Process]:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        named = process.name() == "florin-worker" or "gateway.workers" in process.cmdline()
+        named = process.name() == "florin-worker" or "gateway.serving.workers" in process.cmdline()
         return named and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False

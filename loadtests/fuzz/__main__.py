@@ -25,7 +25,7 @@ from rich.table import Table
 from deploy.demo.gateway import GatewayError
 from loadtests.fuzz.judge import BrokenPromiseError
 from loadtests.fuzz.parts import PARTS, Part
-from loadtests.fuzz.world import World
+from loadtests.fuzz.world import FuzzTarget
 
 BATCH = 200
 HEALTH_MS = 250
@@ -155,7 +155,7 @@ def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, p
         directory = options.keep or Path(tempfile.mkdtemp(prefix="florin-fuzz-"))
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            with World(directory) as world:
+            with FuzzTarget(directory) as world:
                 made = [part(world) for part in parts]
                 turn = 0
                 while not _over(options, report, began):
@@ -176,7 +176,7 @@ def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, p
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _batch(world: World, part: Part, cases: int, seed: int, report: Report) -> bool:
+def _batch(world: FuzzTarget, part: Part, cases: int, seed: int, report: Report) -> bool:
     """Whether the gateway is well afterwards."""
     before, began = part.cases, time.monotonic()
     try:

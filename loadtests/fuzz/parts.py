@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from loadtests.fuzz import answers, client, openapi
 from loadtests.fuzz.hostile import Script
 from loadtests.fuzz.judge import ENGINE_TROUBLE, NOTHING, Answer, BrokenPromiseError, check
-from loadtests.fuzz.world import TENANTS, World
+from loadtests.fuzz.world import TENANTS, FuzzTarget
 
 LOGGED = 0.1
 """Seconds until what went wrong is in the log."""
@@ -25,7 +25,7 @@ class Part(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FuzzTarget) -> None:
         self.world = world
         self.cases = 0
         self.statuses: dict[int, int] = {}
@@ -102,7 +102,7 @@ class Wires(FromClient):
 class FromEngine(Part):
     """Hostile engines; a customer's request meets their answer."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FuzzTarget) -> None:
         super().__init__(world)
         self._turn = 0
         keys = [world.keys["tenant"]]
@@ -162,7 +162,7 @@ class Api(Part):
     name = "api"
     about = "every operation of the OpenAPI description, by every role"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FuzzTarget) -> None:
         super().__init__(world)
         self._api = openapi.Api(world.gateway.url, world.session, world.keys)
 

@@ -35,7 +35,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "https_pro
 """A source that is made up must not be looked for in the world."""
 
 
-class World:
+class FuzzTarget:
     """`with World(directory) as world`. Mutable: when `settle` was called last."""
 
     def __init__(self, directory: Path, **settings: str) -> None:

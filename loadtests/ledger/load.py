@@ -12,8 +12,8 @@ from typing import cast
 import psycopg
 from sqlalchemy import Connection, insert, make_url, text
 
-from gateway.metering.ledger import HOUR, Ledger, mark_dirty
-from gateway.metering.schema import engine_spans, ledger_state, prices
+from gateway.metering.ledger.ledger import HOUR, Ledger, mark_dirty
+from gateway.metering.ledger.schema import engine_spans, ledger_state, prices
 from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row, engines
 
 Put = Callable[[list[Row]], None]

@@ -16,10 +16,10 @@ from pathlib import Path
 from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices import add_price
-from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import engine_counters, engine_spans
 from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
-from gateway.metering.schema import engine_counters, engine_spans
 
 MONTH = month("2026-10")
 MODEL = "llama-3.1-8b"

@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from gateway.costs.allocation import Policy
+from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import month
 from gateway.costs.reports.report import Question, cost_report
-from gateway.costs.rolling import imbalance, roll
-from gateway.metering.ledger import HOUR, Ledger
+from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.metering.ledger.ledger import HOUR, Ledger
 from gateway.metering.records import FINAL, UsageRecord, record_id
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
 
@@ -133,7 +133,9 @@ STEPS: dict[str, Callable[[Ledger], dict[str, Any]]] = {
     "roll up the month": _roll,
     "check that it adds up": _imbalance,
     "report by tenant, adapter, GPU type": _report("tenant", "adapter", "gpu_type"),
-    "the same, idle time allocated": _report("tenant", "adapter", "gpu_type", policy=Policy("proportional")),
+    "the same, idle time allocated": _report(
+        "tenant", "adapter", "gpu_type", policy=AllocationPolicy("proportional")
+    ),
     "report of one tenant by hour": _report("adapter", "hour", tenants=("tenant-007",)),
     "raw records by tenant, adapter, GPU type": _naive,
     "insert 20,000 more, by 500": _insert,

@@ -5,19 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import httptools
 
+from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.generation import Generation
-
-if TYPE_CHECKING:
-    from loadtests.mock_engine.engine import MockEngine
+from loadtests.mock_engine.state import State
 
 _HEADS = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\nserver: uvicorn\r\n".encode()
     for status in HTTPStatus
 }
+
+
+class ConnectedEngine(Protocol):
+    """What a connection needs of the engine that it leads to."""
+
+    connections: set[Connection]
+    core: Core
+    state: State
+
+    @property
+    def alive(self) -> bool: ...
+
+    def handle(
+        self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None: ...
+
+    def die(self) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -33,7 +49,7 @@ class Connection(asyncio.Protocol):
         "generation",
     )
 
-    def __init__(self, engine: MockEngine) -> None:
+    def __init__(self, engine: ConnectedEngine) -> None:
         self.engine = engine
         self.generation: Generation | None = None
         self.busy = False

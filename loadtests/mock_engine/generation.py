@@ -6,22 +6,42 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from loadtests.mock_engine import answers
 from loadtests.mock_engine.answers import DONE
 from loadtests.mock_engine.asked import Asked
+from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.faults import Faults
-from loadtests.mock_engine.state import Call
-
-if TYPE_CHECKING:
-    from loadtests.mock_engine.connection import Connection
+from loadtests.mock_engine.state import Call, State
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
 ENGINE_DIED = answers.error("EngineCore encountered an issue. See stack trace.", "InternalServerError", 500)
+
+
+class GeneratingEngine(Protocol):
+    """What a generation needs of its engine."""
+
+    core: Core
+    state: State
+
+
+class AnswerSink(Protocol):
+    """What a generation needs of its connection."""
+
+    @property
+    def engine(self) -> GeneratingEngine: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def answer(self, status: int, body: bytes) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def drop(self, how: str) -> None: ...
 
 
 class Generation:
@@ -50,7 +70,7 @@ class Generation:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: AnswerSink,
         asked: Asked,
         call: Call,
         *,

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from loadtests.chaos import checks
 from loadtests.chaos.evidence import books
-from loadtests.chaos.world import World, stop_on_signals
+from loadtests.chaos.world import ChaosCluster, stop_on_signals
 from loadtests.fuzz.judge import Log
 from loadtests.soak.churn import Churn
 from loadtests.soak.samples import allowed, largest_keys, sample
@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
 async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     draw = random.Random(options.seed)
     stop = stop_on_signals()
-    async with World(directory, gateways=1, engines=3, settings=SETTINGS) as world:
+    async with ChaosCluster(directory, gateways=1, engines=3, settings=SETTINGS) as world:
         crowd = world.crowd(random.Random(draw.random()))
         churn = Churn(world, random.Random(draw.random()))
         try:
@@ -121,7 +121,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 async def _watch(
-    world: World, options: argparse.Namespace, series: dict[str, list[Point]], stop: asyncio.Event
+    world: ChaosCluster, options: argparse.Namespace, series: dict[str, list[Point]], stop: asyncio.Event
 ) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     ledger = create_engine(world.ledger_url)

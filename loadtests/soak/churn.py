@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 from deploy.demo.gateway import GatewayError
-from loadtests.chaos.world import World
+from loadtests.chaos.world import ChaosCluster
 
 EVERY_S = 3.0
 KEPT = 2
@@ -17,7 +17,7 @@ KEPT = 2
 class Churn:
     """Mutable: how often what was done, and what was refused."""
 
-    def __init__(self, world: World, draw: random.Random) -> None:
+    def __init__(self, world: ChaosCluster, draw: random.Random) -> None:
         self.done: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._world = world

@@ -13,7 +13,7 @@ import psutil
 import redis
 from sqlalchemy import Engine, text
 
-from loadtests.chaos.world import House, World
+from loadtests.chaos.world import ChaosCluster, GatewayHost
 
 MIB: Final = 2**20
 
@@ -41,7 +41,7 @@ def allowed(name: str) -> float | None:
     return next(limit for end, limit in ALLOWED.items() if name.endswith(end))
 
 
-async def sample(world: World, ledger: Engine) -> dict[str, float]:
+async def sample(world: ChaosCluster, ledger: Engine) -> dict[str, float]:
     """Series → value. What cannot be had at the moment is left out."""
     parts = await asyncio.gather(
         *(asyncio.to_thread(part) for part in (
@@ -51,7 +51,7 @@ async def sample(world: World, ledger: Engine) -> dict[str, float]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def _processes(world: World) -> dict[str, float]:
+def _processes(world: ChaosCluster) -> dict[str, float]:
     found: dict[str, float] = {}
     for house in world.houses:
         if house.gateway is None:
@@ -74,7 +74,7 @@ def _process(who: str, process: psutil.Process) -> dict[str, float]:
     }
 
 
-def _redis(world: World) -> dict[str, float]:
+def _redis(world: ChaosCluster) -> dict[str, float]:
     client = world.valkeys.primary.client
     try:
         info: Any = client.info("memory")
@@ -92,13 +92,13 @@ def _number(reply: Any) -> float:
     return float(reply)
 
 
-def _files(world: World) -> dict[str, float]:
+def _files(world: ChaosCluster) -> dict[str, float]:
     sizes = [size for house in world.houses for size in _sizes(house)]
     artifacts = sum(1 for entry in (world.directory / "artifacts").rglob("*") if entry.is_dir())
     return {"files": len(sizes), "state MiB": sum(sizes) / MIB, "artifacts": artifacts}
 
 
-def _sizes(house: House) -> list[int]:
+def _sizes(house: GatewayHost) -> list[int]:
     """Of all files in the state directory, as they lie on the disk, since some are sparse. The usage log is
     left out, whose segments come and go in large steps."""
     found = []
@@ -118,7 +118,7 @@ def _ledger(engine: Engine) -> dict[str, float]:
     return {"ledger rows": float(rows), "ledger MiB": size / MIB}
 
 
-def largest_keys(world: World, most: int = 8) -> list[tuple[str, int]]:
+def largest_keys(world: ChaosCluster, most: int = 8) -> list[tuple[str, int]]:
     """Redis keys by memory, in bytes, the largest first; those of engines together."""
     client = world.valkeys.primary.client
     sizes: Counter[str] = Counter()

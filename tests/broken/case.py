@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from adapters.model import BaseModel
-from tests.lora import (
+from tests.support.lora import (
     BYTES,
     FAMILIES,
     Family,

@@ -14,7 +14,7 @@ from tests.broken.case import (
     in_layers,
     some_tensor,
 )
-from tests.lora import BYTES
+from tests.support.lora import BYTES
 
 
 def other_shape(draw: st.DrawFn, case: Case) -> Case:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 from redis.asyncio import Redis
 
-from adapters.memory_store import MemoryStore
-from adapters.redis_store import RedisStore
-from adapters.store import Store
+from adapters.store.protocol import Store
+from adapters.store.redis import RedisStore
+from tests.doubles.memory_store import MemoryStore
 
 
 @dataclass
-class World:
+class StoreInstallation:
     """One installation: `store` and, as another worker sees it, `other`."""
 
     kind: str
@@ -52,6 +52,6 @@ class World:
 
 @pytest.fixture(params=["memory", "valkey"])
 async def world(request, fresh_prefix, valkey_url):
-    world = World(request.param, valkey_url, fresh_prefix())
+    world = StoreInstallation(request.param, valkey_url, fresh_prefix())
     yield world
     await world.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from adapters.errors import ConflictError, FencedError
-from adapters.store import DOCUMENT_KINDS, AuditNote, Change, Event, Fence, GapError
+from adapters.store.protocol import DOCUMENT_KINDS, AuditNote, Change, Event, Fence, GapError
 
 
 async def collect(store, after, count):

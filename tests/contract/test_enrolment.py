@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from adapters.errors import ConflictError
-from adapters.store import AuditNote, Change
+from adapters.store.protocol import AuditNote, Change
 from gateway.tenants.directory import Key, Role, dump, load, mint
 
 

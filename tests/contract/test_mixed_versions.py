@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from adapters.model import SlotState
-from adapters.redis_store import RedisStore
-from adapters.store import Touch
+from adapters.store.protocol import Touch
+from adapters.store.redis import RedisStore
 
 NOW = 1_700_000_000_000
 

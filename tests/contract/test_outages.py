@@ -9,11 +9,11 @@ import signal
 import pytest
 from redis.asyncio import Redis
 
-from adapters.embedded import EmbeddedValkey
 from adapters.errors import StoreUnavailableError
-from adapters.feed import Follower
-from adapters.redis_store import RedisStore
-from adapters.store import Change, ClaimResult, GapError, Touch
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.feed import Follower
+from adapters.store.protocol import Change, ClaimResult, GapError, Touch
+from adapters.store.redis import RedisStore
 
 
 @pytest.fixture

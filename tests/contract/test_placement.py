@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from adapters.model import Placement, SlotState, load
-from adapters.store import Change, Claim, ClaimResult, Touch
+from adapters.store.protocol import Change, Claim, ClaimResult, Touch
 
 CLAIMED, RESIDENT, LOADING, FULL, PINNED = (
     ClaimResult.CLAIMED,

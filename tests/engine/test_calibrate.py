@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 
 def florin(gateway: Gateway, *words: str) -> subprocess.CompletedProcess[str]:

@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from adapters.base_models import read_base
+from adapters.checks.base_models import read_base
+from adapters.checks.validate import validate
 from adapters.errors import RejectedError
-from adapters.validate import validate
 from deploy.demo.engine_env import EngineEnv, engine_environ
-from deploy.demo.engines import EngineProcess, Fleet
+from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.model import DemoModel
 from tests.broken.case import Case, sound
 from tests.engine.refused import REFUSED, Files, Reason, config, weights_by
-from tests.lora import Family
+from tests.support.lora import Family
 
 PEFT = Path(__file__).with_name("peft_answers.py")
 PROMPT = "When will my card arrive?"
@@ -52,7 +52,7 @@ class Answer:
 class Subject:
     """One engine, and how it answers as the base and as the sound adapter that the others are made from."""
 
-    engine: EngineProcess
+    engine: DemoEngine
     model: DemoModel
     base: Answer
     adapter: Answer
@@ -68,11 +68,11 @@ class Subject:
         post(self.engine, "/v1/unload_lora_adapter", {"lora_name": name})
 
 
-def post(engine: EngineProcess, path: str, body: dict[str, Any]) -> httpx.Response:
+def post(engine: DemoEngine, path: str, body: dict[str, Any]) -> httpx.Response:
     return httpx.post(f"{engine.url}{path}", json=body, timeout=120, trust_env=False)
 
 
-def ask(engine: EngineProcess, model: str) -> Answer | None:
+def ask(engine: DemoEngine, model: str) -> Answer | None:
     """None when the engine has no answer but an error."""
     body = {"model": model, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "logprobs": 1, "echo": True}
     answer = post(engine, "/v1/completions", body)

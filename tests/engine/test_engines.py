@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from deploy.demo.engines import EngineProcess, Fleet
+from deploy.demo.engines import DemoEngine, Fleet
 
 
-def complete(engine: EngineProcess, model: str, question: str) -> str:
+def complete(engine: DemoEngine, model: str, question: str) -> str:
     body = {"model": model, "messages": [{"role": "user", "content": question}], "temperature": 0}
     answer = httpx.post(f"{engine.url}/v1/chat/completions", json=body, timeout=120, trust_env=False)
     assert answer.status_code == httpx.codes.OK, answer.text

@@ -15,7 +15,7 @@ from deploy.demo.model import DemoModel
 from gateway.fields.tables import without_rule
 from tests.engine.test_gateway import ask, counters, messages
 from tests.engine.test_gateway import gateway as gateway  # noqa: PLC0414 - a fixture
-from tests.harness import Gateway
+from tests.support.harness import Gateway
 
 HERE = Path(__file__).parent
 SNAPSHOT = HERE.parent / "unit" / "gateway" / "fields" / "vllm_fields.json"

@@ -14,11 +14,11 @@ import openai
 import pytest
 
 from adapters.model import Adapter, dump
-from adapters.store import Change
+from adapters.store.protocol import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import loaded
-from tests.harness import Gateway, running_gateway
+from tests.support.harness import Gateway, running_gateway
 
 CUSTOMERS = ("acme", "bolt", "corgi")
 ALL = (*CUSTOMERS, "delta")

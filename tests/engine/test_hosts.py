@@ -17,15 +17,16 @@ import httpx
 import psutil
 import pytest
 
-from adapters.hosts import command_line, flags
-from adapters.tls import client_context
+from adapters.engine_agent import engine_command
+from adapters.engine_agent import engine_flags as flags
+from adapters.security.tls import client_context
 from deploy.demo.engine_env import EngineEnv
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.certificates import Authority, put
 from tests.engine.conftest import loaded
-from tests.harness import Gateway, running_gateway
-from tests.hosts import Agent, end, free_port, registered, roots, start_agent, until
+from tests.support.certificates import Authority, put
+from tests.support.engine_hosts import Agent, end, free_port, registered, roots, start_agent, until
+from tests.support.harness import Gateway, running_gateway
 
 CUSTOMERS = ("acme", "bolt")
 START_SECONDS = 240
@@ -243,5 +244,5 @@ def test_vllm_has_the_flags_that_florin_knows_and_no_others_like_them(engine_env
     assert longs >= flags.KNOWN
     assert not {a for a in longs - flags.KNOWN for ours in flags.KNOWN if ours.startswith(a)}
     shorts = {name for name in options if not name.startswith("--")}
-    assert command_line.SHORT.keys() <= shorts
-    assert shorts - command_line.SHORT.keys() == command_line.OTHER_SHORT
+    assert engine_command.SHORT.keys() <= shorts
+    assert shorts - engine_command.SHORT.keys() == engine_command.OTHER_SHORT

@@ -12,17 +12,17 @@ import openai
 import psutil
 import pytest
 
-from deploy.demo.engines import EngineProcess, Fleet
+from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.model import DemoModel
-from gateway.routing.ejection import Rules
+from gateway.routing.outlier_ejection import Rules
 from tests.engine.test_gateway import ask, gateway, messages  # noqa: F401 - a fixture
-from tests.harness import Gateway
+from tests.support.harness import Gateway
 
 RULES = Rules(timeout=6.0, pause=1.0)
 SOON = 60.0
 
 
-def core_of(engine: EngineProcess) -> psutil.Process:
+def core_of(engine: DemoEngine) -> psutil.Process:
     family = psutil.Process(engine.pid).children(recursive=True)
     (core,) = [p for p in family if p.name() == "VLLM::EngineCore"]
     return core

@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from adapters.model import SlotState, dump
-from adapters.store import Change
+from adapters.store.protocol import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from gateway.command_tree import tree
+from gateway.commands.tree import tree
 from tests.engine.conftest import loaded
 from tests.engine.test_gateway import ALL, ask
-from tests.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 QUESTION = "When do my cards arrive?"
 PROMISE_SECONDS = 5.0
@@ -94,7 +94,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
     async with asyncio.timeout(20):
         while (await doctor(gateway)).get("engine_reachable", {}).get("status") != "problem":
             await asyncio.sleep(0.1)
-    caplog.set_level(logging.WARNING, "adapters.reconciler")
+    caplog.set_level(logging.WARNING, "adapters.reconcile.reconciler")
     restarting = asyncio.create_task(asyncio.to_thread(repaired_fleet.restart, 0))
     healthy = await first_healthy(engine.url)
     residency = gateway.state.residency

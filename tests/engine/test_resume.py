@@ -21,7 +21,7 @@ import pytest
 
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.harness import Gateway, running_gateway
+from tests.support.harness import Gateway, running_gateway
 
 CUSTOMERS = ("acme", "bolt", "corgi")
 EVERY = int(os.environ.get("FLORIN_RESUME_EVERY", "31"))

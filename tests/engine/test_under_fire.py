@@ -22,13 +22,13 @@ import psutil
 import pytest
 from sqlalchemy import create_engine, func, select
 
-from adapters.fingerprint import CONTEXTS
-from adapters.fingerprint import TOKENS as TOKENS_A_CONTEXT
-from deploy.demo.engines import EngineProcess, Fleet
+from adapters.placement.fingerprint import CONTEXTS
+from adapters.placement.fingerprint import TOKENS as TOKENS_A_CONTEXT
+from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.gateway import Gateway
 from deploy.demo.model import DemoModel
-from gateway.metering.schema import engine_probes
-from gateway.workers import WORKER
+from gateway.metering.ledger.schema import engine_probes
+from gateway.serving.workers import WORKER
 from loadtests.postgres import Postgres
 from tests.engine.crowd import TOKENS, Crowd, Seen
 
@@ -247,7 +247,7 @@ def attempts_in(log: Path, start: int) -> set[tuple[str, int]]:
 
 
 def own_tokens(
-    gateway: Gateway, database: Postgres | None, engine: EngineProcess, since: float
+    gateway: Gateway, database: Postgres | None, engine: DemoEngine, since: float
 ) -> tuple[int, int]:
     """Prompt and completion tokens that Florin itself has asked an engine for, to verify loads."""
     url = database.url("postgres") if database else f"sqlite:///{gateway.state_dir / 'ledger.db'}"

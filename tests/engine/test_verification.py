@@ -15,12 +15,12 @@ import openai
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from adapters.fingerprint import LIKE_BASE, UNLIKE_ITSELF
+from adapters.placement.fingerprint import LIKE_BASE, UNLIKE_ITSELF
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import loaded
 from tests.engine.test_gateway import ask, messages
-from tests.harness import Gateway, running_gateway
+from tests.support.harness import Gateway, running_gateway
 
 QUESTION = 0
 
@@ -96,7 +96,7 @@ async def test_an_adapter_of_nearly_no_weight_is_quarantined_with_the_evidence_u
         assert (caught.value.status_code, caught.value.code) == (503, "version_quarantined")
     assert not any(name in loaded(engine.url) for engine in clean_fleet.engines)
     shown = await version(gateway)
-    assert (shown["state"], shown["verdict"]["code"]) == ("quarantined", "answers_like_base")
+    assert (shown["state"], shown["serving_status"]["code"]) == ("quarantined", "answers_like_base")
     assert 0 < shown["evidence"]["distance_to_base"] < LIKE_BASE
     assert all(row["here"] == row["base_here"] for row in shown["evidence"]["answers"])
 
@@ -126,9 +126,9 @@ async def test_a_version_whose_files_were_swapped_for_another_engine_is_quaranti
         await ask(gateway, "acme", question)
     assert caught.value.code == "version_quarantined"
     shown = await version(gateway)
-    assert shown["verdict"]["code"] == "unlike_itself"
+    assert shown["serving_status"]["code"] == "unlike_itself"
     assert shown["evidence"]["distance_to_first"] > 2 * UNLIKE_ITSELF
-    assert shown["evidence"]["first"]["engine"] == first != shown["verdict"]["engine"]
+    assert shown["evidence"]["first"]["engine"] == first != shown["serving_status"]["engine"]
     assert not any(name in loaded(engine.url) for engine in clean_fleet.engines)
 
 
@@ -161,7 +161,7 @@ async def test_sound_versions_pass_on_both_engines_while_streams_run(
     assert await ask(gateway, "acme", question) == demo_model.adapters["acme"].answers[question]
     stop.set()
     assert all(count > 0 for count in await asyncio.gather(*crowd))
-    assert gateway.state.catalog.verdicts == {}
+    assert gateway.state.catalog.serving_statuses == {}
     metrics = gateway.state.metrics.render().decode()
     found = [line for line in metrics.splitlines() if line.startswith("florin_verification")]
     assert 'florin_verifications_total{result="sound"}' in metrics

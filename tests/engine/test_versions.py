@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from adapters.split import takes_canary
+from adapters.registry.canary import takes_canary
 from deploy.demo.engines import Fleet
 from deploy.demo.gateway import Gateway
 from deploy.demo.model import DemoModel

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, fake_adapter, running_gateway
-from tests.hosts import Agent, end, free_port, start_agent
+from tests.support.engine_hosts import Agent, end, free_port, start_agent
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 MOCK = (sys.executable, "-m", "loadtests.mock_engine.vllm", "serve")
 
 
 @dataclass
-class Town:
+class Deployment:
     """One gateway, two mock engines of two slots, three tenants with one adapter each."""
 
     gateway: Gateway
@@ -48,14 +48,14 @@ async def gateway(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator
 
 
 @pytest.fixture
-async def town(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Town]:
+async def deployment(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Deployment]:
     async with MockEngine() as a, MockEngine() as b:
         await gateway.add_engine("a", a.url, gpu_type="h100")
         await gateway.add_engine("b", b.url, gpu_type="l40s")
         for tenant in ("acme", "bolt", "corgi"):
             await gateway.add_tenant(tenant)
             await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
-        yield Town(gateway, a, b, tmp_path)
+        yield Deployment(gateway, a, b, tmp_path)
 
 
 @pytest.fixture

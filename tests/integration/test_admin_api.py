@@ -11,11 +11,11 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from adapters.embedded import EmbeddedValkey
-from adapters.store import Change
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import Change
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, Gateway, running_gateway
-from tests.lora import LLAMA, lora_config, write_adapter
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.lora import LLAMA, lora_config, write_adapter
 
 CONFIG = LLAMA.config
 

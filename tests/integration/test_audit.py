@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.embedded import EmbeddedValkey
-from adapters.model import Verdict, dump
-from adapters.store import AuditNote, Change
+from adapters.model import ServingStatus, dump
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import AuditNote, Change
 from gateway.api.finance.common import token
-from gateway.metering.audit import Wanted, read
-from gateway.metering.audit_shipper import KEEP, tail
-from tests.harness import Gateway, running_gateway
+from gateway.metering.ledger.audit_log import Wanted, read
+from gateway.metering.ledger.audit_shipper import KEEP, tail
 from tests.integration.uploading import adapter_files, path_of, tar_of
-from tests.lora import LLAMA
+from tests.support.harness import Gateway, running_gateway
+from tests.support.lora import LLAMA
 
 BILL = b"start,end,resource,gpu_type,gpu_hours,cost,currency\n2026-10-01T00:00Z,2026-10-01T01:00Z,a,H100,1,2.50,USD\n"
 WEIGHTS = {"prefill": 1, "cached": 0, "decode": 0, "kv": 0, "load": 0}
@@ -187,8 +187,10 @@ async def _prepare(gateway: Gateway, step: Step) -> None:
     state = gateway.state
     if step.action == "adapter.release":
         version = state.catalog.versions["acme/support@v2"]
-        verdict = Verdict("quarantined", version.id, "answers_like_base", "It answers like base.", "a1", 1)
-        await state.commit(Change("verdict", version.engine_name, dump(verdict)))
+        serving_status = ServingStatus(
+            "quarantined", version.id, "answers_like_base", "It answers like base.", "a1", 1
+        )
+        await state.commit(Change("serving_status", version.engine_name, dump(serving_status)))
     if step.action == "engine.stop":
         engine = replace(state.catalog.engines["a1"], epoch="e1")
         await state.commit(Change("engine", "a1", dump(engine)))
@@ -280,17 +282,17 @@ async def test_while_redis_is_away_the_ledgers_entries_are_shown(tmp_path, prefi
 # -- which version on which engine answered a request
 
 
-async def ask(town):
-    async with town.gateway.client("acme") as client:
+async def ask(deployment):
+    async with deployment.gateway.client("acme") as client:
         return await client.chat.completions.with_raw_response.create(
             model="support", messages=[{"role": "user", "content": "hi"}], max_tokens=5
         )
 
 
-async def test_what_answered_a_request(town):
-    answer = await ask(town)
+async def test_what_answered_a_request(deployment):
+    answer = await ask(deployment)
     request_id = answer.headers["x-request-id"]
-    async with town.gateway.http() as admin:
+    async with deployment.gateway.http() as admin:
         told = (await admin.get(f"/admin/v1/audit/requests/{request_id}")).json()
     assert (told["request_id"], told["complete"]) == (request_id, True)
     [attempt] = told["attempts"]
@@ -302,13 +304,13 @@ async def test_what_answered_a_request(town):
     assert attempt["dispatched"] < attempt["ended"]
 
 
-async def test_each_attempt_of_a_request_is_told(town):
+async def test_each_attempt_of_a_request_is_told(deployment):
     """The engine that holds the adapter fails from now on; the other one answers."""
 
-    holder = (await ask(town)).headers["x-florin-engine"]
-    (town.a if holder == "a" else town.b).faults.update({"status": 500})
-    answer = await ask(town)
-    async with town.gateway.http() as admin:
+    holder = (await ask(deployment)).headers["x-florin-engine"]
+    (deployment.a if holder == "a" else deployment.b).faults.update({"status": 500})
+    answer = await ask(deployment)
+    async with deployment.gateway.http() as admin:
         told = (await admin.get(f"/admin/v1/audit/requests/{answer.headers['x-request-id']}")).json()
     first, *_, last = told["attempts"]
     assert (first["engine"], first["outcome"], first["billable"]) == (holder, "failover", False)

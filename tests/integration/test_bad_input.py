@@ -8,9 +8,9 @@ import httpx
 import openai
 import pytest
 
-from tests.harness import OPERATOR_KEY
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
+from tests.support.harness import OPERATOR_KEY
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -43,8 +43,8 @@ BODY = b'{"model": "support", "messages": [{"role": "user", "content": "Hi"}]}'
     ],
     ids=lambda value: repr(value)[:24] if isinstance(value, bytes) else value,
 )
-async def test_bodies(town: Town, content: bytes, code: str):
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+async def test_bodies(deployment: Deployment, content: bytes, code: str):
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.post(CHAT, content=content)
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
@@ -52,15 +52,15 @@ async def test_bodies(town: Town, content: bytes, code: str):
     assert answer.status_code == (404 if code == "model_not_found" else 400)
     assert len(answer.content) < 1_000
     assert "Traceback" not in answer.text
-    assert town.calls() == []
+    assert deployment.calls() == []
 
 
-async def test_a_body_over_the_limit_is_not_read_to_its_end(town: Town):
+async def test_a_body_over_the_limit_is_not_read_to_its_end(deployment: Deployment):
     async def endless():
         for _ in range(10_000):
             yield b"x" * 65_536
 
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.post(CHAT, content=b"x" * (5 * 1024 * 1024))
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "body_too_large"
@@ -83,8 +83,8 @@ async def test_a_body_over_the_limit_is_not_read_to_its_end(town: Town):
     ],
     ids=["none", "empty", "basic", "unknown", "long", "binary"],
 )
-async def test_keys(town: Town, header: str | None, code: str, status: int):
-    async with town.gateway.http() as http:
+async def test_keys(deployment: Deployment, header: str | None, code: str, status: int):
+    async with deployment.gateway.http() as http:
         del http.headers["authorization"]
         if header is not None:
             http.headers = httpx.Headers([(b"authorization", header.encode("latin-1"))])
@@ -104,26 +104,26 @@ async def test_keys(town: Town, header: str | None, code: str, status: int):
         "/%2e%2e/v1/models", "/v1/../health",
     ],
 )  # fmt: skip
-async def test_no_other_engine_route_is_reachable(town: Town, path: str):
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+async def test_no_other_engine_route_is_reachable(deployment: Deployment, path: str):
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         for method in ("GET", "POST", "DELETE"):
             answer = await http.request(method, path, content=BODY)
             assert answer.status_code in {404, 405}
             assert answer.json()["error"]["code"] in {"not_found", "method_not_allowed"}
-    assert town.calls() == []
-    assert not any(engine.state.admin for engine in town.engines)
+    assert deployment.calls() == []
+    assert not any(engine.state.admin for engine in deployment.engines)
 
 
-async def test_methods(town: Town):
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+async def test_methods(deployment: Deployment):
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.get(CHAT)
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         answer = await http.post("/v1/models")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
 
 
-async def test_each_becomes_the_clients_own_exception(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_each_becomes_the_clients_own_exception(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         with pytest.raises(openai.BadRequestError):
             await client.chat.completions.create(model="support", messages=[])
         with pytest.raises(openai.NotFoundError):
@@ -132,9 +132,9 @@ async def test_each_becomes_the_clients_own_exception(town: Town):
             await client.with_options(api_key="wrong").models.list()
 
 
-async def test_a_revoked_key_is_refused_on_every_worker_within_a_second(town: Town):
-    key = town.gateway.keys["acme"].split("_")[1]
-    async with town.gateway.http() as http, town.gateway.client("acme") as client:
+async def test_a_revoked_key_is_refused_on_every_worker_within_a_second(deployment: Deployment):
+    key = deployment.gateway.keys["acme"].split("_")[1]
+    async with deployment.gateway.http() as http, deployment.gateway.client("acme") as client:
         await client.models.list()
         assert (await http.delete(f"/admin/v1/keys/{key}")).status_code == 200
         await asyncio.sleep(0.5)
@@ -142,22 +142,24 @@ async def test_a_revoked_key_is_refused_on_every_worker_within_a_second(town: To
             await client.models.list()
 
 
-async def test_a_tenants_key_opens_no_other_door(town: Town):
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+async def test_a_tenants_key_opens_no_other_door(deployment: Deployment):
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         for path in ("/admin/v1/tenants", "/admin/v1/placement", "/admin/v1/engines", "/metrics"):
             answer = await http.get(path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
 
 
-async def test_an_operators_key_is_no_tenants(town: Town):
-    async with town.gateway.http() as http:
+async def test_an_operators_key_is_no_tenants(deployment: Deployment):
+    async with deployment.gateway.http() as http:
         for answer in (await http.post(CHAT, content=BODY), await http.get("/v1/models")):
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_role")
 
 
 @pytest.mark.parametrize("path", ["/finance/v1/bills", "/admin/v1/tenants", "/admin/v1/apply"])
-async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_no_defect(town: Town, caplog, path: str):
-    host, _, port = town.gateway.url.removeprefix("http://").partition(":")
+async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_no_defect(
+    deployment: Deployment, caplog, path: str
+):
+    host, _, port = deployment.gateway.url.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OPERATOR_KEY}\r\ncontent-length: 100\r\n\r\n"
     writer.write(head.encode() + b"half")
@@ -166,6 +168,6 @@ async def test_a_client_that_hangs_up_in_the_middle_of_its_body_is_no_defect(tow
     writer.close()
     await writer.wait_closed()
     async with asyncio.timeout(20):
-        while town.gateway.server.server_state.tasks:
+        while deployment.gateway.server.server_state.tasks:
             await asyncio.sleep(0.01)
     assert [record for record in caplog.records if record.exc_info] == []

@@ -15,9 +15,9 @@ import orjson
 import pytest
 
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_data_plane import HELLO
 from tests.integration.uploading import Wire
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 CHAT = "/v1/chat/completions"
 NOTHING = "<Bounds 0 requests, 0 bytes, 0 keys, 0 tenants>"
@@ -46,7 +46,7 @@ async def wires():
     await made.close()
 
 
-class House:
+class BoundedGateway:
     """A gateway with narrow bounds, one engine, two tenants."""
 
     def __init__(self, gateway: Gateway, wires: Wires) -> None:
@@ -81,7 +81,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str, wires: Wires):
                 await gateway.add_tenant(tenant)
                 await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
             engine.faults.update({"event_delay": 0.001})
-            yield House(gateway, wires)
+            yield BoundedGateway(gateway, wires)
             await wires.close()
 
 
@@ -89,7 +89,7 @@ def body(size: int = 0) -> bytes:
     return orjson.dumps({"model": "support", "messages": [{"role": "user", "content": "x" * size}]})
 
 
-async def test_a_request_counts_from_its_body_s_first_byte_until_its_answer(house: House):
+async def test_a_request_counts_from_its_body_s_first_byte_until_its_answer(house: BoundedGateway):
     whole = body(50_000)
     first, second = await house.wire("acme", len(whole)), await house.wire("acme", None)
     await first.send(whole[:40_000])
@@ -108,7 +108,7 @@ async def test_a_request_counts_from_its_body_s_first_byte_until_its_answer(hous
     await house.until(NOTHING)
 
 
-async def test_bytes_are_refused_when_they_come_and_what_was_held_is_given_back(house: House):
+async def test_bytes_are_refused_when_they_come_and_what_was_held_is_given_back(house: BoundedGateway):
     first, second = await house.wire("acme", 90_000), await house.wire("acme", None)
     await first.send(b" " * 80_000)
     await house.until("80000 bytes")
@@ -124,7 +124,7 @@ async def test_bytes_are_refused_when_they_come_and_what_was_held_is_given_back(
     await house.until(NOTHING)
 
 
-async def test_the_worker_as_a_whole_answers_503(house: House):
+async def test_the_worker_as_a_whole_answers_503(house: BoundedGateway):
     wires = []
     for tenant in ("acme", "acme", "bolt", "bolt"):
         wires.append(await house.wire(tenant, 1000))
@@ -154,14 +154,16 @@ async def test_the_worker_as_a_whole_answers_503(house: House):
     ],
     ids=["rubbish", "too long", "too complex", "no model", "whole", "stream"],
 )
-async def test_however_it_is_answered_nothing_stays_counted(house: House, content: bytes, status: int):
+async def test_however_it_is_answered_nothing_stays_counted(
+    house: BoundedGateway, content: bytes, status: int
+):
     async with house.gateway.http(house.gateway.keys["acme"]) as http:
         for _ in range(4):
             assert (await http.post(CHAT, content=content)).status_code == status
     await house.until(NOTHING)
 
 
-async def test_who_hangs_up_in_the_middle_of_a_stream_is_counted_no_more(house: House):
+async def test_who_hangs_up_in_the_middle_of_a_stream_is_counted_no_more(house: BoundedGateway):
     content = orjson.dumps({**json.loads(body(60_000)), "stream": True, "max_tokens": 10_000})
     wire = await house.wire("acme", len(content))
     await wire.send(content)
@@ -176,7 +178,7 @@ async def test_shutting_down_gives_everything_back(
 ):
     async with running_gateway(tmp_path / "state", valkey_url, prefix) as gateway:
         await gateway.add_tenant("acme")
-        house = House(gateway, wires)
+        house = BoundedGateway(gateway, wires)
         wire = await house.wire("acme", 1000)
         await wire.send(b" " * 10)
         await house.until("1 requests, 10 bytes")
@@ -215,7 +217,9 @@ async def test_the_body_is_not_kept_while_its_answer_streams(
     assert [str(t) for t in ours if t.size > 500_000] == []
 
 
-async def test_a_million_prompts_and_a_million_objects_are_refused_before_they_are_parsed(house: House):
+async def test_a_million_prompts_and_a_million_objects_are_refused_before_they_are_parsed(
+    house: BoundedGateway,
+):
     async with httpx.AsyncClient(base_url=house.gateway.url, timeout=30) as http:
         http.headers["authorization"] = f"Bearer {house.gateway.keys['acme']}"
         for content in (b'{"prompt":[' + b"[1]," * 22_000 + b"[1]]}", b"[" + b"{}," * 25_000 + b"{}]"):

@@ -10,14 +10,14 @@ import uvloop
 from loadtests.chaos.__main__ import QUICK
 from loadtests.chaos.run import Result, run
 from loadtests.chaos.schedule import plan
-from loadtests.chaos.world import World
+from loadtests.chaos.world import ChaosCluster
 
 SEED = 5
 CUSTOMERS = 6
 
 
 async def _chaos(directory: Path) -> Result:
-    async with World(directory) as world:
+    async with ChaosCluster(directory) as world:
         schedule = plan(SEED, world.counts(), kinds=QUICK, once=True)
         return await run(world, schedule, seed=SEED, customers=CUSTOMERS, progress=lambda *_: None)
 

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.command_tree import tree
+from gateway.commands.tree import tree
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY
-from tests.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value, write_adapter
+from tests.support.harness import OPERATOR_KEY
+from tests.support.lora import LLAMA, lora_config, lora_tensors, safetensors_bytes, with_value, write_adapter
 
 TEMPLATE = "{{ messages }}"
 

@@ -21,9 +21,9 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from gateway.workers import WORKER
+from gateway.serving.workers import WORKER
 from loadtests.mock_engine.process import MockProcess
-from tests.lora import LLAMA, lora_config, write_adapter
+from tests.support.lora import LLAMA, lora_config, write_adapter
 
 FLORIN = str(Path(sys.executable).parent / "florin")
 KEY = "operator-key-of-the-tests"

@@ -18,13 +18,13 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from gateway.costs.attribution import BRIDGED, union
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import engine_spans, usage_records
+from gateway.costs.rollups.attribution import BRIDGED, union
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_spans, usage_records
 from loadtests.mock_engine import MockEngine
-from tests.alerting import fires, silent
-from tests.harness import OPERATOR_KEY
-from tests.promtool import NoPromtoolError
+from tests.support.alerting import fires, silent
+from tests.support.harness import OPERATOR_KEY
+from tests.support.promtool import NoPromtoolError
 
 STEPPED = Path(__file__).parents[1] / "stepped_clock"
 HOUR = 3600.0

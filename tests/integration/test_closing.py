@@ -11,17 +11,17 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.costs.closing.closing import GRACE, close
-from gateway.costs.rolling import imbalance
-from gateway.costs.verifying.verify import verify
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import period_tenants, periods
+from gateway.costs.rollups.rollup import imbalance
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import period_tenants, periods
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 NOW = DECEMBER + GRACE
 CLOSER = textwrap.dedent("""
     import os, signal, sys
     from gateway.costs.closing import closing
-    from gateway.metering.ledger import Ledger
+    from gateway.metering.ledger.ledger import Ledger
 
     url, of, now, die_at = sys.argv[1:]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from adapters.embedded import EmbeddedValkey
 from adapters.errors import RegistryRegressedError
-from adapters.shrinkage import COUNT_SECONDS
-from adapters.store import Change
+from adapters.registry.mass_removal import COUNT_SECONDS
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import Change
 from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
-from tests.alerting import fires, silent
-from tests.harness import Gateway, fake_adapter, running_gateway
+from tests.support.alerting import fires, silent
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 
 async def until(true: Callable[[], object], timeout: float = 30.0) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.alerting import fires, silent
 from tests.integration.test_cli import KEY, Served, scraped, serving, until, workers
+from tests.support.alerting import fires, silent
 
 
 def new_ones(gateway: Served, *before: psutil.Process) -> list[psutil.Process]:

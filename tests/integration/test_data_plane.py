@@ -8,39 +8,39 @@ import contextlib
 import openai
 import pytest
 
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def voice(town: Town, adapter: str) -> str:
-    return town.gateway.state.catalog.versions[f"{adapter}@v1"].engine_name
+def voice(deployment: Deployment, adapter: str) -> str:
+    return deployment.gateway.state.catalog.versions[f"{adapter}@v1"].engine_name
 
 
 @pytest.mark.parametrize("model", ["support", "acme/support", "support@v1", "acme/support@v1"])
-async def test_every_form_of_the_name_reaches_the_adapter(town: Town, model: str):
-    async with town.gateway.client("acme") as client:
+async def test_every_form_of_the_name_reaches_the_adapter(deployment: Deployment, model: str):
+    async with deployment.gateway.client("acme") as client:
         raw = await client.chat.completions.with_raw_response.create(model=model, messages=HELLO)
     answer = raw.parse()
-    assert voice(town, "acme/support") in answer.choices[0].message.content
+    assert voice(deployment, "acme/support") in answer.choices[0].message.content
     assert answer.model == model
     assert raw.headers["x-florin-adapter"] == "acme/support@v1"
     assert raw.headers["x-florin-engine"] in {"a", "b"}
     assert raw.headers["x-request-id"].startswith("req-")
 
 
-async def test_a_stream_has_the_shape_of_openais(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_a_stream_has_the_shape_of_openais(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         stream = await client.chat.completions.create(model="support", messages=HELLO, stream=True)
         chunks = [chunk async for chunk in stream]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert voice(town, "acme/support") in text
+    assert voice(deployment, "acme/support") in text
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert all(chunk.usage is None and chunk.model == "support" for chunk in chunks)
 
 
-async def test_usage_is_shown_only_to_those_who_ask(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_usage_is_shown_only_to_those_who_ask(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         stream = await client.chat.completions.create(
             model="support", messages=HELLO, stream=True, stream_options={"include_usage": True}
         )
@@ -51,8 +51,8 @@ async def test_usage_is_shown_only_to_those_who_ask(town: Town):
     assert all(chunk.usage is None for chunk in rest)
 
 
-async def test_continuous_usage_passes_when_asked_for(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_continuous_usage_passes_when_asked_for(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         stream = await client.completions.create(
             model="support",
             prompt="Hello",
@@ -64,15 +64,15 @@ async def test_continuous_usage_passes_when_asked_for(town: Town):
     assert counts[0] == 1
 
 
-async def test_completions_and_several_choices(town: Town):
-    async with town.gateway.client("bolt") as client:
+async def test_completions_and_several_choices(deployment: Deployment):
+    async with deployment.gateway.client("bolt") as client:
         answer = await client.completions.create(model="support", prompt=["Hi", "Ho"], n=2, temperature=0.5)
         assert len(answer.choices) == 4
         stream = await client.completions.create(
             model="support", prompt=["Hi", "Ho"], n=2, temperature=0.5, stream=True
         )
         assert {c.index async for chunk in stream for c in chunk.choices} == {0, 1, 2, 3}
-    whole, streamed = await town.gateway.usage("bolt")
+    whole, streamed = await deployment.gateway.usage("bolt")
     assert (whole.prompt_tokens, whole.completion_tokens) == (
         streamed.prompt_tokens,
         streamed.completion_tokens,
@@ -80,8 +80,8 @@ async def test_completions_and_several_choices(town: Town):
     assert whole.n == 2
 
 
-async def test_what_a_client_must_not_control_never_reaches_the_engine(town: Town):
-    async with town.gateway.client(
+async def test_what_a_client_must_not_control_never_reaches_the_engine(deployment: Deployment):
+    async with deployment.gateway.client(
         "acme", default_headers={"X-Request-Id": "mine", "X-Vllm-Priority": "-9"}
     ) as client:
         await client.chat.completions.create(
@@ -93,9 +93,9 @@ async def test_what_a_client_must_not_control_never_reaches_the_engine(town: Tow
             },
         )  # fmt: skip
         await client.chat.completions.create(model="support", messages=HELLO)
-    async with town.gateway.client("bolt") as client:
+    async with deployment.gateway.client("bolt") as client:
         await client.chat.completions.create(model="support", messages=HELLO)
-    first, second, bolts = sorted(town.calls(), key=lambda call: call.began)
+    first, second, bolts = sorted(deployment.calls(), key=lambda call: call.began)
     assert first.body["top_k"] == 5  # whatever the engine knows passes through
     assert not {"priority", "request_id", "kv_transfer_params", "vllm_xargs"} & first.body.keys()
     assert first.headers["x-request-id"].startswith("req-")
@@ -104,8 +104,8 @@ async def test_what_a_client_must_not_control_never_reaches_the_engine(town: Tow
     assert bolts.body["cache_salt"] != first.body["cache_salt"]
 
 
-async def test_not_yours_and_not_there_are_one_answer(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_not_yours_and_not_there_are_one_answer(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         bodies = []
         for model in ("bolt/support", "bolt/nothing", "nothing", "base", "support@v2", "acme/support@v"):
             with pytest.raises(openai.NotFoundError) as caught:
@@ -115,12 +115,12 @@ async def test_not_yours_and_not_there_are_one_answer(town: Town):
             with pytest.raises(openai.NotFoundError):
                 await client.models.retrieve(model)
     assert len(set(bodies)) == 1
-    assert town.calls() == []
+    assert deployment.calls() == []
 
 
-async def test_models_lists_what_the_key_may_call(town: Town):
-    await town.gateway.add_tenant("dora", base_access=True)
-    async with town.gateway.client("acme") as acme, town.gateway.client("dora") as dora:
+async def test_models_lists_what_the_key_may_call(deployment: Deployment):
+    await deployment.gateway.add_tenant("dora", base_access=True)
+    async with deployment.gateway.client("acme") as acme, deployment.gateway.client("dora") as dora:
         assert [m.id async for m in await acme.models.list()] == ["acme/support"]
         assert (await acme.models.retrieve("acme/support")).owned_by == "acme"
         assert (await acme.models.retrieve("support@v1")).id == "support@v1"
@@ -129,15 +129,15 @@ async def test_models_lists_what_the_key_may_call(town: Town):
     assert raw.headers["x-florin-adapter"] == "base"
 
 
-async def test_usage_records_are_the_engines_counts(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_usage_records_are_the_engines_counts(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         answer = await client.chat.completions.create(model="support", messages=HELLO, max_tokens=5)
         stream = await client.chat.completions.create(
             model="support", messages=HELLO, stream=True, max_tokens=6
         )
         async for _ in stream:
             pass
-    whole, streamed = await town.gateway.usage("acme")
+    whole, streamed = await deployment.gateway.usage("acme")
     assert whole.completion_tokens == answer.usage.completion_tokens == 5
     assert whole.prompt_tokens == answer.usage.prompt_tokens
     assert streamed.completion_tokens == 6
@@ -152,34 +152,34 @@ async def test_usage_records_are_the_engines_counts(town: Town):
     assert streamed.dispatched <= streamed.first_token <= streamed.ended
 
 
-async def test_one_attempt_answers_for_each_load(town: Town):
-    for engine in town.engines:
+async def test_one_attempt_answers_for_each_load(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.2})
 
     async def ask(tenant: str) -> None:
-        async with town.gateway.client(tenant) as client:
+        async with deployment.gateway.client(tenant) as client:
             await client.chat.completions.create(model="support", messages=HELLO)
 
     await asyncio.gather(*(ask(tenant) for tenant in ("acme", "bolt") for _ in range(5)))
     await ask("acme")
     for tenant, count in (("acme", 6), ("bolt", 5)):
-        loads = sorted(r.adapter_loads for r in await town.gateway.usage(tenant))
+        loads = sorted(r.adapter_loads for r in await deployment.gateway.usage(tenant))
         assert loads == [0] * (count - 1) + [1]
-    assert len(town.loads()) == 2
+    assert len(deployment.loads()) == 2
 
 
-async def test_what_a_whole_answer_cost_is_estimated_when_its_client_left(town: Town):
-    for engine in town.engines:
+async def test_what_a_whole_answer_cost_is_estimated_when_its_client_left(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"first_byte_delay": 5.0})
     messages = [{"role": "user", "content": "x" * 4_000}]
-    async with town.gateway.client("acme") as client:
+    async with deployment.gateway.client("acme") as client:
         request = asyncio.ensure_future(client.chat.completions.create(model="support", messages=messages))
-        while not any(engine.state.calls for engine in town.engines):
+        while not any(engine.state.calls for engine in deployment.engines):
             await asyncio.sleep(0.01)
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
     deadline = asyncio.get_running_loop().time() + 5
-    while not (records := await town.gateway.usage("acme")):
+    while not (records := await deployment.gateway.usage("acme")):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
     [record] = records
@@ -188,15 +188,15 @@ async def test_what_a_whole_answer_cost_is_estimated_when_its_client_left(town: 
     assert record.completion_tokens == 0
 
 
-async def test_an_adapter_that_nobody_calls_is_seen_in_the_metrics(town: Town):
-    async with town.gateway.http() as http:
+async def test_an_adapter_that_nobody_calls_is_seen_in_the_metrics(deployment: Deployment):
+    async with deployment.gateway.http() as http:
         text = (await http.get("/metrics")).text
     assert 'florin_adapter_info{adapter="corgi/support",base_model="base",tenant="corgi"} 1.0' in text
     assert "florin_feed_connected 1.0" in text
 
 
-async def test_five_hundred_open_streams_on_one_worker(town: Town):
-    for engine in town.engines:
+async def test_five_hundred_open_streams_on_one_worker(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.1})
 
     async def one(client: openai.AsyncOpenAI) -> str:
@@ -209,19 +209,19 @@ async def test_five_hundred_open_streams_on_one_worker(town: Town):
     async with contextlib.AsyncExitStack() as stack:
         # One client a tenant, and all the time it takes: a client of each stream's own costs 20 s of CPU.
         clients = {
-            tenant: await stack.enter_async_context(town.gateway.client(tenant, timeout=150))
+            tenant: await stack.enter_async_context(deployment.gateway.client(tenant, timeout=150))
             for tenant in tenants[:3]
         }
         texts = await asyncio.gather(*(one(clients[tenant]) for tenant in tenants[:500]))
     for tenant, text in zip(tenants, texts, strict=False):
-        assert voice(town, f"{tenant}/support")[:8] in text
-    assert max(engine.state.max_running for engine in town.engines) > 100
+        assert voice(deployment, f"{tenant}/support")[:8] in text
+    assert max(engine.state.max_running for engine in deployment.engines) > 100
 
 
-async def test_a_client_that_hangs_up_frees_the_engine(town: Town):
-    for engine in town.engines:
+async def test_a_client_that_hangs_up_frees_the_engine(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.05})
-    async with town.gateway.client("acme") as client:
+    async with deployment.gateway.client("acme") as client:
         stream = await client.chat.completions.create(
             model="support", messages=HELLO, stream=True, max_tokens=1000
         )
@@ -229,7 +229,7 @@ async def test_a_client_that_hangs_up_frees_the_engine(town: Town):
             if chunk.choices[0].delta.content:
                 break
         await stream.close()
-        (engine,) = [e for e in town.engines if e.state.calls]
+        (engine,) = [e for e in deployment.engines if e.state.calls]
         await engine.until(lambda state: state.calls[-1].outcome == "aborted", timeout=1.0)
 
         request = asyncio.ensure_future(
@@ -239,8 +239,8 @@ async def test_a_client_that_hangs_up_frees_the_engine(town: Town):
         request.cancel()
         await engine.until(lambda state: state.calls[-1].outcome == "aborted", timeout=1.0)
     await asyncio.sleep(0.1)
-    first, second = await town.gateway.usage("acme")
+    first, second = await deployment.gateway.usage("acme")
     assert first.outcome == second.outcome == "client_abort"
     assert first.usage_source == "engine_partial"
     assert 1 <= first.completion_tokens < 100
-    assert sum(state.in_flight for state in town.gateway.state.pool.states()) == 0
+    assert sum(state.in_flight for state in deployment.gateway.state.pool.states()) == 0

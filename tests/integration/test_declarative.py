@@ -15,8 +15,8 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from gateway.commands import fleet_file
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, running_gateway
-from tests.lora import LLAMA, lora_config, write_adapter
+from tests.support.harness import Gateway, running_gateway
+from tests.support.lora import LLAMA, lora_config, write_adapter
 
 ROOT = Path(__file__).parents[2]
 
@@ -516,7 +516,7 @@ async def test_redis_lost_on_the_way_ends_it_and_the_rest_is_done_later(gateway,
 KILLED = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
-from tests.harness import running_gateway
+from tests.support.harness import running_gateway
 
 async def life(state_dir, artifacts, url, prefix, file):
     async with running_gateway(Path(state_dir), url, prefix, artifact_dir=Path(artifacts)) as gateway:

@@ -13,16 +13,16 @@ import pytest
 from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
-from adapters.artifacts import ArtifactStore
-from adapters.embedded import EmbeddedValkey
-from adapters.model import Verdict, dump
-from adapters.store import Change
-from gateway.command_tree import tree
+from adapters.model import ServingStatus, dump
+from adapters.registry.artifacts import ArtifactStore
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import Change
+from gateway.commands.tree import tree
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, Gateway, running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 
 async def florin(gateway: Gateway | str, *args: str, key: str = OPERATOR_KEY) -> Result:
@@ -45,35 +45,37 @@ def bad(found: dict[str, dict]) -> set[str]:
     return {check for check, one in found.items() if one["status"] != "ok"}
 
 
-async def test_a_sound_installation(town: Town):
-    await ask(town, "acme")
-    async with town.gateway.http() as client:
+async def test_a_sound_installation(deployment: Deployment):
+    await ask(deployment, "acme")
+    async with deployment.gateway.http() as client:
         for gpu_type in ("h100", "l40s"):
             price = {"gpu_type": gpu_type, "rate_per_gpu_hour": "2.50"}
             assert (await client.post("/admin/v1/prices", json=price)).status_code == 201
-    code, found = await doctor(town.gateway)
+    code, found = await doctor(deployment.gateway)
     # The harness registers adapters without a base config, and of one byte.
     assert (code, bad(found)) == (1, {"base_config", "version_files"}), found
     assert {"redis", "redis_persistence", "redis_memory", "conditions", "ledger"} <= set(found)
     assert {"artifact_dir", "price", "engine"} <= set(found)
-    people = await florin(town.gateway)
+    people = await florin(deployment.gateway)
     assert people.exit_code == 1
     assert "PROBLEM" in people.stdout
     assert "ok" in people.stdout
 
 
-async def test_each_disagreement_is_explained(town: Town):
-    gateway = town.gateway
+async def test_each_disagreement_is_explained(deployment: Deployment):
+    gateway = deployment.gateway
     await gateway.set_state("b", "cordoned")
-    await ask(town, "acme")
-    async with httpx.AsyncClient(base_url=town.a.url) as client:
-        body = {"lora_name": "by-hand", "lora_path": str(town.tmp / "bolt")}
+    await ask(deployment, "acme")
+    async with httpx.AsyncClient(base_url=deployment.a.url) as client:
+        body = {"lora_name": "by-hand", "lora_path": str(deployment.tmp / "bolt")}
         (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
-    verdict = Verdict(
+    serving_status = ServingStatus(
         "quarantined", "bolt/support@v1", "answers_like_base", "It answers like the base.", "a", 1
     )
-    await gateway.state.commit(Change("verdict", voice(town, "bolt/support"), dump(verdict)))
-    shutil.rmtree(town.tmp / "corgi")
+    await gateway.state.commit(
+        Change("serving_status", voice(deployment, "bolt/support"), dump(serving_status))
+    )
+    shutil.rmtree(deployment.tmp / "corgi")
     code, found = await doctor(gateway)
     assert code == 1
     assert found["residency_stranger"]["subject"] == "a"
@@ -82,8 +84,8 @@ async def test_each_disagreement_is_explained(town: Town):
     assert found["version_quarantined"]["status"] == "problem"
     assert found["engine_state"]["subject"] == "b"
     assert found["price"]["status"] == "warning"
-    assert "by-hand" in town.a.state.adapters
-    town.a.die()
+    assert "by-hand" in deployment.a.state.adapters
+    deployment.a.die()
     code, found = await doctor(gateway)
     assert found["engine_reachable"]["subject"] == "a"
 
@@ -155,7 +157,7 @@ async def test_an_artifact_directory_that_cannot_be_written(gateway: Gateway):
 
 
 async def test_a_ledger_that_does_not_answer(gateway: Gateway, monkeypatch):
-    from gateway.metering.ledger import LedgerUnavailableError
+    from gateway.metering.ledger.ledger import LedgerUnavailableError
 
     def away():
         raise LedgerUnavailableError("The ledger cannot be reached.")

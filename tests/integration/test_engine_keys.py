@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 from adapters.model import dump as dump_model
-from adapters.store import Change
+from adapters.store.protocol import Change
 from gateway.tenants.directory import Pins, Role, dump, mint
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, running_gateway
-from tests.hosts import add_version
+from tests.support.engine_hosts import add_version
+from tests.support.harness import Gateway, running_gateway
 
 OWN = {
     ("post", "/admin/v1/engines"),

@@ -15,11 +15,11 @@ import httpx
 import psutil
 from sqlalchemy import select
 
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import engine_counters, engine_spans
-from gateway.workers import WORKER
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_counters, engine_spans
+from gateway.serving.workers import WORKER
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 
 S = 1_000_000
 QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.key_files import read_key, write_private
+from adapters.security.secret_files import read_key, write_private
 from gateway.tenants.directory import Role
-from tests.harness import OPERATOR_KEY
-from tests.hosts import add_version, ask, registered, until
+from tests.support.engine_hosts import add_version, ask, registered, until
+from tests.support.harness import OPERATOR_KEY
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.costs.export.spool import FILES_OF_TENANT, PREFIX, Spool
-from tests.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.integration.test_finance_fairness import becomes
+from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -32,7 +32,7 @@ def open_files(folder: Path) -> list[str]:
     return [target for target in found if target.startswith(str(folder))]
 
 
-class House:
+class ExportingGateway:
     def __init__(self, gateway: Gateway, folder: Path) -> None:
         self.gateway = gateway
         self.folder = folder
@@ -71,10 +71,10 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
         where = {"posted": MONTH, "region": "eu", "hour": 494_520 * 3_600_000_000}
         where["piece"] = where["hour"]
         await asyncio.to_thread(write, gateway.state.ledger, *({**r, **where} for r in rows))
-        yield House(gateway, folder)
+        yield ExportingGateway(gateway, folder)
 
 
-async def test_a_reader_that_stalls_is_given_up_and_its_file_with_it(house: House):
+async def test_a_reader_that_stalls_is_given_up_and_its_file_with_it(house: ExportingGateway):
     house.gateway.app.gate.idle = 0.5
     _, writer = await house.unread(house.gateway.keys["acme"])
     await becomes(lambda: "1 files" in house.spool and "0 bytes" not in house.spool)
@@ -84,7 +84,7 @@ async def test_a_reader_that_stalls_is_given_up_and_its_file_with_it(house: Hous
     writer.close()
 
 
-async def test_a_tenant_has_so_many_unread_and_an_operator_is_not_concerned(house: House):
+async def test_a_tenant_has_so_many_unread_and_an_operator_is_not_concerned(house: ExportingGateway):
     key = house.gateway.keys["acme"]
     writers = [(await house.unread(key))[1] for _ in range(FILES_OF_TENANT)]
     await becomes(lambda: f"{FILES_OF_TENANT} files" in house.spool)
@@ -101,7 +101,7 @@ async def test_a_tenant_has_so_many_unread_and_an_operator_is_not_concerned(hous
     await house.settled()
 
 
-async def test_the_gateway_stops_although_nobody_reads(house: House):
+async def test_the_gateway_stops_although_nobody_reads(house: ExportingGateway):
     _, writer = await house.unread(OPERATOR_KEY)
     await becomes(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
     spool = house.gateway.state.spool

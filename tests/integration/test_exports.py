@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from gateway.costs.export.files import Order, export
-from tests.harness import OPERATOR_KEY
+from tests.support.harness import OPERATOR_KEY
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 

@@ -6,7 +6,7 @@ import openai
 import orjson
 import pytest
 
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 
 CHAT = "/v1/chat/completions"
@@ -21,24 +21,24 @@ STEERING = {
 }  # fmt: skip
 
 
-async def test_an_application_written_for_openai_runs_unchanged(town: Town):
-    async with town.gateway.client("acme") as client:
+async def test_an_application_written_for_openai_runs_unchanged(deployment: Deployment):
+    async with deployment.gateway.client("acme") as client:
         answer = await client.chat.completions.create(model="support", messages=HELLO, **OPENAIS_OWN)
         stream = await client.chat.completions.create(
             model="support", messages=HELLO, stream=True, stream_options={"include_usage": True, "include_obfuscation": False},
             **OPENAIS_OWN,
         )  # fmt: skip
         chunks = [chunk async for chunk in stream]
-    assert voice(town, "acme/support") in answer.choices[0].message.content
+    assert voice(deployment, "acme/support") in answer.choices[0].message.content
     assert chunks[-1].usage.completion_tokens > 0
     sent = {"parallel_tool_calls", "reasoning_effort", "model", "messages", "cache_salt"}
-    whole, streamed = sorted((call.body for call in town.calls()), key=len)
+    whole, streamed = sorted((call.body for call in deployment.calls()), key=len)
     assert whole.keys() == sent
     assert streamed.keys() == sent | {"stream", "stream_options"}
     assert streamed["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
-async def test_an_engine_gets_what_was_checked_and_nothing_else(town: Town):
+async def test_an_engine_gets_what_was_checked_and_nothing_else(deployment: Deployment):
     data = "DATA:image/png;base64,AAAA"
     body = {
         "model": "support",
@@ -54,14 +54,14 @@ async def test_an_engine_gets_what_was_checked_and_nothing_else(town: Town):
         "tool_choice": {"type": "function", "function": {"name": "f"}, "extra": 1},
         **OPENAIS_OWN, **STEERING,
     }  # fmt: skip
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.post(CHAT, json=body)
         assert answer.status_code == 200, answer.text
-    (call,) = town.calls()
+    (call,) = deployment.calls()
     salt = call.body.pop("cache_salt")
     assert salt != "another-tenants"
     assert call.body == {
-        "model": voice(town, "acme/support"),
+        "model": voice(deployment, "acme/support"),
         "messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": [
@@ -73,18 +73,18 @@ async def test_an_engine_gets_what_was_checked_and_nothing_else(town: Town):
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "parallel_tool_calls": True, "reasoning_effort": "low",
     }  # fmt: skip
-    metrics = town.gateway.state.metrics.render().decode()
+    metrics = deployment.gateway.state.metrics.render().decode()
     # brand_new, unknown, cache_control, the text's image_url, and three times extra
     assert "\nflorin_unknown_fields_total 7.0\n" in metrics
 
 
-async def test_what_is_refused_reaches_no_engine(town: Town):
+async def test_what_is_refused_reaches_no_engine(deployment: Deployment):
     refused = {
         "use_beam_search": True, "prompt_logprobs": False, "echo": True, "chat_template": "{{ 1 }}",
         "modalities": ["audio"], "functions": [{"name": "f"}], "guided_json": {}, "logprob_token_ids": [1],
         "web_search_options": {}, "mm_processor_kwargs": {"a": 1},
     }  # fmt: skip
-    async with town.gateway.client("acme") as client:
+    async with deployment.gateway.client("acme") as client:
         for name, value in refused.items():
             with pytest.raises(openai.BadRequestError) as caught:
                 await client.chat.completions.create(
@@ -92,22 +92,25 @@ async def test_what_is_refused_reaches_no_engine(town: Town):
                 )
             assert (caught.value.code, caught.value.param) == ("unsupported_parameter", name)
         look = [
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"{town.a.url}/x.png"}}]}
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": f"{deployment.a.url}/x.png"}}],
+            }
         ]
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(model="support", messages=look)
         assert caught.value.code == "media_not_allowed"
-    assert town.calls() == []
-    metrics = town.gateway.state.metrics.render().decode()
+    assert deployment.calls() == []
+    metrics = deployment.gateway.state.metrics.render().decode()
     assert f'florin_errors_total{{code="unsupported_parameter"}} {len(refused)}.0' in metrics
 
 
-async def test_a_key_said_twice_is_judged_as_it_is_sent(town: Town):
+async def test_a_key_said_twice_is_judged_as_it_is_sent(deployment: Deployment):
     """The engine would take the last; so does the gateway, whatever the spelling, and sends only that."""
     raw = b'{"model":"support","messages":[{"role":"user","content":"Hi"}],"prompt_logprobs":null,"prompt_\\u006cogprobs":%s}'
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         assert (await http.post(CHAT, content=raw % b"false")).status_code == 400
-        assert town.calls() == []
+        assert deployment.calls() == []
         assert (await http.post(CHAT, content=raw % b"null")).status_code == 200
-    (call,) = town.calls()
+    (call,) = deployment.calls()
     assert b"logprobs" not in orjson.dumps(call.body)

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from gateway.api.gate import UNREAD, WAITING
-from gateway.metering.ledger import Ledger
-from tests.harness import Gateway
+from gateway.metering.ledger.ledger import Ledger
+from tests.support.harness import Gateway
 
 EMPTY = "<Turns 0 running, 0 waiting, 0 owners>"
 
@@ -35,7 +35,9 @@ async def busy(gateway: Gateway, tmp_path: Path):
     for tenant in ("acme", "bolt"):
         await gateway.add_tenant(tenant)
     begun, until = tmp_path / "begun", tmp_path / "until"
-    holding = asyncio.create_task(gateway.state.books.for_tenants().run(hold, str(begun), str(until)))
+    holding = asyncio.create_task(
+        gateway.state.ledger_process.for_tenants().run(hold, str(begun), str(until))
+    )
     await becomes(begun.exists)
     release = asyncio.Event()
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import florin, serving
-from tests.lora import LLAMA, lora_config, write_adapter
+from tests.support.lora import LLAMA, lora_config, write_adapter
 
 SECRET = "a-key-that-openssl-rand-made-0123456789"
 FLEET = """\

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.focus.validate import ValidatorUnavailableError, build, validate
 from gateway.costs.export.files import Order, export
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import MONTH, fill
 
 CONTRADICTION = "InvoiceId-C-005-C"

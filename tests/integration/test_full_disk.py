@@ -17,9 +17,9 @@ import pytest
 
 from gateway.metering import meter
 from loadtests.mock_engine import MockEngine
-from tests.alerting import fires, silent
-from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_data_plane import HELLO
+from tests.support.alerting import fires, silent
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 
 async def ask(gateway: Gateway) -> None:

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from loadtests.mock_engine import MockEngine
-from tests.alerting import fires, silent
-from tests.harness import OPERATOR_KEY
 from tests.integration.test_metering_under_fire import workers
 from tests.integration.test_outages import Served
-from tests.small_disk import SmallDisk, small_disk
+from tests.support.alerting import fires, silent
+from tests.support.harness import OPERATOR_KEY
+from tests.support.small_disk import SmallDisk, small_disk
 
 PATIENCE = 90.0
 

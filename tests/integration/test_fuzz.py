@@ -12,7 +12,7 @@ from gateway.tenants.directory import Role
 from loadtests.fuzz.hostile import Script, answer
 from loadtests.fuzz.judge import ENGINE_TROUBLE, Answer, BrokenPromiseError, Log, check
 from loadtests.fuzz.parts import PARTS, Api, FromEngine, Part
-from loadtests.fuzz.world import World
+from loadtests.fuzz.world import FuzzTarget
 
 CASES = {"bodies": 300, "wire": 200, "answers": 40, "streams": 150, "selves": 30, "api": 250}
 SLOWEST = 10.0
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.timeout(900)  # a failure is made small first, which ta
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with World(tmp_path_factory.mktemp("fuzz")) as made:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzTarget]:
+    with FuzzTarget(tmp_path_factory.mktemp("fuzz")) as made:
         yield made
 
 
-def test_every_role_has_a_key(world: World):
+def test_every_role_has_a_key(world: FuzzTarget):
     assert set(world.keyless) <= UNMINTED
     assert set(world.keys) >= {"none", "wrong", *Role} - UNMINTED
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
-def test_rubbish_breaks_no_promise(world: World, part: type[Part]):
+def test_rubbish_breaks_no_promise(world: FuzzTarget, part: type[Part]):
     made = part(world)
     try:
         made.search(CASES[part.name], 1)
@@ -97,7 +97,7 @@ def test_tracebacks_are_seen_once(tmp_path: Path):
     log.check()
 
 
-def test_an_attempt_without_a_record_is_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_an_attempt_without_a_record_is_seen(world: FuzzTarget, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
     world.settle()
     world.engines.all[0].attempts.append("req-never-1")
@@ -105,7 +105,7 @@ def test_an_attempt_without_a_record_is_seen(world: World, monkeypatch: pytest.M
         world.settle()
 
 
-def test_a_gateway_that_answers_no_more_is_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_gateway_that_answers_no_more_is_seen(world: FuzzTarget, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("loadtests.fuzz.world.RECOVERY", 0.5)
     refusing = Script((answer(b"{}", status=500),))
     world.engines.play({"/v1/chat/completions": refusing})

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.store import Change
+from adapters.store.protocol import Change
 from gateway.tenants import directory
 from gateway.tenants.directory import Role
-from tests.harness import OPERATOR_KEY, Gateway
 from tests.integration.uploading import Wire
+from tests.support.harness import OPERATOR_KEY, Gateway
 
 OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
 APPLY = "/admin/v1/apply"

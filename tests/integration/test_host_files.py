@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.harness import OPERATOR_KEY
-from tests.hosts import add_version, ask, registered
+from tests.support.engine_hosts import add_version, ask, registered
+from tests.support.harness import OPERATOR_KEY
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone"])

@@ -10,11 +10,11 @@ import httpx
 import psutil
 from redis.asyncio import Redis
 
-from adapters.engine_control import EngineControl
-from adapters.store import Change
-from gateway.reloading import Reload
+from adapters.placement.engine_client import EngineClient
+from adapters.store.protocol import Change
+from gateway.runtime.settings_reload import Reload
 from loadtests.mock_engine import MockEngine
-from tests.hosts import add_version, ask, free_port, registered, roots, slow_down, until
+from tests.support.engine_hosts import add_version, ask, free_port, registered, roots, slow_down, until
 
 
 async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, run):
@@ -281,7 +281,7 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
 
     await until(told, what=lambda: agent.log)
     assert gateway.state.catalog.engines["h1"].epoch == first.epoch
-    later = EngineControl(
+    later = EngineClient(
         None,  # type: ignore[arg-type]  # calls nobody
         timeout=1,
         agent_secret=(await store.secret("agent", "of a worker that starts now")).encode(),

@@ -15,16 +15,16 @@ import openai
 import pytest
 from sqlalchemy import select
 
-from gateway.metering.schema import engine_probes
-from gateway.routing.ejection import Rules
+from gateway.metering.ledger.schema import engine_probes
+from gateway.routing.outlier_ejection import Rules
 from loadtests.mock_engine import MockEngine
-from tests import alerting
-from tests.harness import Gateway, running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_outages import until
 from tests.integration.test_routing import ask, stream
-from tests.promtool import NoPromtoolError
+from tests.support import alerting
+from tests.support.harness import Gateway, running_gateway
+from tests.support.promtool import NoPromtoolError
 
 HANG_SECONDS = 1.0
 SOON = 15.0
@@ -44,8 +44,8 @@ def quick(
     return running_gateway(state_dir, url, prefix, **settings)
 
 
-def holder_of(town: Town) -> tuple[str, MockEngine]:
-    ((name, engine),) = [(n, e) for n, e in (("a", town.a), ("b", town.b)) if e.state.calls]
+def holder_of(deployment: Deployment) -> tuple[str, MockEngine]:
+    ((name, engine),) = [(n, e) for n, e in (("a", deployment.a), ("b", deployment.b)) if e.state.calls]
     return name, engine
 
 
@@ -60,24 +60,24 @@ async def healths(gateway: Gateway) -> dict[str, str]:
     return {engine["name"]: engine["health"] for engine in engines}
 
 
-async def test_a_hung_holder_costs_no_request(town: Town, tmp_path: Path):
+async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: Path):
     """One engine holds the adapter, and others idle."""
-    gateway = town.gateway
-    await ask(town, "acme")
-    name, engine = holder_of(town)
-    other = town.b if engine is town.a else town.a
+    gateway = deployment.gateway
+    await ask(deployment, "acme")
+    name, engine = holder_of(deployment)
+    other = deployment.b if engine is deployment.a else deployment.a
     engine.faults.update({"event_delay": 0.2})
     calm = await admin(gateway, "/metrics")
-    begun = asyncio.ensure_future(stream(town, "acme", max_tokens=200, logprobs=True))  # not resumable
+    begun = asyncio.ensure_future(stream(deployment, "acme", max_tokens=200, logprobs=True))  # not resumable
     await engine.until(lambda state: len(state.calls) == 2 and state.calls[-1].sent > 2)
     await until(lambda: any(lease.begun for lease in gateway.state.pool.state(name).leases))
     engine.stop_core()
-    asks = [(ask, stream)[i % 2](town, "acme") for i in range(20)]
+    asks = [(ask, stream)[i % 2](deployment, "acme") for i in range(20)]
     async with asyncio.timeout(SOON):
         answers = await asyncio.gather(*asks)
-    assert all(voice(town, "acme/support") in answer for answer in answers)
+    assert all(voice(deployment, "acme/support") in answer for answer in answers)
     async with asyncio.timeout(HANG_SECONDS):
-        await ask(town, "acme")  # at once
+        await ask(deployment, "acme")  # at once
     assert len(other.state.calls) == 21
 
     # What can be seen.
@@ -110,59 +110,63 @@ async def test_a_hung_holder_costs_no_request(town: Town, tmp_path: Path):
     assert "engine_hung" not in (await admin(gateway, "/readyz"))["conditions"]
 
 
-async def test_with_one_engine_requests_fail_at_once_and_it_is_back_as_soon_as_it_works(town: Town):
-    await town.gateway.set_state("b", "draining")
-    await ask(town, "acme")
-    town.a.stop_core()
+async def test_with_one_engine_requests_fail_at_once_and_it_is_back_as_soon_as_it_works(
+    deployment: Deployment,
+):
+    await deployment.gateway.set_state("b", "draining")
+    await ask(deployment, "acme")
+    deployment.a.stop_core()
     for _ in range(2):  # the first waits until it is certain
         async with asyncio.timeout(SOON):
             with pytest.raises(openai.InternalServerError) as caught:
-                await ask(town, "acme")
+                await ask(deployment, "acme")
         assert caught.value.code == "engine_hung"
         assert int(caught.value.response.headers["retry-after"]) >= 1
-    assert (await healths(town.gateway))["a"] == "hung"
-    assert not town.gateway.state.pool.state("a").ejected
-    town.a.core.go_on()
-    await until(lambda: town.gateway.state.pool.state("a").usable, timeout=SOON)
-    assert voice(town, "acme/support") in await ask(town, "acme")
+    assert (await healths(deployment.gateway))["a"] == "hung"
+    assert not deployment.gateway.state.pool.state("a").ejected
+    deployment.a.core.go_on()
+    await until(lambda: deployment.gateway.state.pool.state("a").usable, timeout=SOON)
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_a_load_that_hangs_is_made_on_another_engine(town: Town):
+async def test_a_load_that_hangs_is_made_on_another_engine(deployment: Deployment):
     """Nobody knows of the hang before the load."""
-    town.a.stop_core()
+    deployment.a.stop_core()
     async with asyncio.timeout(SOON):
-        assert voice(town, "acme/support") in await ask(town, "acme")
-        assert voice(town, "bolt/support") in await ask(town, "bolt")
-        assert voice(town, "corgi/support") in await ask(town, "corgi")
-    assert {engine for engine, _ in town.loads()} == {"b"}
-    town.a.core.go_on()
+        assert voice(deployment, "acme/support") in await ask(deployment, "acme")
+        assert voice(deployment, "bolt/support") in await ask(deployment, "bolt")
+        assert voice(deployment, "corgi/support") in await ask(deployment, "corgi")
+    assert {engine for engine, _ in deployment.loads()} == {"b"}
+    deployment.a.core.go_on()
 
 
-async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(town: Town):
+async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(deployment: Deployment):
     """A long prefill, a deep queue: the counters of its metrics move, and nobody is sent a probe."""
-    await ask(town, "acme")
-    _, engine = holder_of(town)
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
     engine.faults.update({"first_byte_delay": 2.5 * HANG_SECONDS})
-    answers = await asyncio.gather(ask(town, "acme"), stream(town, "acme"))
-    assert all(voice(town, "acme/support") in answer for answer in answers)
-    assert [record.outcome for record in await town.gateway.usage("acme")] == ["ok"] * 3
+    answers = await asyncio.gather(ask(deployment, "acme"), stream(deployment, "acme"))
+    assert all(voice(deployment, "acme/support") in answer for answer in answers)
+    assert [record.outcome for record in await deployment.gateway.usage("acme")] == ["ok"] * 3
     assert len(engine.state.calls) == 3
 
 
-async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the_books(town: Town):
-    await ask(town, "acme")
-    _, engine = holder_of(town)
+async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the_books(
+    deployment: Deployment,
+):
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
     engine.faults.update({"metrics": "nothing 1\n"})
     engine.faults.update({"stop_at": "headers", "stop_how": "hang", "times": 1})
-    before = await probe_rows(town.gateway)
-    asked = asyncio.ensure_future(ask(town, "acme"))
+    before = await probe_rows(deployment.gateway)
+    asked = asyncio.ensure_future(ask(deployment, "acme"))
     await engine.until(
         lambda state: any(call.body.get("max_tokens") == 1 for call in state.calls), timeout=SOON
     )
-    await until(lambda: town.gateway.state.pool.state("a").standing.vain or engine is town.b)
-    assert all(town.gateway.state.pool.state(name).usable for name in "ab")
+    await until(lambda: deployment.gateway.state.pool.state("a").standing.vain or engine is deployment.b)
+    assert all(deployment.gateway.state.pool.state(name).usable for name in "ab")
     asked.cancel()
-    (row,) = [row for row in await probe_rows(town.gateway) if row not in before]
+    (row,) = [row for row in await probe_rows(deployment.gateway) if row not in before]
     assert row.completion_tokens == 1
 
 
@@ -173,59 +177,63 @@ async def probe_rows(gateway: Gateway) -> list[Any]:
         return list(connection.execute(select(engine_probes)))
 
 
-async def test_at_most_half_of_a_fleet_is_ejected(town: Town, tmp_path: Path):
+async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_path: Path):
     async with MockEngine() as c:
-        await town.gateway.add_engine("c", c.url)
-        await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi")))
-        for engine in (town.a, town.b):
+        await deployment.gateway.add_engine("c", c.url)
+        await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi")))
+        for engine in (deployment.a, deployment.b):
             engine.stop_core()
-        pool = town.gateway.state.pool
+        pool = deployment.gateway.state.pool
         async with asyncio.timeout(SOON):
-            answers = await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi") * 3))
+            answers = await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi") * 3))
         assert len(answers) == 9
-        town.gateway.state.hangs.accuse("a")
-        town.gateway.state.hangs.accuse("b")
+        deployment.gateway.state.hangs.accuse("a")
+        deployment.gateway.state.hangs.accuse("b")
         await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), timeout=SOON)
         assert sum(pool.state(n).ejected for n in "ab") == 1
-        for engine in (town.a, town.b):
+        for engine in (deployment.a, deployment.b):
             engine.core.go_on()
         await until(lambda: all(pool.state(n).usable for n in "ab"), timeout=SOON)
 
 
-async def test_every_worker_tells_the_truth(town: Town, tmp_path: Path, valkey_url: str, prefix: str):
+async def test_every_worker_tells_the_truth(
+    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
+):
     """Also one that has no request on the engine, and whose own look at it finds nothing."""
-    await ask(town, "acme")
-    name, engine = holder_of(town)
+    await ask(deployment, "acme")
+    name, engine = holder_of(deployment)
     async with quick(tmp_path / "second", valkey_url, prefix) as second:
         engine.stop_core()
         async with asyncio.timeout(SOON):
-            await ask(town, "acme")
+            await ask(deployment, "acme")
             while (await healths(second))[name] != "ejected":
                 await asyncio.sleep(0.05)
         engine.core.go_on()
         await until(lambda: second.state.pool.state(name).usable, timeout=SOON)
 
 
-async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(town: Town):
+async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(
+    deployment: Deployment,
+):
     """And though it has waited for longer than a placement may take."""
-    await ask(town, "acme")
-    _, engine = holder_of(town)
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
     engine.faults.update({"stop_at": "first_event", "stop_how": "hang", "times": 1})
-    hangs, router = town.gateway.state.hangs, town.gateway.state.router
+    hangs, router = deployment.gateway.state.hangs, deployment.gateway.state.router
     hangs.rules, hangs._first_byte_timeout, router._timeout = replace(hangs.rules, timeout=60), 1.0, 0.5
     async with asyncio.timeout(SOON):
-        assert voice(town, "acme/support") in await stream(town, "acme")
-    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "failover", "ok"]
+        assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+    assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "failover", "ok"]
 
 
-async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(town: Town):
-    await ask(town, "acme")
-    name, engine = holder_of(town)
-    pool = town.gateway.state.pool
-    town.gateway.state.hangs.rules = Rules(HANG_SECONDS, 300.0)
+async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(deployment: Deployment):
+    await ask(deployment, "acme")
+    name, engine = holder_of(deployment)
+    pool = deployment.gateway.state.pool
+    deployment.gateway.state.hangs.rules = Rules(HANG_SECONDS, 300.0)
     engine.stop_core()
     async with asyncio.timeout(SOON):
-        await ask(town, "acme")
+        await ask(deployment, "acme")
     assert pool.state(name).ejected
     engine.die()
     await until(lambda: pool.state(name).healthy is False, timeout=SOON)
@@ -233,41 +241,43 @@ async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(town:
     await until(lambda: pool.state(name).usable, timeout=SOON)
 
 
-async def test_a_worker_that_was_stopped_itself_accuses_nobody(town: Town):
-    await ask(town, "acme")
-    _, engine = holder_of(town)
+async def test_a_worker_that_was_stopped_itself_accuses_nobody(deployment: Deployment):
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
     engine.faults.update({"first_byte_delay": 0.5})
-    asked = asyncio.ensure_future(stream(town, "acme"))
+    asked = asyncio.ensure_future(stream(deployment, "acme"))
     await until(lambda: len(engine.state.calls) == 2)
     time.sleep(3 * HANG_SECONDS)  # noqa: ASYNC251 - the whole process, engines too
-    assert voice(town, "acme/support") in await asked
-    assert [r.outcome for r in await town.gateway.usage("acme")] == ["ok", "ok"]
+    assert voice(deployment, "acme/support") in await asked
+    assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "ok"]
 
 
-async def test_the_gateway_stops_though_engines_hang(town: Town):
-    await ask(town, "acme")
-    for engine in town.engines:
+async def test_the_gateway_stops_though_engines_hang(deployment: Deployment):
+    await ask(deployment, "acme")
+    for engine in deployment.engines:
         engine.stop_core()
-    asks = [asyncio.ensure_future(ask(town, "acme")) for _ in range(3)]
-    await until(lambda: sum(state.in_flight for state in town.gateway.state.pool.states()) == 3)
+    asks = [asyncio.ensure_future(ask(deployment, "acme")) for _ in range(3)]
+    await until(lambda: sum(state.in_flight for state in deployment.gateway.state.pool.states()) == 3)
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(r) for r in results} == {openai.InternalServerError}
     assert {r.code for r in results} == {"engine_hung"}
 
 
-async def test_a_hung_engine_that_misses_health_checks_too_is_not_used_when_it_answers_them_again(town: Town):
-    await ask(town, "acme")
-    name, engine = holder_of(town)
-    state = town.gateway.state.pool.state(name)
+async def test_a_hung_engine_that_misses_health_checks_too_is_not_used_when_it_answers_them_again(
+    deployment: Deployment,
+):
+    await ask(deployment, "acme")
+    name, engine = holder_of(deployment)
+    state = deployment.gateway.state.pool.state(name)
     engine.stop_core()
     async with asyncio.timeout(SOON):
-        await ask(town, "acme")
+        await ask(deployment, "acme")
     engine.faults.update({"health_status": 503})
     await until(lambda: state.healthy is False, timeout=SOON)
-    assert (await healths(town.gateway))[name] == "down"
+    assert (await healths(deployment.gateway))[name] == "down"
     engine.faults.reset()
     await until(lambda: state.healthy, timeout=SOON)
     assert state.standing.hangs
     async with asyncio.timeout(SOON):
-        await ask(town, "acme")
+        await ask(deployment, "acme")
     assert sum(call.path == "/v1/chat/completions" for call in engine.state.calls) == 2  # the others: probes

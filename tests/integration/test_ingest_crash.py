@@ -9,20 +9,20 @@ import sys
 
 import pytest
 
-from tests.archives import adapter_files, tar_bytes
+from tests.support.archives import adapter_files, tar_bytes
 
 DRIVER = r"""
 import errno, json, os, resource, signal, sys
 from pathlib import Path
 
-from adapters.artifacts import ArtifactStore, digest_of
-from adapters.findings import Findings
-from adapters.known_files import FILES
+from adapters.registry.artifacts import ArtifactStore, digest_of
+from adapters.checks.findings import Findings
+from adapters.checks.file_kinds import FILES
 from adapters.sources import FetchOptions, fetch
-import adapters.artifacts, adapters.sources.archive, adapters.sources.file, adapters.sources.tarred
+import adapters.registry.artifacts, adapters.sources.archive, adapters.sources.file, adapters.sources.tar_archive
 
 base, source, end, step = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-WATCHED = {m.__file__ for name, m in sys.modules.items() if name.startswith(("adapters.sources.", "adapters.artifacts"))}
+WATCHED = {m.__file__ for name, m in sys.modules.items() if name.startswith(("adapters.sources.", "adapters.registry.artifacts"))}
 
 
 def ingest(root):

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.metering.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import quarantine
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome
-from gateway.metering.schema import quarantine
-from gateway.metering.segments import WorkerDirectory
-from gateway.metrics import Metrics
+from gateway.metering.wal.segments import WorkerDirectory
+from gateway.observability.metrics import Metrics
 from tests.unit.gateway.metering.make import intent, record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = textwrap.dedent("""
     import asyncio, json, os, random, sys
     from pathlib import Path
-    from gateway.metering.ledger import Ledger
+    from gateway.metering.ledger.ledger import Ledger
     from gateway.metering.meter import Meter
     from gateway.metering.records import Outcome
-    from gateway.metrics import Metrics
+    from gateway.observability.metrics import Metrics
 
     root, url, name, count = sys.argv[1:]
 
@@ -135,10 +135,10 @@ async def test_kill_9_loses_nothing_whose_end_was_heard(root, url, ledger, batch
 FULL = textwrap.dedent("""
     import asyncio, resource, sys
     from pathlib import Path
-    from gateway.metering.ledger import Ledger
+    from gateway.metering.ledger.ledger import Ledger
     from gateway.metering.meter import Meter
     from gateway.metering.records import Outcome
-    from gateway.metrics import Metrics
+    from gateway.observability.metrics import Metrics
 
     root, url = sys.argv[1:]
 
@@ -208,10 +208,10 @@ async def test_a_disk_that_was_full_has_lost_nothing(root, url, ledger):
 SHIP = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from gateway.metering.ledger import Ledger
-    from gateway.metering.segments import WorkerDirectory
-    from gateway.metering.shipper import Shipper
-    from gateway.metrics import Metrics
+    from gateway.metering.ledger.ledger import Ledger
+    from gateway.metering.wal.segments import WorkerDirectory
+    from gateway.metering.wal.shipper import Shipper
+    from gateway.observability.metrics import Metrics
     from tests.unit.gateway.metering.make import LogStub
 
     root, url = sys.argv[1:]

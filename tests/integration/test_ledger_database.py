@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import select, text
 
-from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError
-from gateway.metering.schema import dirty_hours, ledger_state, usage_records
+from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import dirty_hours, ledger_state, usage_records
 from tests.unit.gateway.metering.make import record
 
 RECORDS = 240

@@ -16,11 +16,11 @@ import pytest
 from openai import OpenAI, OpenAIError
 from redis import Redis
 
-from adapters.embedded import EmbeddedValkey
+from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine.process import MockProcess
-from tests.alerting import fires, silent
-from tests.harness import fake_adapter, running_gateway
 from tests.integration.test_cli import KEY, Served, serving, until, workers
+from tests.support.alerting import fires, silent
+from tests.support.harness import fake_adapter, running_gateway
 
 
 class Traffic:

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from gateway.command_tree import tree
-from gateway.metering.ledger import HOUR, Ledger, mark_dirty
-from gateway.metering.schema import engine_counters, engine_spans, usage_records
+from gateway.commands.tree import tree
+from gateway.metering.ledger.ledger import HOUR, Ledger, mark_dirty
+from gateway.metering.ledger.schema import engine_counters, engine_spans, usage_records
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 from tests.unit.gateway.metering.make import record
 
 QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}

@@ -8,7 +8,7 @@ import openai
 import orjson
 import pytest
 
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask, stream
 
@@ -31,48 +31,48 @@ RUBBISH = {
 SOUND_IN_A_STREAM = {"usage is a list"}
 
 
-async def quiet(town: Town) -> None:
+async def quiet(deployment: Deployment) -> None:
     """No lease and no record is left open."""
     async with asyncio.timeout(5):
-        while any(state.leases or state.in_flight for state in town.gateway.state.pool.states()):
+        while any(state.leases or state.in_flight for state in deployment.gateway.state.pool.states()):
             await asyncio.sleep(0.01)
 
 
-async def outcomes(town: Town) -> list[str]:
-    return sorted(record.outcome for record in await town.gateway.usage("acme"))
+async def outcomes(deployment: Deployment) -> list[str]:
+    return sorted(record.outcome for record in await deployment.gateway.usage("acme"))
 
 
 @pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH)
-async def test_a_malformed_answer_goes_elsewhere(town: Town, rubbish: str):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_a_malformed_answer_goes_elsewhere(deployment: Deployment, rubbish: str):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"rubbish": rubbish, "times": 1})
-    assert voice(town, "acme/support") in await ask(town, "acme")
-    await quiet(town)
-    assert await outcomes(town) == ["failover", "ok", "ok"]
-    assert b'florin_failovers_total{reason="malformed"} 1.0' in town.gateway.state.metrics.render()
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
+    await quiet(deployment)
+    assert await outcomes(deployment) == ["failover", "ok", "ok"]
+    assert b'florin_failovers_total{reason="malformed"} 1.0' in deployment.gateway.state.metrics.render()
 
 
 @pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
-async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(town: Town, name: str):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_a_malformed_event_before_the_first_byte_goes_elsewhere(deployment: Deployment, name: str):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"rubbish": RUBBISH[name], "events": 0, "times": 1})
-    assert voice(town, "acme/support") in await stream(town, "acme")
-    await quiet(town)
-    assert await outcomes(town) == ["failover", "ok", "ok"]
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+    await quiet(deployment)
+    assert await outcomes(deployment) == ["failover", "ok", "ok"]
 
 
 @pytest.mark.parametrize("name", [n for n in RUBBISH if n not in SOUND_IN_A_STREAM])
-async def test_a_malformed_event_in_the_middle_interrupts_the_stream(town: Town, name: str):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment: Deployment, name: str):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"rubbish": RUBBISH[name], "events": 3, "event_delay": 0.02, "times": 1})
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
-        await stream(town, "acme")
-    await quiet(town)
-    assert await outcomes(town) == ["engine_error", "ok"]
-    assert voice(town, "acme/support") in await stream(town, "acme")
+        await stream(deployment, "acme")
+    await quiet(deployment)
+    assert await outcomes(deployment) == ["engine_error", "ok"]
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -80,30 +80,32 @@ async def test_a_malformed_event_in_the_middle_interrupts_the_stream(town: Town,
     "usage",
     ["[1, 2]", '"7"', '{"prompt_tokens": "7,\\"tenant\\":\\"bolt\\""}', '{"completion_tokens": 9e18}', "{}"],
 )
-async def test_impossible_counts_punish_no_customer_and_bill_none(town: Town, usage: str, streamed: bool):
-    for engine in town.engines:
+async def test_impossible_counts_punish_no_customer_and_bill_none(
+    deployment: Deployment, usage: str, streamed: bool
+):
+    for engine in deployment.engines:
         engine.faults.update({"usage": usage})
-    assert voice(town, "acme/support") in await (stream if streamed else ask)(town, "acme")
-    await quiet(town)
-    (record,) = await town.gateway.usage("acme")
+    assert voice(deployment, "acme/support") in await (stream if streamed else ask)(deployment, "acme")
+    await quiet(deployment)
+    (record,) = await deployment.gateway.usage("acme")
     assert (record.outcome, record.usage_source, record.completion_tokens) == ("ok", "estimated", 0)
-    assert not await town.gateway.usage("bolt")
-    assert b'kind="usage"} 1.0' in town.gateway.state.metrics.render()
+    assert not await deployment.gateway.usage("bolt")
+    assert b'kind="usage"} 1.0' in deployment.gateway.state.metrics.render()
 
 
-async def test_more_choices_than_were_asked_for_are_none(town: Town):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_more_choices_than_were_asked_for_are_none(deployment: Deployment):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     many = [{"index": i, "message": {"content": "x"}, "finish_reason": "stop"} for i in range(100_000)]
     holder.faults.update({"rubbish": orjson.dumps({"choices": many}).decode(), "times": 1})
-    assert voice(town, "acme/support") in await ask(town, "acme")
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_a_fleet_that_only_talks_rubbish_is_a_clear_502(town: Town):
-    for engine in town.engines:
+async def test_a_fleet_that_only_talks_rubbish_is_a_clear_502(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"rubbish": '{"choices": [null]}'})
     with pytest.raises(openai.InternalServerError) as caught:
-        await ask(town, "acme")
+        await ask(deployment, "acme")
     assert (caught.value.status_code, caught.value.code) == (502, "engine_failed")
-    await quiet(town)
-    assert sum(call.outcome == "finished" for call in town.calls()) == 3
+    await quiet(deployment)
+    assert sum(call.outcome == "finished" for call in deployment.calls()) == 3

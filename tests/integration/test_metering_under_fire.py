@@ -16,9 +16,9 @@ import openai
 import psutil
 import pytest
 
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
-from gateway.workers import WORKER
+from gateway.serving.workers import WORKER
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_outages import Served
 

@@ -18,22 +18,22 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtests.mock_engine.process import MockProcess
-from tests.alerting import fires, silent
-from tests.hosts import registered, until
 from tests.integration import test_cli
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_routing import ask, stream
-from tests.promtool import NoPromtoolError, promtool
+from tests.support.alerting import fires, silent
+from tests.support.engine_hosts import registered, until
+from tests.support.promtool import NoPromtoolError, promtool
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PROMPT = "the-secret-of-the-prompt"
 
 
-async def scrape(town: Town) -> str:
+async def scrape(deployment: Deployment) -> str:
     """When the log's thread has accounted for what has ended."""
-    await town.gateway.usage()
-    async with town.gateway.http() as http:
+    await deployment.gateway.usage()
+    async with deployment.gateway.http() as http:
         return (await http.get("/metrics")).text
 
 
@@ -49,10 +49,10 @@ def value(text: str, name: str, **labels: str) -> float | None:
     return found[0] if found else None
 
 
-async def seen(town: Town, name: str, at_least: float = 1, **labels: str) -> str:
+async def seen(deployment: Deployment, name: str, at_least: float = 1, **labels: str) -> str:
     """The scrape that shows it."""
     for _ in range(200):
-        text = await scrape(town)
+        text = await scrape(deployment)
         found = value(text, name, **labels)
         if found is not None and found >= at_least:
             return text
@@ -63,7 +63,7 @@ async def seen(town: Town, name: str, at_least: float = 1, **labels: str) -> str
 # -- ids and traces
 
 
-async def test_a_clients_id_and_trace_go_along_and_nothing_else_does(town: Town):
+async def test_a_clients_id_and_trace_go_along_and_nothing_else_does(deployment: Deployment):
     sent = {
         "x-request-id": "job-7",
         "traceparent": PARENT,
@@ -71,7 +71,7 @@ async def test_a_clients_id_and_trace_go_along_and_nothing_else_does(town: Town)
         "x-data-parallel-rank": "3",
         "baggage": "a=b",
     }
-    async with town.gateway.client("acme") as client:
+    async with deployment.gateway.client("acme") as client:
         raw = await client.chat.completions.with_raw_response.create(
             model="support", messages=HELLO, extra_headers=sent
         )
@@ -82,17 +82,17 @@ async def test_a_clients_id_and_trace_go_along_and_nothing_else_does(town: Town)
     assert raw.headers["x-client-request-id"] == "job-7"
     assert raw.headers["x-request-id"].startswith("req-")
     assert streamed.headers["x-client-request-id"] == "job-8"
-    first, second = sorted(town.calls(), key=lambda call: call.began)
+    first, second = sorted(deployment.calls(), key=lambda call: call.began)
     assert set(first.headers) - set(second.headers) == {"traceparent", "tracestate"}
     assert (first.headers["traceparent"], first.headers["tracestate"]) == (PARENT, "rojo=1")
     assert set(second.headers) == {"host", "content-type", "content-length", "x-request-id"}
     assert first.headers["x-request-id"] == raw.headers["x-request-id"] + "-1"
-    records = await town.gateway.usage("acme")
+    records = await deployment.gateway.usage("acme")
     assert records[0].request_id == raw.headers["x-request-id"]  # the client's is never the bill's
 
 
-async def test_what_a_client_makes_up_comes_back_nowhere(town: Town):
-    async with town.gateway.http(town.gateway.keys["acme"]) as http:
+async def test_what_a_client_makes_up_comes_back_nowhere(deployment: Deployment):
+    async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.post(
             "/v1/chat/completions",
             json={"model": "support", "messages": HELLO},
@@ -100,19 +100,19 @@ async def test_what_a_client_makes_up_comes_back_nowhere(town: Town):
         )
     assert answer.status_code == 200
     assert "x-client-request-id" not in answer.headers
-    assert "traceparent" not in town.calls()[0].headers
+    assert "traceparent" not in deployment.calls()[0].headers
 
 
 # -- metrics
 
 
-async def test_latency_slots_and_holders_by_engine_and_adapter(town: Town):
-    await ask(town, "acme")
-    await stream(town, "acme")
-    await stream(town, "bolt")
-    text = await seen(town, "florin_adapter_request_duration_seconds_count", adapter="bolt/support")
-    [holder] = town.gateway.state.residency.holders(
-        town.gateway.state.catalog.versions["acme/support@v1"].engine_name
+async def test_latency_slots_and_holders_by_engine_and_adapter(deployment: Deployment):
+    await ask(deployment, "acme")
+    await stream(deployment, "acme")
+    await stream(deployment, "bolt")
+    text = await seen(deployment, "florin_adapter_request_duration_seconds_count", adapter="bolt/support")
+    [holder] = deployment.gateway.state.residency.holders(
+        deployment.gateway.state.catalog.versions["acme/support@v1"].engine_name
     )
     assert value(text, "florin_adapter_request_duration_seconds_count", adapter="acme/support") == 2
     assert value(text, "florin_adapter_time_to_first_token_seconds_count", adapter="acme/support") == 1
@@ -122,7 +122,7 @@ async def test_latency_slots_and_holders_by_engine_and_adapter(town: Town):
     assert value(text, "florin_adapter_holders", adapter="corgi/support") == 0
     assert value(text, "florin_engine_slots", engine="a") == 2
     assert sum(value(text, "florin_engine_slots_used", engine=name) or 0 for name in "ab") == 2
-    text = await seen(town, "florin_engine_running", 0, engine="a")  # it has been asked by then
+    text = await seen(deployment, "florin_engine_running", 0, engine="a")  # it has been asked by then
     assert value(text, "florin_engine_running", engine="a") == 0
     assert value(text, "florin_requests_waiting") == 0
     for operation in ("commit", "claim", "confirm", "touch", "lead"):
@@ -131,8 +131,8 @@ async def test_latency_slots_and_holders_by_engine_and_adapter(town: Town):
     assert value(text, "florin_build_info") == 1
 
 
-async def test_a_client_that_leaves_is_counted_by_how_far_it_came(town: Town):
-    gateway = town.gateway
+async def test_a_client_that_leaves_is_counted_by_how_far_it_came(deployment: Deployment):
+    gateway = deployment.gateway
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.keys['acme']}\r\n"
     )
@@ -148,31 +148,31 @@ async def test_a_client_that_leaves_is_counted_by_how_far_it_came(town: Town):
     writer = await leave(head + "content-length: 500\r\n\r\n{")
     await until(lambda: gateway.state.lifecycle.bounds.requests == 1)
     writer.close()
-    await seen(town, "florin_client_aborts_total", stage="body")
+    await seen(deployment, "florin_client_aborts_total", stage="body")
 
-    for engine in town.engines:
+    for engine in deployment.engines:
         engine.faults.update({"load_delay": 3.0})
     writer = await leave(f"{head}content-length: {len(body)}\r\n\r\n{body}")
-    await seen(town, "florin_requests_waiting")
+    await seen(deployment, "florin_requests_waiting")
     writer.close()
-    await seen(town, "florin_client_aborts_total", stage="waiting")
+    await seen(deployment, "florin_client_aborts_total", stage="waiting")
 
-    for engine in town.engines:
+    for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.0})
-    await ask(town, "acme")
-    for engine in town.engines:
+    await ask(deployment, "acme")
+    for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.2})
-    before = len(town.calls())
+    before = len(deployment.calls())
     writer = await leave(f"{head}content-length: {len(body)}\r\n\r\n{body}")
-    await until(lambda: len(town.calls()) > before)
+    await until(lambda: len(deployment.calls()) > before)
     writer.close()
-    await seen(town, "florin_client_aborts_total", stage="answer")
+    await seen(deployment, "florin_client_aborts_total", stage="answer")
 
     async with gateway.client("acme") as client:
         events = await client.chat.completions.create(model="support", messages=HELLO, stream=True)
         await anext(aiter(events))
         await events.close()
-    await seen(town, "florin_client_aborts_total", stage="stream")
+    await seen(deployment, "florin_client_aborts_total", stage="stream")
 
 
 # -- the log, of real processes
@@ -306,7 +306,7 @@ async def test_all_that_an_agent_says_and_its_engine_is_json(gateway, run):
     await registered(gateway, agent, seconds=120)
     assert await agent.stop() == 0
     said = [json.loads(line) for line in agent.log.splitlines()]
-    assert {"florin.engine", "adapters.hosts.agent"} <= {s["logger"] for s in said}
+    assert {"florin.engine", "adapters.engine_agent.agent"} <= {s["logger"] for s in said}
     assert all(s["engine"] == "h1" for s in said if s["logger"] == "florin.engine")
     assert any(s["message"].startswith("adds --enable-lora:") for s in said), agent.log
 
@@ -324,15 +324,15 @@ def _promtool() -> None:
 
 @pytest.mark.usefixtures("_promtool")
 async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_does_not(
-    town: Town, tmp_path: Path
+    deployment: Deployment, tmp_path: Path
 ):
     async def refused(times: int) -> str:
-        async with town.gateway.http("fl_gone_gone") as http:
+        async with deployment.gateway.http("fl_gone_gone") as http:
             while times:  # a starved machine may lose sight of Redis, and then says 503 instead
                 times -= (await http.get("/v1/models")).status_code == 401
-        return await scrape(town)
+        return await scrape(deployment)
 
-    before = await scrape(town)
+    before = await scrape(deployment)
     assert silent("FlorinInvalidKeySurge", before, tmp_path)
     trickle = await refused(3)
     assert not fires("FlorinInvalidKeySurge", before, trickle, tmp_path)
@@ -341,24 +341,24 @@ async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_doe
 
 @pytest.mark.usefixtures("_promtool")
 async def test_adapters_that_drive_each_other_out_set_off_the_alert(
-    town: Town, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """Three adapters in turn on two slots: each request finds its adapter gone."""
     caplog.set_level("INFO")
-    async with town.gateway.http() as http:
+    async with deployment.gateway.http() as http:
         assert (await http.put("/admin/v1/engines/b/state", json={"state": "cordoned"})).status_code == 200
     for tenant in ("acme", "bolt"):
-        await ask(town, tenant)
-    before = await seen(town, "florin_request_duration_seconds_count", 2, engine="a")
+        await ask(deployment, tenant)
+    before = await seen(deployment, "florin_request_duration_seconds_count", 2, engine="a")
     assert silent("FlorinEvictionThrash", before, tmp_path)
     for tenant in ("acme", "bolt") * 5:
-        await ask(town, tenant)
-    calm = await seen(town, "florin_request_duration_seconds_count", 12, engine="a")
+        await ask(deployment, tenant)
+    calm = await seen(deployment, "florin_request_duration_seconds_count", 12, engine="a")
     assert not fires("FlorinEvictionThrash", before, calm, tmp_path)
     for tenant in ("corgi", "acme", "bolt"):
         await asyncio.sleep(1.1)  # a fresh load is protected for a second
-        await ask(town, tenant)
-    during = await seen(town, "florin_evictions_total", 3, engine="a")
+        await ask(deployment, tenant)
+    during = await seen(deployment, "florin_evictions_total", 3, engine="a")
     assert fires("FlorinEvictionThrash", before, during, tmp_path)
     assert re.search(r"Engine a: corgi/support@v1 loaded in \d", caplog.text)
     assert "Engine a: acme/support@v1 evicted for corgi/support@v1" in caplog.text

@@ -18,13 +18,13 @@ import openai
 import psutil
 import pytest
 
-from adapters.embedded import EmbeddedValkey
+from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine import MockEngine
-from tests.harness import OPERATOR_KEY, fake_adapter, running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_routing import ask, stream
-from tests.lora import LLAMA, write_adapter
+from tests.support.harness import OPERATOR_KEY, fake_adapter, running_gateway
+from tests.support.lora import LLAMA, write_adapter
 
 
 async def until(true, timeout: float = 10.0) -> None:
@@ -35,7 +35,7 @@ async def until(true, timeout: float = 10.0) -> None:
 
 
 @pytest.fixture
-async def town_and_valkey(tmp_path: Path) -> AsyncIterator[tuple[Town, EmbeddedValkey]]:
+async def town_and_valkey(tmp_path: Path) -> AsyncIterator[tuple[Deployment, EmbeddedValkey]]:
     with EmbeddedValkey(tmp_path / "redis") as valkey:
         async with (
             running_gateway(tmp_path / "state", valkey.url, "florin", placement_timeout=3.0) as gateway,
@@ -47,21 +47,21 @@ async def town_and_valkey(tmp_path: Path) -> AsyncIterator[tuple[Town, EmbeddedV
             for tenant in ("acme", "bolt"):
                 await gateway.add_tenant(tenant)
                 await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
-            yield Town(gateway, a, b, tmp_path), valkey
+            yield Deployment(gateway, a, b, tmp_path), valkey
 
 
-async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Town, EmbeddedValkey]):
-    town, valkey = town_and_valkey
-    gateway = town.gateway
-    assert voice(town, "acme/support") in await ask(town, "acme")
-    await until(lambda: gateway.state.residency.holders(voice(town, "acme/support")))
+async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Deployment, EmbeddedValkey]):
+    deployment, valkey = town_and_valkey
+    gateway = deployment.gateway
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
+    await until(lambda: gateway.state.residency.holders(voice(deployment, "acme/support")))
     os.kill(valkey.pid, signal.SIGKILL)
     await until(lambda: not gateway.state.follower.connected)
 
     for _ in range(5):  # what is resident is served, and metered
-        assert voice(town, "acme/support") in await stream(town, "acme")
+        assert voice(deployment, "acme/support") in await stream(deployment, "acme")
     with pytest.raises(openai.InternalServerError) as caught:  # a cold load needs a decision
-        await ask(town, "bolt")
+        await ask(deployment, "bolt")
     assert (caught.value.status_code, caught.value.code) == (503, "store_unavailable")
     assert "Redis" not in caught.value.message  # nor where it is: what is behind the gateway is not told
     assert "valkey" not in caught.value.message
@@ -80,7 +80,7 @@ async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Town, Embedded
 
     await asyncio.to_thread(valkey.start)
     await until(lambda: gateway.state.follower.connected)
-    assert voice(town, "bolt/support") in await ask(town, "bolt")
+    assert voice(deployment, "bolt/support") in await ask(deployment, "bolt")
     records = await gateway.usage("acme")
     assert [record.outcome for record in records] == ["ok"] * 6
 
@@ -104,11 +104,11 @@ async def test_a_change_reaches_a_worker_that_was_away(tmp_path: Path):
             assert "acme" in two.state.directory.tenants
 
 
-async def test_a_slow_reader_slows_nobody_else(town: Town):
-    for engine in town.engines:
+async def test_a_slow_reader_slows_nobody_else(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.0005})
-    gateway = town.gateway
-    await ask(town, "acme")
+    gateway = deployment.gateway
+    await ask(deployment, "acme")
     body = b'{"model": "support", "stream": true, "max_tokens": 4000, "messages": [{"role": "user", "content": "x"}]}'
     request = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer "
@@ -124,19 +124,21 @@ async def test_a_slow_reader_slows_nobody_else(town: Town):
         slow.sendall(request)
         slow.setblocking(False)
         await asyncio.sleep(0.3)
-        texts = await asyncio.gather(*(stream(town, "acme", max_tokens=50) for _ in range(10)))
+        texts = await asyncio.gather(*(stream(deployment, "acme", max_tokens=50) for _ in range(10)))
         assert len(set(texts)) == 1
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     await holder.until(lambda state: not any(call.outcome == "running" for call in state.calls))
 
 
-async def test_leases_of_a_dead_worker_lapse(town: Town, tmp_path: Path, valkey_url: str, prefix: str):
+async def test_leases_of_a_dead_worker_lapse(
+    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
+):
     """Promise 8, the other half: nothing that dies keeps a slot for itself."""
-    await town.gateway.set_state("b", "draining")
-    town.a.faults.update({"event_delay": 0.05})
-    tasks = [asyncio.ensure_future(stream(town, t, max_tokens=1000)) for t in ("acme", "bolt")]
-    await town.a.until(lambda state: len(state.calls) == 2)
-    store = town.gateway.state.store
+    await deployment.gateway.set_state("b", "draining")
+    deployment.a.faults.update({"event_delay": 0.05})
+    tasks = [asyncio.ensure_future(stream(deployment, t, max_tokens=1000)) for t in ("acme", "bolt")]
+    await deployment.a.until(lambda state: len(state.calls) == 2)
+    store = deployment.gateway.state.store
     deadline = time.monotonic() + 5
     while sum((await store.leases("a")).values()) < 2:
         assert time.monotonic() < deadline

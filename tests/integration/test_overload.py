@@ -13,7 +13,7 @@ import pytest
 
 from gateway.admission.overload import MOST_BEGUN
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, fake_adapter, running_gateway
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 BODY = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 

@@ -8,24 +8,24 @@ import time
 
 import httpx
 
-from tests.harness import running_gateway
+from tests.support.harness import running_gateway
 
 
 async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
-    town, tmp_path, valkey_url, prefix
+    deployment, tmp_path, valkey_url, prefix
 ):
-    await town.gateway.set_state("b", "draining")
-    town.a.faults.update({"event_delay": 2.0})
+    await deployment.gateway.set_state("b", "draining")
+    deployment.a.faults.update({"event_delay": 2.0})
     async with contextlib.AsyncExitStack() as stack:
         other = await stack.enter_async_context(running_gateway(tmp_path / "two", valkey_url, prefix))
-        for gateway, count in ((town.gateway, 30), (other, 20)):
-            client = await stack.enter_async_context(gateway.http(town.gateway.keys["acme"]))
+        for gateway, count in ((deployment.gateway, 30), (other, 20)):
+            client = await stack.enter_async_context(gateway.http(deployment.gateway.keys["acme"]))
             for _ in range(count):
                 task = asyncio.create_task(_hold(client))
                 stack.push_async_callback(_cancel, task)
-        await town.a.until(lambda state: len(state.calls) == 50, timeout=30)
-        await town.gateway.set_state("b", "active")
-        for gateway in (town.gateway, other):
+        await deployment.a.until(lambda state: len(state.calls) == 50, timeout=30)
+        await deployment.gateway.set_state("b", "active")
+        for gateway in (deployment.gateway, other):
             client = await stack.enter_async_context(gateway.http())
             deadline = time.monotonic() + 20
             while (shown := await _in_flight(client)) != 50:

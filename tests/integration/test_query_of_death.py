@@ -17,8 +17,8 @@ import pytest
 
 from gateway.routing import pool, router
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_outages import until
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 KILL = {"marker": "KILL", "stop_at": "headers", "stop_how": "kill"}
 BYSTANDERS = ("bolt", "corgi", "dora")

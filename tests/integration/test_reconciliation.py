@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
-from gateway.command_tree import tree
+from gateway.commands.tree import tree
 from gateway.costs.periods import HOUR, month
-from gateway.metering.ledger import mark_dirty
-from gateway.metering.schema import engine_counters, engine_spans
-from tests.harness import OPERATOR_KEY, Gateway
+from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.schema import engine_counters, engine_spans
+from tests.support.harness import OPERATOR_KEY, Gateway
 from tests.unit.gateway.metering.make import record
 
 START = month("2026-05").start

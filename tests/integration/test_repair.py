@@ -18,16 +18,16 @@ import httpx
 import pytest
 
 from adapters.model import SlotState
-from adapters.reconciler import LEASE_MS, ROLE
+from adapters.reconcile.reconciler import LEASE_MS, ROLE
 from loadtests.mock_engine import MockEngine
 from loadtests.mock_engine.process import MockProcess
-from tests.harness import Gateway, fake_adapter, running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_doctor import bad, doctor
 from tests.integration.test_outages import Served, until
 from tests.integration.test_routing import ask
-from tests.lora import LLAMA, write_adapter
+from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.lora import LLAMA, write_adapter
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 
@@ -113,38 +113,38 @@ async def test_a_killed_engine_gets_its_adapters_back_hottest_first_while_others
         assert all("fl-" in text for text in answers)
 
 
-async def test_a_restart_that_nobody_saw_is_noticed(town: Town):
+async def test_a_restart_that_nobody_saw_is_noticed(deployment: Deployment):
     """It was away for less than a probe's pause: only its list tells."""
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.state.forget()
-    await holder.until(lambda state: voice(town, "acme/support") in state.adapters)
-    residency = town.gateway.state.residency
-    await until(lambda: len(residency.holders(voice(town, "acme/support"))) == 1)
+    await holder.until(lambda state: voice(deployment, "acme/support") in state.adapters)
+    residency = deployment.gateway.state.residency
+    await until(lambda: len(residency.holders(voice(deployment, "acme/support"))) == 1)
 
 
-async def test_own_strays_are_unloaded_and_strangers_left_alone(town: Town):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
-    held = voice(town, "acme/support")
+async def test_own_strays_are_unloaded_and_strangers_left_alone(deployment: Deployment):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
+    held = voice(deployment, "acme/support")
     async with httpx.AsyncClient(base_url=holder.url) as client:
         for name in ("fl-0123456789abcdef0123", "by-hand"):
-            body = {"lora_name": name, "lora_path": str(town.tmp / "bolt")}
+            body = {"lora_name": name, "lora_path": str(deployment.tmp / "bolt")}
             (await client.post("/v1/load_lora_adapter", json=body)).raise_for_status()
     await holder.until(lambda state: set(state.adapters) == {held, "by-hand"})
     for _ in range(5):  # more looks
-        await ask(town, "acme")
+        await ask(deployment, "acme")
         await asyncio.sleep(0.2)
     assert set(holder.state.adapters) == {held, "by-hand"}
     unloads = [(call.name, call.status) for call in holder.state.admin if call.action == "unload"]
     assert unloads == [("fl-0123456789abcdef0123", 200)]
 
 
-async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(town: Town):
-    await ask(town, "acme")
-    await ask(town, "bolt")
-    await ask(town, "corgi")
-    a, b = town.engines
+async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(deployment: Deployment):
+    await ask(deployment, "acme")
+    await ask(deployment, "bolt")
+    await ask(deployment, "corgi")
+    a, b = deployment.engines
     a_held, b_held = set(a.state.adapters), set(b.state.adapters)
     assert a_held
     assert b_held
@@ -156,26 +156,26 @@ async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(town: Town):
 
 
 async def test_a_worker_that_died_leaves_the_repair_to_another(
-    town: Town, tmp_path: Path, valkey_url: str, prefix: str
+    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
     """The leader is killed between loads: the next one goes on where it was, within a lease."""
     served = Served(
         tmp_path / "leader", redis_url=valkey_url, redis_prefix=prefix, probe_interval=0.2, reload_interval=60
     )
     try:
-        town.b.die()
-        await ask(town, "acme")
-        await ask(town, "bolt")
-        hottest = await settle(town.gateway, "a", ["bolt", "acme"])
-        store = town.gateway.state.store
+        deployment.b.die()
+        await ask(deployment, "acme")
+        await ask(deployment, "bolt")
+        hottest = await settle(deployment.gateway, "a", ["bolt", "acme"])
+        store = deployment.gateway.state.store
         await hand_over(store)
-        town.a.state.forget()
-        town.a.state.admin.clear()
-        await town.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
+        deployment.a.state.forget()
+        deployment.a.state.admin.clear()
+        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
         await asyncio.sleep(0.5)
-        assert list(town.a.state.adapters) == hottest[:1], "the patient one does not lead"
+        assert list(deployment.a.state.adapters) == hottest[:1], "the patient one does not lead"
         os.kill(served.process.pid, signal.SIGKILL)
-        await town.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
+        await deployment.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
     finally:
         await asyncio.to_thread(served.stop)
 
@@ -203,29 +203,29 @@ async def hand_over(store) -> None:
 
 
 async def test_a_leader_that_was_stopped_changes_nothing_when_it_wakes(
-    town: Town, tmp_path: Path, valkey_url: str, prefix: str
+    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
     """SIGSTOP, long enough for another to take over; SIGCONT: what it was about to do is not done."""
     served = Served(
         tmp_path / "leader", redis_url=valkey_url, redis_prefix=prefix, probe_interval=0.2, reload_interval=2
     )
     try:
-        town.b.die()
-        await ask(town, "acme")
-        await ask(town, "bolt")
-        hottest = await settle(town.gateway, "a", ["bolt", "acme"])
-        await hand_over(town.gateway.state.store)
-        town.a.state.forget()
-        town.a.state.admin.clear()
-        await town.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
+        deployment.b.die()
+        await ask(deployment, "acme")
+        await ask(deployment, "bolt")
+        hottest = await settle(deployment.gateway, "a", ["bolt", "acme"])
+        await hand_over(deployment.gateway.state.store)
+        deployment.a.state.forget()
+        deployment.a.state.admin.clear()
+        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=15)
         await asyncio.sleep(0.5)
-        assert list(town.a.state.adapters) == hottest[:1], "the patient one does not lead"
+        assert list(deployment.a.state.adapters) == hottest[:1], "the patient one does not lead"
         os.kill(served.process.pid, signal.SIGSTOP)
-        await town.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
-        before = [(call.action, call.name) for call in town.a.state.admin]
+        await deployment.a.until(lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + 10)
+        before = [(call.action, call.name) for call in deployment.a.state.admin]
         os.kill(served.process.pid, signal.SIGCONT)
         await asyncio.sleep(3)
-        assert [(call.action, call.name) for call in town.a.state.admin] == before
+        assert [(call.action, call.name) for call in deployment.a.state.admin] == before
         assert [name for _, name in before] == hottest
     finally:
         await asyncio.to_thread(served.stop)
@@ -257,13 +257,13 @@ async def test_files_of_a_removed_adapter_go_when_no_engine_can_hold_them(
                 assert (await http.post("/admin/v1/adapters", json=body)).status_code == 201
             for name in ("gone", "twin"):
                 assert (await http.delete(f"/admin/v1/adapters/acme/{name}")).status_code == 200
-            assert len(first.state.catalog.graves) == 2
+            assert len(first.state.catalog.pending_deletions) == 2
         published = [path for path in artifacts.iterdir() if not path.name.startswith(".")]
         assert len(published) == 2
         for path in published:
             os.utime(path, (time.time() - 7200,) * 2)
         async with gateway(grace=0.0) as second:
-            await until(lambda: not second.state.catalog.graves)
+            await until(lambda: not second.state.catalog.pending_deletions)
             (left,) = [path for path in artifacts.iterdir() if not path.name.startswith(".")]
             version = second.state.catalog.versions["acme/kept@v1"]
             assert str(left) == version.path

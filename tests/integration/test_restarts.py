@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
-from tests.hosts import free_port
 from tests.integration.test_cli import (
     FLORIN,
     KEY,
@@ -35,7 +34,8 @@ from tests.integration.test_cli import (
     until,
     workers,
 )
-from tests.lora import LLAMA
+from tests.support.engine_hosts import free_port
+from tests.support.lora import LLAMA
 
 POLL_SECONDS = 0.1
 

@@ -13,12 +13,12 @@ import openai
 import orjson
 import pytest
 
-from gateway.costs.rolling import imbalance, roll
-from gateway.routing.resume import Room
+from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.routing.resume import ResumeBuffer
 from loadtests.mock_engine import MockEngine, Spec
-from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_outages import until
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 ROLE, TEXTS = 1, 7
@@ -66,7 +66,9 @@ async def pair(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Pa
         yield Pair(gateway, a, b, tmp_path)
         state = gateway.state
         await until(lambda: not any(engine.in_flight for engine in state.pool.states()))
-        await until(lambda: repr(state.lifecycle._room) == repr(Room()))  # nothing is kept of what has ended
+        await until(
+            lambda: repr(state.lifecycle._room) == repr(ResumeBuffer())
+        )  # nothing is kept of what has ended
 
 
 @dataclass

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 
 from gateway.routing import retry_budget
-from tests.harness import running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import hang_up_after, settled
 from tests.integration.test_outages import until
 from tests.integration.test_routing import ask
+from tests.support.harness import running_gateway
 
 
 async def test_a_used_up_budget_answers_early_and_says_when(
-    town: Town, tmp_path, valkey_url, prefix, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, tmp_path, valkey_url, prefix, monkeypatch: pytest.MonkeyPatch
 ):
     """Each of 20 requests fails on its engine: five of them may be tried again, the rest hear it at once."""
     monkeypatch.setattr(retry_budget, "LEAST_PER_SECOND", 0.0)
@@ -23,56 +23,58 @@ async def test_a_used_up_budget_answers_early_and_says_when(
         retry_budget.RetryBudget.__init__, "__kwdefaults__", {"clock": lambda: 100.0, "least_per_second": 0.1}
     )
     async with running_gateway(tmp_path / "second", valkey_url, prefix, retry_budget=0.2) as second:
-        second.keys = town.gateway.keys
-        other = Town(second, town.a, town.b, tmp_path)
+        second.keys = deployment.gateway.keys
+        other = Deployment(second, deployment.a, deployment.b, tmp_path)
         await asyncio.gather(*(ask(other, "acme") for _ in range(20)))
-        for engine in town.engines:
+        for engine in deployment.engines:
             engine.faults.update({"status": 500})
-        before = len(town.calls())
+        before = len(deployment.calls())
         results = await asyncio.gather(*(ask(other, "acme") for _ in range(20)), return_exceptions=True)
     assert {r.code for r in results} == {"engine_failed"}
     assert all(1 <= int(r.response.headers["retry-after"]) <= 10 for r in results)
     assert any("too many others" in r.message for r in results)
-    assert len(town.calls()) - before == 20 + 1 + 8  # one free, and a fifth of forty
+    assert len(deployment.calls()) - before == 20 + 1 + 8  # one free, and a fifth of forty
 
 
-async def test_leaving_while_the_engines_fate_is_looked_into(town: Town):
-    await ask(town, "acme")
-    for engine in town.engines:
+async def test_leaving_while_the_engines_fate_is_looked_into(deployment: Deployment):
+    await ask(deployment, "acme")
+    for engine in deployment.engines:
         engine.faults.update({"stop_at": "headers", "health_delay": 0.6})
-    await asyncio.gather(*(hang_up_after(town, "acme", i / 50, streamed=False) for i in range(15)))
-    await settled(town)
-    records = await town.gateway.usage("acme")
-    assert len({r.id for r in records}) == len(records) == len(town.calls())
+    await asyncio.gather(*(hang_up_after(deployment, "acme", i / 50, streamed=False) for i in range(15)))
+    await settled(deployment)
+    records = await deployment.gateway.usage("acme")
+    assert len({r.id for r in records}) == len(records) == len(deployment.calls())
 
 
 async def test_an_engine_that_comes_back_starts_slowly_and_explain_says_so(
-    town: Town, tmp_path, valkey_url, prefix
+    deployment: Deployment, tmp_path, valkey_url, prefix
 ):
     async with running_gateway(tmp_path / "second", valkey_url, prefix, slow_start=600.0) as second:
-        second.keys = town.gateway.keys
+        second.keys = deployment.gateway.keys
         pool = second.state.pool
         await until(lambda: all(s.healthy for s in pool.states()))
-        town.a.die()
+        deployment.a.die()
         await until(lambda: pool.state("a").healthy is False)
-        await town.a.revive()
+        await deployment.a.revive()
         await until(lambda: pool.state("a").healthy is True)
         async with second.http() as client:
             answer = await client.get("/admin/v1/explain/acme/support")
         assert "slow start, at 10% of its share" in answer.text
         await second.set_state("b", "draining")
-        assert await ask(Town(second, town.a, town.b, tmp_path), "bolt")  # it is the only one left
-        assert town.a.state.calls
+        assert await ask(
+            Deployment(second, deployment.a, deployment.b, tmp_path), "bolt"
+        )  # it is the only one left
+        assert deployment.a.state.calls
 
 
-async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(town: Town):
-    budget = town.gateway.state.router._budget
+async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(deployment: Deployment):
+    budget = deployment.gateway.state.router._budget
     while budget.allows():
         pass
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"first_byte_delay": 30.0})
-    async with town.gateway.client("acme") as client:
+    async with deployment.gateway.client("acme") as client:
         tasks = [
             asyncio.ensure_future(
                 client.chat.completions.create(
@@ -87,16 +89,16 @@ async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(town: Town):
 
 
 async def test_an_engine_that_fails_all_without_dying_gets_less_and_less(
-    town: Town, tmp_path, valkey_url, prefix
+    deployment: Deployment, tmp_path, valkey_url, prefix
 ):
     """Else it would have the least in flight, and every request would go there first."""
     async with running_gateway(tmp_path / "second", valkey_url, prefix, slow_start=600.0) as second:
-        second.keys = town.gateway.keys
-        other = Town(second, town.a, town.b, tmp_path)
+        second.keys = deployment.gateway.keys
+        other = Deployment(second, deployment.a, deployment.b, tmp_path)
         await second.add_tenant("dora", base_access=True)
         await until(lambda: all(s.healthy for s in second.state.pool.states()))
-        town.a.faults.update({"status": 500})
+        deployment.a.faults.update({"status": 500})
         for _ in range(30):
             assert await ask(other, "dora", "base")
-    assert len(town.a.state.calls) <= 4
-    assert len(town.b.state.calls) == 30
+    assert len(deployment.a.state.calls) <= 4
+    assert len(deployment.b.state.calls) == 30

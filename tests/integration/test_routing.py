@@ -8,62 +8,67 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.harness import fake_adapter, running_gateway
-from tests.integration.conftest import Town
+from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
+from tests.support.harness import fake_adapter, running_gateway
 
 
-async def ask(town: Town, tenant: str, model: str = "support", **options: object) -> str:
-    async with town.gateway.client(tenant) as client:
+async def ask(deployment: Deployment, tenant: str, model: str = "support", **options: object) -> str:
+    async with deployment.gateway.client(tenant) as client:
         answer = await client.chat.completions.create(model=model, messages=HELLO, **options)
         return answer.choices[0].message.content
 
 
-async def stream(town: Town, tenant: str, model: str = "support", **options: object) -> str:
-    async with town.gateway.client(tenant) as client:
+async def stream(deployment: Deployment, tenant: str, model: str = "support", **options: object) -> str:
+    async with deployment.gateway.client(tenant) as client:
         events = await client.chat.completions.create(model=model, messages=HELLO, stream=True, **options)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in events])
 
 
-async def test_twenty_waiters_make_one_load(town: Town):
-    for engine in town.engines:
+async def test_twenty_waiters_make_one_load(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.3})
-    texts = await asyncio.gather(*(ask(town, "acme") for _ in range(20)))
-    assert all(voice(town, "acme/support") in text for text in texts)
-    assert len(town.loads()) == 1
+    texts = await asyncio.gather(*(ask(deployment, "acme") for _ in range(20)))
+    assert all(voice(deployment, "acme/support") in text for text in texts)
+    assert len(deployment.loads()) == 1
 
 
-async def test_one_load_over_two_workers(town: Town, tmp_path: Path, valkey_url: str, prefix: str):
-    for engine in town.engines:
+async def test_one_load_over_two_workers(
+    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
+):
+    for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.3})
     async with running_gateway(tmp_path / "second", valkey_url, prefix) as second:
-        second.keys = town.gateway.keys
-        other = Town(second, town.a, town.b, tmp_path)
-        await asyncio.gather(*(ask(t, "acme") for t in (town, other) for _ in range(10)))
-    assert len(town.loads()) == 1
+        second.keys = deployment.gateway.keys
+        other = Deployment(second, deployment.a, deployment.b, tmp_path)
+        await asyncio.gather(*(ask(t, "acme") for t in (deployment, other) for _ in range(10)))
+    assert len(deployment.loads()) == 1
 
 
-async def test_the_least_recently_used_idle_version_gives_way(town: Town):
-    await town.gateway.set_state("b", "cordoned")
+async def test_the_least_recently_used_idle_version_gives_way(deployment: Deployment):
+    await deployment.gateway.set_state("b", "cordoned")
     for tenant in ("acme", "bolt", "acme"):
-        await ask(town, tenant)
+        await ask(deployment, tenant)
     await asyncio.sleep(1.2)  # a fresh load is protected for a second, and recency comes in batches
-    await ask(town, "corgi")
-    assert set(town.a.state.adapters) == {voice(town, "acme/support"), voice(town, "corgi/support")}
+    await ask(deployment, "corgi")
+    assert set(deployment.a.state.adapters) == {
+        voice(deployment, "acme/support"),
+        voice(deployment, "corgi/support"),
+    }
 
 
-async def test_more_adapters_than_slots_all_get_their_turn(town: Town, tmp_path: Path):
+async def test_more_adapters_than_slots_all_get_their_turn(deployment: Deployment, tmp_path: Path):
     """Four adapters, two slots, everything in flight at once: nobody starves, and never a third adapter."""
-    await town.gateway.set_state("b", "draining")
-    await town.gateway.add_tenant("dora")
-    await town.gateway.add_adapter("dora/support", fake_adapter(tmp_path / "dora"))
-    town.a.faults.update({"event_delay": 0.005})
+    await deployment.gateway.set_state("b", "draining")
+    await deployment.gateway.add_tenant("dora")
+    await deployment.gateway.add_adapter("dora/support", fake_adapter(tmp_path / "dora"))
+    deployment.a.faults.update({"event_delay": 0.005})
     tenants = ["acme", "bolt", "corgi", "dora"] * 10
-    texts = await asyncio.gather(*(stream(town, tenant) for tenant in tenants))
+    texts = await asyncio.gather(*(stream(deployment, tenant) for tenant in tenants))
     for tenant, text in zip(tenants, texts, strict=True):
-        assert voice(town, f"{tenant}/support")[:8] in text
-    assert town.a.state.max_distinct <= 2
-    assert town.b.state.calls == type(town.b.state.calls)()
+        assert voice(deployment, f"{tenant}/support")[:8] in text
+    assert deployment.a.state.max_distinct <= 2
+    assert deployment.b.state.calls == type(deployment.b.state.calls)()
 
 
 FAULTS = {
@@ -80,107 +85,109 @@ FAULTS = {
     ("name", "streamed"),
     [(n, s) for n in FAULTS for s in (False, True) if s or n != "error event"],  # only streams have events
 )
-async def test_trouble_before_the_first_byte_is_unseen_by_the_client(town: Town, name: str, streamed: bool):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_trouble_before_the_first_byte_is_unseen_by_the_client(
+    deployment: Deployment, name: str, streamed: bool
+):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({**FAULTS[name], "times": 1})
-    text = await (stream if streamed else ask)(town, "acme")
-    assert voice(town, "acme/support") in text
+    text = await (stream if streamed else ask)(deployment, "acme")
+    assert voice(deployment, "acme/support") in text
     await asyncio.sleep(0.05)
-    outcomes = [record.outcome for record in await town.gateway.usage("acme")]
+    outcomes = [record.outcome for record in await deployment.gateway.usage("acme")]
     assert sorted(outcomes) == ["failover", "ok", "ok"]
 
 
-async def test_a_stream_cut_in_the_middle_ends_with_an_error_event(town: Town):
+async def test_a_stream_cut_in_the_middle_ends_with_an_error_event(deployment: Deployment):
     """Where no other engine can go on with it (see test_resume)."""
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 3, "stop_how": "mid_event", "times": 1})
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
-        await stream(town, "acme", presence_penalty=0.5)
+        await stream(deployment, "acme", presence_penalty=0.5)
     await asyncio.sleep(0.05)
-    last = (await town.gateway.usage("acme"))[-1]
+    last = (await deployment.gateway.usage("acme"))[-1]
     assert last.outcome == "engine_error"
     assert last.usage_source == "engine_partial"
     assert last.completion_tokens > 0
-    assert voice(town, "acme/support") in await stream(town, "acme")
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
 
 
-async def test_events_split_and_merged_anywhere_survive(town: Town):
-    expected = await stream(town, "acme")
+async def test_events_split_and_merged_anywhere_survive(deployment: Deployment):
+    expected = await stream(deployment, "acme")
     for fault in ({"split": 1}, {"split": 7}, {"merge": 3}, {"merge": 50}):
-        for engine in town.engines:
+        for engine in deployment.engines:
             engine.faults.reset()
             engine.faults.update(fault)
-        assert await stream(town, "acme") == expected
+        assert await stream(deployment, "acme") == expected
 
 
-async def test_an_engine_that_dies_is_left_and_comes_back_with_its_adapters(town: Town):
-    await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi")))
-    before = {e: set(e.state.adapters) for e in town.engines}
+async def test_an_engine_that_dies_is_left_and_comes_back_with_its_adapters(deployment: Deployment):
+    await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi")))
+    before = {e: set(e.state.adapters) for e in deployment.engines}
     assert all(before.values())
-    town.a.die()
-    texts = await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt", "corgi") * 4))
+    deployment.a.die()
+    texts = await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi") * 4))
     for tenant, text in zip(("acme", "bolt", "corgi") * 4, texts, strict=True):
-        assert voice(town, f"{tenant}/support") in text
-    await town.a.revive()
-    await town.a.until(lambda state: before[town.a] <= set(state.adapters))
+        assert voice(deployment, f"{tenant}/support") in text
+    await deployment.a.revive()
+    await deployment.a.until(lambda state: before[deployment.a] <= set(state.adapters))
 
 
-async def test_an_engine_that_forgot_is_told_again(town: Town):
+async def test_an_engine_that_forgot_is_told_again(deployment: Deployment):
     """The placement is wrong for a moment, and that is safe."""
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.state.forget()
-    assert voice(town, "acme/support") in await ask(town, "acme")
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_a_hung_engine_is_noticed_and_its_requests_go_elsewhere(town: Town):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_a_hung_engine_is_noticed_and_its_requests_go_elsewhere(deployment: Deployment):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"first_byte_delay": 60.0, "health_delay": 60.0})
-    assert voice(town, "acme/support") in await stream(town, "acme")
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
 
 
-async def test_a_stream_that_hangs_is_given_up(town: Town):
-    await ask(town, "acme")
-    (holder,) = [engine for engine in town.engines if engine.state.calls]
+async def test_a_stream_that_hangs_is_given_up(deployment: Deployment):
+    await ask(deployment, "acme")
+    (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 2, "stop_how": "hang", "times": 1})
-    town.gateway.state.hangs._idle_timeout = 0.5
+    deployment.gateway.state.hangs._idle_timeout = 0.5
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
-        await stream(town, "acme", logprobs=True)  # which no other engine can go on with
+        await stream(deployment, "acme", logprobs=True)  # which no other engine can go on with
 
 
-async def test_a_request_that_kills_engines_does_not_kill_the_whole_fleet(town: Town):
-    await asyncio.gather(*(ask(town, t) for t in ("acme", "bolt")))
-    for engine in town.engines:
-        engine.faults.update({"status": 500, "only": voice(town, "acme/support")})
+async def test_a_request_that_kills_engines_does_not_kill_the_whole_fleet(deployment: Deployment):
+    await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt")))
+    for engine in deployment.engines:
+        engine.faults.update({"status": 500, "only": voice(deployment, "acme/support")})
     with pytest.raises(openai.InternalServerError) as caught:
-        await ask(town, "acme")
+        await ask(deployment, "acme")
     assert caught.value.status_code == 502
     assert caught.value.code == "engine_failed"
-    assert sum(call.outcome != "finished" for call in town.calls()) == 3
+    assert sum(call.outcome != "finished" for call in deployment.calls()) == 3
 
 
-async def test_the_engines_refusal_reaches_the_client_in_its_words(town: Town):
+async def test_the_engines_refusal_reaches_the_client_in_its_words(deployment: Deployment):
     with pytest.raises(openai.BadRequestError) as caught:
-        async with town.gateway.client("acme") as client:
+        async with deployment.gateway.client("acme") as client:
             await client.completions.create(model="support", prompt="word " * 20_000)
     assert "maximum context length" in caught.value.message
     assert "fl-" not in caught.value.response.text
 
 
-async def test_a_load_that_fails_answers_its_waiters_at_once(town: Town):
-    for engine in town.engines:
+async def test_a_load_that_fails_answers_its_waiters_at_once(deployment: Deployment):
+    for engine in deployment.engines:
         engine.faults.update({"load_status": 500})
-    results = await asyncio.gather(*(ask(town, "acme") for _ in range(5)), return_exceptions=True)
+    results = await asyncio.gather(*(ask(deployment, "acme") for _ in range(5)), return_exceptions=True)
     assert {type(r) for r in results} == {openai.InternalServerError}
     assert {r.code for r in results} == {"load_failed"}
-    assert all("fl-" not in r.response.text and str(town.tmp) not in r.response.text for r in results)
-    for engine in town.engines:
+    assert all("fl-" not in r.response.text and str(deployment.tmp) not in r.response.text for r in results)
+    for engine in deployment.engines:
         engine.faults.reset()
     await asyncio.sleep(1.1)  # the first backoff
-    assert voice(town, "acme/support") in await ask(town, "acme")
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
 async def test_without_engines_the_answer_is_clear_and_immediate(gateway, tmp_path: Path):
@@ -193,29 +200,29 @@ async def test_without_engines_the_answer_is_clear_and_immediate(gateway, tmp_pa
     assert caught.value.response.headers["retry-after"]
 
 
-async def test_draining_takes_no_new_requests_and_cordoned_no_new_adapters(town: Town):
-    await ask(town, "acme")
-    (holder,) = [n for n, e in (("a", town.a), ("b", town.b)) if e.state.calls]
-    await town.gateway.set_state(holder, "cordoned")
-    await ask(town, "acme")
-    assert len(town.loads()) == 1
-    await town.gateway.set_state(holder, "draining")
-    await ask(town, "acme")
-    assert [engine for engine, _ in town.loads()][-1] != holder
+async def test_draining_takes_no_new_requests_and_cordoned_no_new_adapters(deployment: Deployment):
+    await ask(deployment, "acme")
+    (holder,) = [n for n, e in (("a", deployment.a), ("b", deployment.b)) if e.state.calls]
+    await deployment.gateway.set_state(holder, "cordoned")
+    await ask(deployment, "acme")
+    assert len(deployment.loads()) == 1
+    await deployment.gateway.set_state(holder, "draining")
+    await ask(deployment, "acme")
+    assert [engine for engine, _ in deployment.loads()][-1] != holder
 
 
-async def test_requests_spread_over_the_holders_by_load(town: Town, tmp_path: Path):
+async def test_requests_spread_over_the_holders_by_load(deployment: Deployment, tmp_path: Path):
     """A pool of one adapter on two engines: the less loaded one is taken."""
-    version = town.gateway.state.catalog.versions["acme/support@v1"]
-    store = town.gateway.state.store
-    for name, engine in (("a", town.a), ("b", town.b)):
+    version = deployment.gateway.state.catalog.versions["acme/support@v1"]
+    store = deployment.gateway.state.store
+    for name, engine in (("a", deployment.a), ("b", deployment.b)):
         engine.state.adapters[version.engine_name] = version.path
         claim = await store.claim(
             version.engine_name, name, slots=2, owner="t", ttl_ms=1000, ignore=["a", "b"]
         )
         assert claim.result == "claimed"
         await store.confirm(version.engine_name, name, owner="t", grace_ms=0)
-    for engine in town.engines:
+    for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.02})
-    await asyncio.gather(*(stream(town, "acme") for _ in range(20)))
-    assert [len(engine.state.calls) for engine in town.engines] == [10, 10]
+    await asyncio.gather(*(stream(deployment, "acme") for _ in range(20)))
+    assert [len(engine.state.calls) for engine in deployment.engines] == [10, 10]

@@ -13,9 +13,9 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
 
 from adapters.sources import FetchOptions
-from tests.archives import CONFIG, WEIGHTS, adapter_files
-from tests.fetching import Fetched, fetcher
-from tests.hostile_http import hostile_server
+from tests.support.archives import CONFIG, WEIGHTS, adapter_files
+from tests.support.fetching import Fetched, fetcher
+from tests.support.hostile_http import hostile_server
 
 OPTIONS = FetchOptions(max_bytes=8_000_000, stall_seconds=5, attempts=2, pause_seconds=0.01)
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

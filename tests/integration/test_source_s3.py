@@ -14,9 +14,9 @@ import warnings
 import pytest
 
 from adapters.sources import FetchOptions
-from tests.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
-from tests.fetching import Fetched, fetcher
-from tests.hostile_http import hostile_server
+from tests.support.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
+from tests.support.fetching import Fetched, fetcher
+from tests.support.hostile_http import hostile_server
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of moto's own imports

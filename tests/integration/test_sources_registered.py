@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from adapters.artifacts import ArtifactStore
 from adapters.errors import RejectedError
 from adapters.model import Version, load
-from adapters.registration import Registrar
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.registration import Registrar
 from adapters.sources import FetchOptions
-from tests.archives import adapter_files, tar_bytes
-from tests.hostile_http import hostile_server
+from tests.support.archives import adapter_files, tar_bytes
+from tests.support.hostile_http import hostile_server
 from tests.unit.adapters.installation import LIMIT, NAME, NOW, Installation
 
 
@@ -77,8 +77,8 @@ async def test_private_networks_are_closed_unless_somebody_opens_them(installati
 CHILD = """
 import sys
 from pathlib import Path
-from adapters.artifacts import ArtifactStore
-from adapters.findings import Findings
+from adapters.registry.artifacts import ArtifactStore
+from adapters.checks.findings import Findings
 from adapters.sources import FetchOptions, fetch
 
 def progress(step, done, total):

@@ -14,15 +14,15 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, InternalServerError, OpenAIError
 
-from adapters.hosts.link import Link, LinkDownError
-from adapters.tls import client_context, read_pair, server_context
+from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError
+from adapters.security.tls import client_context, read_pair, server_context
 from gateway.commands import gateway_tls
 from gateway.commands.client import Api, UnreachableError, UsageError
 from loadtests.mock_engine import MockEngine
-from tests.certificates import Authority, Files, put
-from tests.harness import fake_adapter, running_gateway
-from tests.hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving, until
+from tests.support.certificates import Authority, Files, put
+from tests.support.engine_hosts import add_version, ask, end, free_port, registered, start_agent
+from tests.support.harness import fake_adapter, running_gateway
 
 
 @pytest.fixture
@@ -351,8 +351,8 @@ async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have
             api = Api.to(gateway.url, KEY)
             with pytest.raises(UnreachableError, match="FLORIN_CLIENT_CERT"):
                 await asyncio.to_thread(api.get, "/admin/v1/tenants")
-            async with Link(gateway.url, KEY, tls=gateway_tls.trust(gateway.url)) as link:
-                with pytest.raises(LinkDownError, match="FLORIN_CLIENT_CERT"):
+            async with GatewayClient(gateway.url, KEY, tls=gateway_tls.trust(gateway.url)) as link:
+                with pytest.raises(GatewayDownError, match="FLORIN_CLIENT_CERT"):
                     await link.engine("a")
             monkeypatch.setenv("FLORIN_CLIENT_CERT", str(caller.cert))
             with pytest.raises(
@@ -361,7 +361,7 @@ async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have
                 await asyncio.to_thread(api.get, "/admin/v1/tenants")
             monkeypatch.setenv("FLORIN_CLIENT_KEY", str(caller.key))
             trusted = gateway_tls.trust(gateway.url, gateway_tls.identity())
-            async with Link(gateway.url, KEY, tls=trusted) as link:
+            async with GatewayClient(gateway.url, KEY, tls=trusted) as link:
                 assert await link.engine("a") is None
 
             def say(path: str, **body: object) -> dict:

@@ -24,12 +24,12 @@ import psutil
 import pytest
 import redis
 
-from adapters.embedded import EmbeddedValkey
+from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine.process import MockProcess
-from tests.harness import OPERATOR_KEY
 from tests.integration.test_cli import Served, serving
 from tests.integration.uploading import path_of, tar_of
-from tests.lora import LLAMA, Family, lora_config, lora_tensors, safetensors_bytes
+from tests.support.harness import OPERATOR_KEY
+from tests.support.lora import LLAMA, Family, lora_config, lora_tensors, safetensors_bytes
 
 CONFIG = LLAMA.config | {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}
 KINDS = ("q_proj", "v_proj")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.integration.test_cli import FLORIN, Served, environment, serving
-from tests.lora import LLAMA, lora_config
+from tests.support.lora import LLAMA, lora_config
 
 SIZE = 400 * 1024**2
 GROWTH = 128 * 1024**2

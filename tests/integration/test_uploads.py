@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from adapters.embedded import EmbeddedValkey
 from adapters.model import BaseModel, Engine, dump
-from adapters.store import Change
-from gateway.api.admin.progress import Progress
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import Change
 from gateway.app import UPLOADS
 from gateway.commands.client import Api, ApiError
 from gateway.commands.packing import PIECE
-from tests.harness import OPERATOR_KEY, running_gateway
+from gateway.operations.progress import OperationProgress
 from tests.integration.uploading import Wire, adapter_files, path_of, staged, tar_of, zip_of
-from tests.lora import LLAMA
+from tests.support.harness import OPERATOR_KEY, running_gateway
+from tests.support.lora import LLAMA
 
 BOUNDARY = "b0undary"
 
@@ -359,7 +359,7 @@ async def test_hanging_up_ends_the_work(gateway, admin, tmp_path, monkeypatch, a
     gone = asyncio.Event()
     loop = asyncio.get_running_loop()
     told = []
-    real = Progress.__call__
+    real = OperationProgress.__call__
 
     def slowly(self, step, done, total):
         told.append(step)
@@ -367,9 +367,9 @@ async def test_hanging_up_ends_the_work(gateway, admin, tmp_path, monkeypatch, a
         real(self, step, done, total)
 
     abandoned = asyncio.Event()
-    monkeypatch.setattr(Progress, "__call__", slowly)
-    ending = Progress.abandon
-    monkeypatch.setattr(Progress, "abandon", lambda self: (ending(self), abandoned.set()))
+    monkeypatch.setattr(OperationProgress, "__call__", slowly)
+    ending = OperationProgress.abandon
+    monkeypatch.setattr(OperationProgress, "abandon", lambda self: (ending(self), abandoned.set()))
     body = tar_of(adapter_files(tmp_path))
     wire = await Wire.to(gateway.url)
     await wire.begin(len(body), accept=accept)

@@ -17,13 +17,13 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from adapters.embedded import EmbeddedValkey
 from adapters.model import Adapter, Version, dump
-from adapters.split import takes_canary
-from adapters.store import Change
+from adapters.registry.canary import takes_canary
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol import Change
 from loadtests.mock_engine import MockEngine
-from tests.harness import Gateway, fake_adapter, running_gateway
 from tests.integration.test_outages import until
+from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 NAME = "acme/support"
 PATH = f"/admin/v1/adapters/{NAME}"
@@ -284,7 +284,9 @@ async def test_a_canary_that_is_quarantined_costs_nobody_an_answer(fleet: Fleet)
     users = [f"user-{i}" for i in range(40)]
     trouble = [a for a in [await fleet.ask(user=user) for user in users] if a.status != 200]
     assert len(trouble) == 1  # who found it out
-    await until(lambda: all(fleet.voice(LABELS[2]) in w.state.catalog.verdicts for w in fleet.workers))
+    await until(
+        lambda: all(fleet.voice(LABELS[2]) in w.state.catalog.serving_statuses for w in fleet.workers)
+    )
     fleet.check([await fleet.ask(worker, user=user) for user in users for worker in fleet.workers])
     assert fleet.adapter().canary == 2
 
@@ -444,7 +446,7 @@ async def test_a_removal_among_other_changes_wins(fleet: Fleet):
         assert (await fleet.ask(worker)).status == 404
     documents = (await fleet.first.state.store.snapshot()).documents
     assert documents["version"] == documents["pin"] == documents["adapter"] == {}
-    assert set(documents["grave"]) == {v.engine_name for v in fleet.versions}
+    assert set(documents["pending_deletion"]) == {v.engine_name for v in fleet.versions}
     assert json.loads(documents["tombstone"][NAME])["latest"] == 3
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from tests.harness import OPERATOR_KEY
-from tests.lora import lora_config, write_adapter
+from tests.support.harness import OPERATOR_KEY
+from tests.support.lora import lora_config, write_adapter
 
 
 def adapter_files(tmp_path: Path, *, fill: int = 0) -> dict[str, bytes]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.findings import Findings
-from adapters.known_files import FILES, KNOWN, limit_of
+from adapters.checks.file_kinds import FILES, KNOWN, limit_of
+from adapters.checks.findings import Findings
 from adapters.sources import archive
-from tests.search import examples
+from tests.support.search import examples
 
 LIMIT = 20_000
 TAR_KINDS = (

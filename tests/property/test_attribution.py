@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from orjson import dumps, loads
 from sqlalchemy import insert, select, update
 
-from gateway.costs.attribution import (
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.attribution import (
     BRIDGED,
     Attempt,
     PoolHour,
@@ -22,14 +25,12 @@ from gateway.costs.attribution import (
     nano_gpu_hours,
     run,
 )
-from gateway.costs.periods import HOUR, month
-from gateway.costs.posting import BY_BOOK, FIGURES, Key, Price, corrections
-from gateway.costs.prices import PriceBook, read_prices
-from gateway.costs.rolling import imbalance, roll
-from gateway.costs.weights import UNCALIBRATED, Weights, omega
-from gateway.metering.ledger import Ledger, mark_dirty
-from gateway.metering.schema import calibrations, engine_spans, periods, prices, rollups
-from tests.search import examples
+from gateway.costs.rollups.posting import BY_BOOK, FIGURES, RowKey, RowPrice, corrections
+from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights, omega
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import calibrations, engine_spans, periods, prices, rollups
+from tests.support.search import examples
 from tests.unit.gateway.metering.make import record
 
 bounded = examples(150)
@@ -271,7 +272,7 @@ def _cut(a):
 
 
 keys = st.builds(
-    Key,
+    RowKey,
     st.sampled_from([0, 5]),
     st.just("usage"),
     st.sampled_from("ab"),
@@ -279,7 +280,7 @@ keys = st.builds(
     st.sampled_from([0, 1]),
 )
 figures = st.tuples(*[st.integers(0, 3)] * len(FIGURES)).filter(any)
-rates = st.sampled_from([Price(1, "USD"), Price(2, "USD")])
+rates = st.sampled_from([RowPrice(1, "USD"), RowPrice(2, "USD")])
 
 
 @given(st.lists(st.tuples(st.dictionaries(keys, figures, max_size=4), rates), min_size=1, max_size=5))

@@ -10,17 +10,17 @@ from typing import Any
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from adapters.catalog import Catalog
-from gateway.api.admin.declarative.actions import Action, Plan
-from gateway.api.admin.declarative.current import Current, export, read
-from gateway.api.admin.declarative.document import AdapterSpec, BaseSpec, Document, RemovedSpec, parse
-from gateway.api.admin.declarative.plan import plan
-from gateway.api.prices import NewPrice
+from adapters.registry.catalog import Catalog
 from gateway.commands import fleet_file
 from gateway.costs.periods import iso
 from gateway.errors import FlorinError
+from gateway.operations.declarative.actions import ApplyPlan, PlannedAction
+from gateway.operations.declarative.current import Current, export, read
+from gateway.operations.declarative.document import AdapterSpec, BaseSpec, Document, RemovedSpec, parse
+from gateway.operations.declarative.plan import plan
+from gateway.operations.inputs import NewPrice
 from gateway.tenants.directory import Directory
-from tests.search import examples
+from tests.support.search import examples
 
 NOW = 1_795_000_000_000_000
 LATER = NOW + 1_000_000
@@ -36,7 +36,7 @@ def digest(of: str) -> str:
 # -- the model
 
 
-def applied(current: Current, made: Plan) -> Current:
+def applied(current: Current, made: ApplyPlan) -> Current:
     """What the registry would be, were each action done as it says."""
     sections: dict[str, Any] = {
         n: dict(getattr(current.document, n)) for n in (*SECTIONS.values(), "removed")
@@ -70,7 +70,7 @@ def begun(price: NewPrice, book: list[NewPrice]) -> NewPrice:
     return price.model_copy(update={"valid_from": price.valid_from or start})
 
 
-def put(action: Action, sections: dict[str, Any], retired: dict[str, str]) -> None:
+def put(action: PlannedAction, sections: dict[str, Any], retired: dict[str, str]) -> None:
     goal = action.goal
     if action.kind == "engine":
         sections["bases"].setdefault(goal.base, BaseSpec(aliases=()))
@@ -95,7 +95,7 @@ def put(action: Action, sections: dict[str, Any], retired: dict[str, str]) -> No
     sections[SECTIONS[action.kind]][action.id] = goal
 
 
-def remove(action: Action, sections: dict[str, Any], retired: dict[str, str]) -> None:
+def remove(action: PlannedAction, sections: dict[str, Any], retired: dict[str, str]) -> None:
     objects = sections[SECTIONS[action.kind]]
     if action.kind == "key":
         objects[action.id] = objects[action.id].model_copy(update={"revoked": "2026-11-01T00:00:00Z"})

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.ejection import (
+from gateway.routing.outlier_ejection import (
     FORGIVEN,
     LONGEST_PAUSE,
     Act,
+    Observation,
     Probe,
     Rules,
-    Seen,
     Standing,
     accused,
     down,
@@ -49,7 +49,7 @@ class Course:
             over = passes or self.now - self.asked >= RULES.timeout / 2
             probe = (Probe.PASSED if passes else Probe.FAILED) if over else Probe.RUNNING
             self.asked = None if over else self.asked
-        seen = Seen(self.now, TICK, waits, moved, probe)
+        seen = Observation(self.now, TICK, waits, moved, probe)
         self.standing, act = look(self.standing, seen, RULES, ejected=ejected)
         if act is Act.PROBE:
             assert self.asked is None, "two probes at once"

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from adapters.model import Engine
-from gateway.clock import Clock
-from gateway.costs.attribution import BRIDGED, union
-from gateway.metering.engine_sample import Sample
+from gateway.costs.rollups.attribution import BRIDGED, union
+from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.engine_time import EngineTime
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import engine_spans
-from tests.search import examples
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_spans
+from gateway.runtime.clock import Clock
+from tests.support.search import examples
 
 S = 1_000_000
 T = 500_000 * 3600 * S
@@ -34,7 +34,7 @@ acts = st.one_of(
 steps = st.tuples(st.just("step"), offsets, st.booleans())
 
 
-class World:
+class EngineTimeModel:
     """One engine that lives throughout, a host with some workers, and Redis on another."""
 
     def __init__(self, ledger: Ledger, folder: Path) -> None:
@@ -63,7 +63,7 @@ class World:
             {"system": self.true() + self.off - clock.now(), "redis": self.true() + self.redis - clock.now()}
         )
         now = clock.now()
-        time.alive(self.engine, now, Sample(now, T + 900 * S, T + 950 * S, 1, 0, 1))
+        time.alive(self.engine, now, EngineSample(now, T + 900 * S, T + 950 * S, 1, 0, 1))
         if next(_numbers) % 7 == 0:
             assert time.write()
 
@@ -107,7 +107,7 @@ def ledger(tmp_path_factory):
 @examples(25, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(st.one_of(acts, steps), max_size=12))
 def test_never_more_than_passed(ledger, tmp_path, sequence):
-    world = World(ledger, tmp_path)
+    world = EngineTimeModel(ledger, tmp_path)
     for act in sequence:
         world.play(act)
     assert world.booked() <= world.up - 900 * S
@@ -116,7 +116,7 @@ def test_never_more_than_passed(ledger, tmp_path, sequence):
 @examples(15, suppress=(HealthCheck.function_scoped_fixture,))
 @given(sequence=st.lists(acts, max_size=12))
 def test_all_of_it_where_no_clock_is_wrong(ledger, tmp_path, sequence):
-    world = World(ledger, tmp_path)
+    world = EngineTimeModel(ledger, tmp_path)
     for act in [*sequence, ("run", 1)]:
         world.play(act)
     assert world.booked() == world.up - 900 * S

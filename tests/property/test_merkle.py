@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.verifying.merkle import (
+from gateway.costs.proofs.merkle import (
     RECORD_FIELDS,
-    Step,
-    Tree,
+    MerkleStep,
+    MerkleTree,
     canonical,
     climb,
     leaf_hash,
@@ -20,7 +20,7 @@ from gateway.costs.verifying.merkle import (
     record_leaf,
     root_of,
 )
-from gateway.costs.verifying.proof import SUMS, prove, tenants_root, verify_proof
+from gateway.costs.proofs.proof import SUMS, prove, tenants_root, verify_proof
 from tests.unit.gateway.metering.make import record
 
 
@@ -71,7 +71,7 @@ def test_known_roots_of_rfc_6962_s_reference_trees():
 
 
 def test_a_tree_of_many_leaves_holds_few_hashes():
-    tree = Tree()
+    tree = MerkleTree()
     for number in range(100_000):
         tree.add(number.to_bytes(32, "big"))
     assert len(tree._peaks) <= 17
@@ -93,7 +93,7 @@ def test_a_node_cannot_pass_for_a_leaf():
     a, b, c = (leaf_hash(bytes([n])) for n in range(3))
     assert root_of([node_hash(a, b), c]) == root_of([a, b, c])  # hashes alone cannot tell; so
     assert leaf_hash(a + b) != node_hash(a, b)  # what is hashed as a leaf is never a node
-    assert climb(leaf_hash(a + b), [Step("right", c)]) != root_of([a, b, c])
+    assert climb(leaf_hash(a + b), [MerkleStep("right", c)]) != root_of([a, b, c])
 
 
 def test_there_is_no_path_of_a_leaf_that_is_not_there():
@@ -160,7 +160,7 @@ def statement(tenant, records):
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.randoms())
 def test_a_proof_holds_for_its_tenant_with_its_records_and_for_nobody_else(counts, rng):
-    from gateway.costs.verifying.merkle import header_hash
+    from gateway.costs.proofs.merkle import header_hash
 
     records = {
         f"t{i}": [asdict(record(f"{i}-{n}", tenant=f"t{i}", ended=rng.randrange(9))) for n in range(count)]

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from gateway.metering import attempt as attempt_module
 from gateway.metering.attempt import HOUR, AttemptMeter
-from gateway.metering.ledger import Inserted
+from gateway.metering.ledger.ledger import Inserted
 from gateway.metering.records import Outcome, UsageRecord, orphaned, parse_line
-from gateway.metering.segments import WorkerDirectory
-from gateway.metering.shipper import Shipper
-from gateway.metrics import Metrics
-from tests.search import examples
+from gateway.metering.wal.segments import WorkerDirectory
+from gateway.metering.wal.shipper import Shipper
+from gateway.observability.metrics import Metrics
+from tests.support.search import examples
 from tests.unit.gateway.metering.make import LogStub, intent, record
 
 
-class Shelf:
+class MemoryLedger:
     """A ledger in a dict, as strict as the real one."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def test_a_log_that_ends_anywhere_gives_each_attempt_once(todo, cut, times):
         shutil.copytree(directory.path, kept)
         directory.release()
 
-        mine, shelf = WorkerDirectory.create(root, "mine"), Shelf()
+        mine, shelf = WorkerDirectory.create(root, "mine"), MemoryLedger()
         shipper = Shipper(root, mine, LogStub(), shelf, Metrics())  # type: ignore[arg-type]  # as much of a ledger as it needs
         for _ in range(times):  # found again, as after a commit whose note was lost
             if not (root / "dead").exists():

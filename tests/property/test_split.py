@@ -8,7 +8,7 @@ from math import sqrt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.split import BUCKETS, bucket, takes_canary
+from adapters.registry.canary import BUCKETS, bucket, takes_canary
 
 CANARY = "acme/support@v2"
 names = st.text(min_size=1)
@@ -69,7 +69,7 @@ def test_canaries_and_tenants_are_independent(weight):
 
 def test_without_a_user_each_request_is_decided_by_itself(monkeypatch):
     drawn = random.Random(4)
-    monkeypatch.setattr("adapters.split.random", drawn)
+    monkeypatch.setattr("adapters.registry.canary.random", drawn)
     requests, p = 20_000, 0.1
     share = sum(takes_canary(CANARY, 10, "acme", "") for _ in range(requests)) / requests
     assert abs(share - p) <= DEVIATIONS * sqrt(p * (1 - p) / requests)

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from adapters.errors import ConflictError, FencedError
-from adapters.memory_store import MemoryStore
 from adapters.model import Placement, SlotState, load
-from adapters.redis_store import RedisStore
-from adapters.store import AuditNote, Change, ClaimResult, Fence, Store, Touch
-from tests.search import examples
+from adapters.store.protocol import AuditNote, Change, ClaimResult, Fence, Store, Touch
+from adapters.store.redis import RedisStore
+from tests.doubles.memory_store import MemoryStore
+from tests.support.search import examples
 
 ENGINES = ("e1", "e2", "e3")
 SLOTS = {"e1": 1, "e2": 2, "e3": 2}

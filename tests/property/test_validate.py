@@ -12,14 +12,14 @@ import safetensors
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from adapters.checks.safetensors_header import HeaderError, read_header
+from adapters.checks.validate import AdapterFacts, validate
 from adapters.errors import RejectedError
 from adapters.model import BaseModel
-from adapters.safetensors_header import HeaderError, read_header
-from adapters.validate import AdapterFacts, validate
 from tests.broken.case import DTYPES, MAX_RANK, CannotBreakError, Case, sound
 from tests.broken.table import FAULTS, ODDITIES, OF_SHAPES
-from tests.lora import LLAMA, lora_config, safetensors_bytes, write_adapter
-from tests.search import examples
+from tests.support.lora import LLAMA, lora_config, safetensors_bytes, write_adapter
+from tests.support.search import examples
 
 
 def check(case: Case) -> AdapterFacts:

@@ -10,9 +10,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.artifacts import ArtifactStore
-from adapters.catalog import Catalog
-from adapters.changes import (
+from adapters.errors import AdaptersError
+from adapters.model import AdapterName, ServingStatus, Version, dump
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.catalog import Catalog
+from adapters.registry.changes import (
     plan_add,
     plan_pin,
     plan_promote,
@@ -20,13 +22,11 @@ from adapters.changes import (
     plan_retire,
     plan_rollback,
 )
-from adapters.errors import AdaptersError
-from adapters.memory_store import MemoryStore
-from adapters.model import AdapterName, Verdict, Version, dump
-from adapters.registration import Registrar
+from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
-from adapters.store import Change
-from tests.search import examples
+from adapters.store.protocol import Change
+from tests.doubles.memory_store import MemoryStore
+from tests.support.search import examples
 
 NAME = AdapterName("acme", "support")
 WORKERS = 3
@@ -109,8 +109,8 @@ class Registry:
         catalog.load((await self.store.snapshot()).documents)
         version = catalog.versions.get(id_)
         if version and version.retired is None:
-            data = None if state == "well" else dump(Verdict(state, id_, "load_failed", "No.", "e1", 1))
-            await self.store.commit([Change("verdict", version.engine_name, data)])
+            data = None if state == "well" else dump(ServingStatus(state, id_, "load_failed", "No.", "e1", 1))
+            await self.store.commit([Change("serving_status", version.engine_name, data)])
 
     async def check(self) -> None:
         documents = (await self.store.snapshot()).documents
@@ -122,8 +122,8 @@ class Registry:
             meaning = (version.digest, version.engine_name)
             assert self.meant.setdefault(version.id, meaning) == meaning
         retired = {v.engine_name for v in catalog.versions.values() if v.retired is not None}
-        assert retired <= set(catalog.graves)
-        assert not set(catalog.graves) & {v.engine_name for v in alive.values()}
+        assert retired <= set(catalog.pending_deletions)
+        assert not set(catalog.pending_deletions) & {v.engine_name for v in alive.values()}
         if adapter is None:
             assert documents["version"] == documents["pin"] == {}
             assert catalog.resolve("acme", "support", base_access=False) is None

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.command_tree import loaded_tree
-from gateway.metering.audit import ACTIONS
-from gateway.metrics import METRICS
+from gateway.commands.tree import loaded_tree
+from gateway.metering.ledger.audit_log import ACTIONS
+from gateway.observability.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -147,7 +147,7 @@ def test_every_action_that_is_noted_is_listed_and_no_other():
     noted = {
         name
         for path in sources
-        if path.name != "audit.py"
+        if path.name != "audit_log.py"
         for name in re.findall(rf'"((?:{kinds})\.[a-z_]+)"', path.read_text())
     }
     assert noted == ACTIONS.keys()

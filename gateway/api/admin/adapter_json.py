@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from adapters.model import Adapter, Verdict, Version
-from gateway.api.admin.common import Json
-from gateway.api.deps import State
+from adapters.model import Adapter, ServingStatus, Version
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 
 def adapter_json(state: State, adapter: Adapter) -> Json:
@@ -30,13 +30,13 @@ def adapter_json(state: State, adapter: Adapter) -> Json:
 def version_json(state: State, adapter: Adapter, version: Version) -> Json:
     """`state`: `live`, `canary`, `ready` or `retired`; or what keeps it from being served, with the reason:
     `quarantined` or `failed`."""
-    verdict = state.catalog.verdicts.get(version.engine_name)
+    serving_status = state.catalog.serving_statuses.get(version.engine_name)
     return {
         "version": f"v{version.number}",
-        "state": verdict.state if verdict else _role(adapter, version),
-        "reason": verdict.reason if verdict else None,
-        "evidence": verdict.evidence if verdict else None,
-        "verdict": _verdict(verdict) if verdict else None,
+        "state": serving_status.state if serving_status else _role(adapter, version),
+        "reason": serving_status.reason if serving_status else None,
+        "evidence": serving_status.evidence if serving_status else None,
+        "serving_status": _serving_status(serving_status) if serving_status else None,
         "digest": version.digest,
         "rank": version.rank,
         "size_bytes": version.size_bytes,
@@ -61,14 +61,14 @@ def label(number: int | None) -> str | None:
     return None if number is None else f"v{number}"
 
 
-def _verdict(verdict: Verdict) -> Json:
+def _serving_status(serving_status: ServingStatus) -> Json:
     """What an operator asks next: found by which check, where, since when, and when it is tried again."""
     return {
-        "code": verdict.code,
-        "engine": verdict.engine,
-        "since": verdict.since,
-        "attempts": verdict.attempts,
-        "retry": verdict.retry or None,
+        "code": serving_status.code,
+        "engine": serving_status.engine,
+        "since": serving_status.since,
+        "attempts": serving_status.attempts,
+        "retry": serving_status.retry or None,
     }
 
 

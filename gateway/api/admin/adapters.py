@@ -12,9 +12,12 @@ from pydantic import Field, StringConstraints
 from adapters.errors import EngineError, NoEngineError, NotFoundError
 from adapters.model import Adapter, AdapterName, Version
 from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of
-from gateway.api.admin.common import Body, Json, Operator, catch_up
-from gateway.api.deps import Actor, State, StateDep
-from gateway.routing.warmer import Warmed
+from gateway.api.admin.common import Operator
+from gateway.api.dependencies import Actor, StateDep
+from gateway.operations.inputs import StrictBody
+from gateway.operations.state import State
+from gateway.operations.transaction import Json, catch_up
+from gateway.routing.prewarming import Prewarmed
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 
@@ -23,7 +26,7 @@ _UNLOAD_SECONDS = 5.0
 VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
 
 
-class NewLive(Body):
+class NewLive(StrictBody):
     version: VersionName = Field(examples=["v2"])
     weight: int = Field(
         100, ge=1, le=100, description="Percent of the calls; below 100 as a canary beside what is live."
@@ -31,7 +34,7 @@ class NewLive(Body):
     wait: bool = Field(True, description="Load it first, and change nothing when no engine can hold it.")
 
 
-class NewPin(Body):
+class NewPin(StrictBody):
     pinned: bool
 
 
@@ -73,7 +76,7 @@ async def promote(tenant: str, name: str, body: NewLive, state: StateDep, actor:
 
 async def switch(
     state: State, name: AdapterName, number: int, *, weight: int = 100, wait: bool = True, actor: str
-) -> tuple[Adapter, Warmed | None]:
+) -> tuple[Adapter, Prewarmed | None]:
     """Promote, once the version is resident. Raises what `Warmer.warm` and `Registrar.promote` raise; then
     nothing has changed."""
     warmed = None

@@ -7,10 +7,11 @@ import re
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
+from adapters.checks.validate import FILES
 from adapters.errors import NotFoundError
-from adapters.validate import FILES
 from gateway.api.admin.common import Host
-from gateway.api.deps import HostKey, State, StateDep
+from gateway.api.dependencies import HostKey, StateDep
+from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
 router = APIRouter(prefix="/artifacts", tags=["engines"], dependencies=[Host])

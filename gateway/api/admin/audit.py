@@ -9,14 +9,16 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from adapters.errors import StoreUnavailableError
-from gateway.api.admin.common import Json, Operator
-from gateway.api.deps import State, StateDep
+from gateway.api.admin.common import Operator
+from gateway.api.dependencies import StateDep
 from gateway.api.finance.common import position, token
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
-from gateway.metering.audit import Logged, Position, Wanted, read
-from gateway.metering.audit_shipper import tail
+from gateway.metering.ledger.audit_log import Logged, Position, Wanted, read
+from gateway.metering.ledger.audit_shipper import tail
 from gateway.metering.records import UsageRecord
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Operator])
 

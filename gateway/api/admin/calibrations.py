@@ -7,19 +7,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.api.admin.common import Body, Json, Operator
-from gateway.api.admin.registering import Label
-from gateway.api.deps import Actor, StateDep
+from gateway.api.admin.common import Operator
+from gateway.api.dependencies import Actor, StateDep
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
+from gateway.operations.inputs import Label, StrictBody
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/calibrations", tags=["calibrations"], dependencies=[Operator])
 
 Picoseconds = Annotated[int, Field(ge=0, le=10**18)]
 
 
-class NewWeights(Body):
+class NewWeights(StrictBody):
     prefill: Picoseconds
     cached: Picoseconds
     decode: Picoseconds
@@ -27,7 +28,7 @@ class NewWeights(Body):
     load: Picoseconds
 
 
-class NewCalibration(Body):
+class NewCalibration(StrictBody):
     gpu_type: Label
     base_model: Label
     engine_version: str = Field("", max_length=200)
@@ -47,7 +48,7 @@ async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
     if not any(weights.values()):
         raise FlorinError("invalid_value", "weights_ps: all are zero.", param="weights_ps")
     try:
-        made = await state.books.run(
+        made = await state.ledger_process.run(
             add_calibration,
             gpu_type=body.gpu_type,
             base_model=body.base_model,
@@ -68,4 +69,4 @@ async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
 @router.get("")
 async def show(state: StateDep) -> Json:
     """All calibrations, newest first."""
-    return {"data": [c.json() for c in await state.books.run(list_calibrations)]}
+    return {"data": [c.json() for c in await state.ledger_process.run(list_calibrations)]}

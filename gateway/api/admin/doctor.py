@@ -9,16 +9,18 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from adapters.diagnosis import Diagnosis, Look, View
-from adapters.disagreements import of_engines
 from adapters.errors import EngineError, StoreUnavailableError
-from adapters.graves import plan
 from adapters.model import Engine
-from adapters.registry_checks import of_registry
-from gateway.api.admin.common import Json, Operator
-from gateway.api.admin.exposed import of_exposure
-from gateway.api.admin.installation import missing_files, of_books, of_conditions, of_disk, of_store
-from gateway.api.deps import State, StateDep
+from adapters.reconcile.artifact_gc import plan
+from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
+from adapters.reconcile.drift import of_engines
+from adapters.reconcile.registry_checks import of_registry
+from gateway.api.admin.common import Operator
+from gateway.api.dependencies import StateDep
+from gateway.operations.exposure_checks import of_exposure
+from gateway.operations.installation_checks import missing_files, of_books, of_conditions, of_disk, of_store
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 router = APIRouter(tags=["doctor"], dependencies=[Operator])
 
@@ -62,7 +64,7 @@ def of_suspects(state: State) -> list[Diagnosis]:
     ]
 
 
-async def look(state: State) -> View:
+async def look(state: State) -> FleetObservation:
     catalog = state.catalog
     slots = {name: state.residency.slots(name) for name in catalog.engines}  # before the engines are asked
     engines = list(catalog.engines.values())
@@ -70,8 +72,8 @@ async def look(state: State) -> View:
     looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
     found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
     now = state.clock.now()
-    graves = plan(
-        catalog.graves,
+    pending_deletions = plan(
+        catalog.pending_deletions,
         catalog.versions.values(),
         {name: look.listing.loras if look.listing else None for name, look in found.items()},
         {version for held in slots.values() for version in held},
@@ -79,7 +81,7 @@ async def look(state: State) -> View:
         grace=int(state.settings.artifact_grace * 3600 * 1e6),
     )
     missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
-    return View(catalog, found, slots, now, missing, graves)
+    return FleetObservation(catalog, found, slots, now, missing, pending_deletions)
 
 
 async def _beats(state: State) -> Mapping[str, str]:
@@ -89,15 +91,15 @@ async def _beats(state: State) -> Mapping[str, str]:
         return {}  # another check says so
 
 
-async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> Look:
+async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> EngineObservation:
     agent = engine.name in heard
     timeout = state.settings.probe_timeout
     try:
         listing = await state.control.serving(engine, timeout=timeout)
     except EngineError as error:
-        return Look(error=str(error), agent=agent)
+        return EngineObservation(error=str(error), agent=agent)
     takes = None  # without an answer: the list has said enough
     with contextlib.suppress(EngineError, TimeoutError):
         async with asyncio.timeout(timeout):
             takes = await state.control.takes_adapters(engine)
-    return Look(listing, takes_adapters=takes, agent=agent)
+    return EngineObservation(listing, takes_adapters=takes, agent=agent)

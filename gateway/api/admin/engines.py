@@ -9,15 +9,18 @@ from fastapi import APIRouter
 
 from adapters.errors import InUseError, NotFoundError
 from adapters.model import Engine, SlotState, dump
-from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences
-from gateway.api.admin.hosts import Beats, living
-from gateway.api.deps import Actor, State, StateDep
+from adapters.store.protocol import AuditNote, Change
+from gateway.api.admin.common import Operator
+from gateway.api.admin.engine_agents import Beats, living
+from gateway.api.dependencies import Actor, StateDep
+from gateway.operations.inputs import StrictBody
+from gateway.operations.state import State
+from gateway.operations.transaction import Json, RegistryReading, change, differences
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
 
 
-class NewState(Body):
+class NewState(StrictBody):
     state: Literal["active", "cordoned", "draining"]
 
 
@@ -31,7 +34,7 @@ async def list_engines(state: StateDep) -> Json:
 async def set_state(name: str, body: NewState, state: StateDep, actor: Actor) -> Json:
     """cordoned: takes no new adapters; draining: takes no new requests either; active: takes both."""
 
-    async def plan(reading: Reading) -> tuple[list[Change], tuple[Engine, Engine]]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[Engine, Engine]]:
         old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
@@ -54,7 +57,7 @@ async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
             "stop `florin engine run` there first."
         )
 
-    async def plan(reading: Reading) -> tuple[list[Change], bool]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], bool]:
         known = name in reading.catalog.engines
         return [Change("engine", name, None)] if known else [], known
 

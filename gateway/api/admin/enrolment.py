@@ -16,13 +16,14 @@ from pydantic import Field
 
 from adapters.errors import ConflictError
 from adapters.model import Purchase
-from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change
+from adapters.store.protocol import AuditNote, Change
+from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import check_engine, key_json
-from gateway.api.admin.registering import Count, Label
-from gateway.api.deps import Actor, EnrolmentKey, StateDep
+from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.errors import FlorinError
 from gateway.lifecycle import USED_UP
+from gateway.operations.inputs import Count, Label, StrictBody
+from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Pins, Role, dump, mint
 
 router = APIRouter(tags=["engines"])
@@ -32,7 +33,7 @@ _KEPT_MICROS = 86_400_000_000
 """For so long a token is listed after it has expired or was used."""
 
 
-class NewToken(Body):
+class NewToken(StrictBody):
     engine: str = Field(description="The engine's name; the token is for no other.", examples=["gpu1"])
     expires_in: int = Field(3600, ge=LEAST_SECONDS, le=MOST_SECONDS, description="Seconds.")
     base: Label | None = Field(
@@ -54,7 +55,7 @@ class NewToken(Body):
         return Pins(**self.model_dump(exclude={"engine", "expires_in"}))
 
 
-class Enrolment(Body):
+class Enrolment(StrictBody):
     engine: str = Field(max_length=200)
     secret: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] = Field(
         description="SHA-256 of the text of the key that the host has made."
@@ -70,7 +71,7 @@ async def create_token(body: NewToken, state: StateDep, actor: Actor) -> Json:
     expires = now + body.expires_in * 1_000_000
     token, text = mint("", Role.ENROLMENT, now, engine=body.engine, pins=body.pins(), expires=expires)
 
-    async def plan(reading: Reading) -> tuple[list[Change], None]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], None]:
         stale = [k for k in reading.directory.keys.values() if _stale(k, body.engine, now)]
         gone = [replace(reading.change("key", k.id, dump(k), dump(k)), data=None) for k in stale]
         return [Change("key", token.id, dump(token), expect=None), *gone], None
@@ -91,7 +92,7 @@ async def enrol(body: Enrolment, state: StateDep, token: EnrolmentKey) -> Json:
     now = state.clock.now()
     key = Key(secrets.token_hex(6), "", Role.ENGINE, digest, now, engine=token.engine, pins=token.pins)
 
-    async def plan(reading: Reading) -> tuple[list[Change], Key]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], Key]:
         mine = reading.directory.keys.get(token.id)
         if mine is None or mine.revoked is not None:
             raise FlorinError("revoked_api_key", USED_UP)

@@ -11,16 +11,18 @@ from pydantic import Field
 from adapters.errors import NotFoundError
 from adapters.model import check_name
 from adapters.model import dump as dump_engine
-from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change
-from gateway.api.deps import Actor, StateDep
+from adapters.store.protocol import AuditNote, Change
+from gateway.api.admin.common import Operator
+from gateway.api.dependencies import Actor, StateDep
 from gateway.errors import FlorinError
+from gateway.operations.inputs import StrictBody
+from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Role, dump, mint
 
 router = APIRouter(prefix="/keys", tags=["keys"], dependencies=[Operator])
 
 
-class NewKey(Body):
+class NewKey(StrictBody):
     tenant: str = Field("", description="Whose key it is; needed for role tenant.", examples=["acme"])
     role: Role = Field(Role.TENANT, description="What it may do; enrolment tokens are made elsewhere.")
     engine: str = Field("", description="The one engine that a key of role engine is for.", examples=["a1"])
@@ -34,7 +36,7 @@ async def create_key(body: NewKey, state: StateDep, actor: Actor) -> Json:
         raise NotFoundError(f"There is no tenant {body.tenant[:80]!r}: add it first.")
     key, text = mint(body.tenant, body.role, state.clock.now(), engine=body.engine)
 
-    async def plan(_: Reading) -> tuple[list[Change], None]:
+    async def plan(_: RegistryReading) -> tuple[list[Change], None]:
         return [Change("key", key.id, dump(key), expect=None)], None
 
     await change(state, plan, audit=_note(actor, "key.create", key))
@@ -53,7 +55,7 @@ async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
     registered with the key is drained: it is sent no new requests until an operator makes it active."""
     now = state.clock.now()
 
-    async def plan(reading: Reading) -> tuple[list[Change], Key]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], Key]:
         old = reading.directory.keys.get(key_id)
         if old is None:
             raise NotFoundError(f"There is no key {key_id[:80]!r}.")
@@ -65,7 +67,7 @@ async def revoke_key(key_id: str, state: StateDep, actor: Actor) -> Json:
     return key_json(await change(state, plan, audit=lambda key: _note(actor, "key.revoke", key)))
 
 
-def cut_off(reading: Reading, revoked: Key) -> list[Change]:
+def cut_off(reading: RegistryReading, revoked: Key) -> list[Change]:
     """A host whose key is revoked may be in wrong hands, so prompts are no longer sent to it: its engine is
     drained, in the same commit."""
     engine = reading.catalog.engines.get(revoked.engine) if revoked.role is Role.ENGINE else None

@@ -8,10 +8,12 @@ from fastapi import APIRouter
 
 from adapters.errors import NotFoundError, StoreUnavailableError
 from adapters.model import AdapterName, Engine
-from adapters.placement import Decision
-from gateway.api.admin.common import Json, Operator
+from adapters.placement.policy import PlacementDecision
+from gateway.api.admin.common import Operator
 from gateway.api.admin.engines import hang, health
-from gateway.api.deps import State, StateDep
+from gateway.api.dependencies import StateDep
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 router = APIRouter(tags=["placement"], dependencies=[Operator])
 
@@ -53,7 +55,7 @@ async def explain(tenant: str, name: str, state: StateDep) -> Json:
     }
 
 
-def _reason(decision: Decision) -> str:
+def _reason(decision: PlacementDecision) -> str:
     if decision.engine is not None:
         return next(s.reason for s in decision.scores if s.engine == decision.engine)
     return "no engine of the fleet can serve it" if decision.scores else "the fleet has no engines"

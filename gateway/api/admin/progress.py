@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
@@ -19,8 +18,9 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from adapters.errors import AdaptersError
-from gateway.api.admin.common import Json
 from gateway.errors import FlorinError, translate
+from gateway.operations.progress import AbandonedError, OperationProgress
+from gateway.operations.transaction import Json
 
 log = logging.getLogger(__name__)
 
@@ -32,53 +32,18 @@ _ALIVE_SECONDS = 5.0
 """Nothing new is said after so long, too, so that neither the client nor a proxy gives up."""
 _WAITING = b'{"step":"wait","done":0,"total":null}\n'
 """Said of work whose turn has not come."""
-_MOST_LINES = 100
-"""Waiting to be sent; beyond that only the latest step is told."""
 
-Work = Callable[["Progress"], Awaitable[tuple[int, Json]]]
+Work = Callable[["OperationProgress"], Awaitable[tuple[int, Json]]]
 """Does it, and returns the status and the object of its answer."""
 
 _running: set[asyncio.Task[Any]] = set()
 """Mutable: event loops hold tasks weakly, and work that was hung up on ends by itself."""
 
 
-class AbandonedError(Exception):
-    """Nobody waits for the outcome any more. Raised by Progress in whoever reports to it."""
-
-
-class Progress:
-    """What the work says of itself, from whichever thread it runs on."""
-
-    def __init__(self) -> None:
-        # Mutable, under the lock: what was said and not yet taken, the latest of each step, in their order.
-        self._lock = threading.Lock()
-        self._said: list[tuple[str, int, int | None]] = []
-        self._abandoned = False
-
-    def __call__(self, step: str, done: int, total: int | None) -> None:
-        """Raises AbandonedError."""
-        with self._lock:
-            if self._abandoned:
-                raise AbandonedError
-            if self._said and (self._said[-1][0] == step or len(self._said) >= _MOST_LINES):
-                self._said.pop()
-            self._said.append((step, done, total))
-
-    def abandon(self) -> None:
-        """The work ends at its next report."""
-        with self._lock:
-            self._abandoned = True
-
-    def take(self) -> list[Json]:
-        with self._lock:
-            said, self._said = self._said, []
-        return [{"step": step, "done": done, "total": total} for step, done, total in said]
-
-
 async def answer(request: Request, work: Work) -> Response:
     """Do the work and answer as the request likes it. If the caller hangs up, the work is told to end, and
     what it had prepared is gone when it does."""
-    progress = Progress()
+    progress = OperationProgress()
     task = asyncio.ensure_future(_outcome(work, progress))
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -97,7 +62,7 @@ async def answer(request: Request, work: Work) -> Response:
     return Response(body, status, headers, "application/json")
 
 
-async def _outcome(work: Work, progress: Progress) -> tuple[int, bytes, dict[str, str]]:
+async def _outcome(work: Work, progress: OperationProgress) -> tuple[int, bytes, dict[str, str]]:
     """Status, body and headers. Never raises, for perhaps nobody is there to be told."""
     try:
         status, body = await work(progress)
@@ -115,7 +80,7 @@ async def _outcome(work: Work, progress: Progress) -> tuple[int, bytes, dict[str
 
 
 async def _lines(
-    task: asyncio.Future[tuple[int, bytes, dict[str, str]]], progress: Progress
+    task: asyncio.Future[tuple[int, bytes, dict[str, str]]], progress: OperationProgress
 ) -> AsyncGenerator[bytes, None]:
     last, at = _WAITING, time.monotonic()
     try:

@@ -9,12 +9,14 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import Field
 
-from adapters.continuity import Difference, Position, differences, next_epoch
 from adapters.errors import ConflictError
-from adapters.kept import Kept
-from adapters.store import AuditNote, Snapshot
-from gateway.api.admin.common import Body, Json
-from gateway.api.deps import Actor, OperatorKey, State, StateDep
+from adapters.store.continuity import Position, RegistryDifference, differences, next_epoch
+from adapters.store.local_snapshot import LocalSnapshot
+from adapters.store.protocol import AuditNote, Snapshot
+from gateway.api.dependencies import Actor, OperatorKey, StateDep
+from gateway.operations.inputs import StrictBody
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/registry", tags=["registry"])
 
@@ -23,7 +25,7 @@ _SHOWN = 10
 """Ids of each kind."""
 
 
-class Decision(Body):
+class RegistryDecision(StrictBody):
     found: str = Field(
         max_length=256, description="`found` as it was shown: 409 if Redis holds another registry by now."
     )
@@ -31,7 +33,7 @@ class Decision(Body):
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    known: Kept
+    known: LocalSnapshot
     found: Position
     lost: str
     left: Snapshot
@@ -45,13 +47,13 @@ async def show_registry(state: StateDep, _: OperatorKey) -> Json:
 
 
 @router.post("/restore")
-async def restore(body: Decision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
+async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
     """Put what this gateway knows in the place of what Redis has."""
     return await _decide(state, body.found, "registry.restore", actor)
 
 
 @router.post("/accept")
-async def accept(body: Decision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
+async def accept(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
     """Go on with what Redis has: what this gateway knows beyond it is given up."""
     return await _decide(state, body.found, "registry.accept", actor)
 
@@ -100,7 +102,7 @@ def _counts(documents: dict[str, dict[str, str]]) -> dict[str, int]:
     return {kind: len(documents.get(kind, {})) for kind in ("tenant", "key", "adapter", "version", "engine")}
 
 
-def _difference(one: Difference) -> Json:
+def _difference(one: RegistryDifference) -> Json:
     return {
         what: {"count": len(ids), "first": ids[:_SHOWN]}
         for what, ids in (("missing", one.missing), ("changed", one.changed), ("added", one.added))

@@ -9,16 +9,19 @@ from pydantic import Field
 
 from adapters.errors import NotFoundError
 from adapters.model import check_name
-from adapters.store import AuditNote, Change
-from gateway.api.admin.common import Body, Json, Operator, Reading, change, differences
+from adapters.store.protocol import AuditNote, Change
+from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
-from gateway.api.deps import Actor, State, StateDep
+from gateway.api.dependencies import Actor, StateDep
+from gateway.operations.inputs import StrictBody
+from gateway.operations.state import State
+from gateway.operations.transaction import Json, RegistryReading, change, differences
 from gateway.tenants.directory import Tenant, dump
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
 
 
-class NewTenant(Body):
+class NewTenant(StrictBody):
     name: str = Field(description="1 to 63 of a-z, 0-9, '-' and '_'.", examples=["acme"])
     base_access: bool | None = Field(
         None,
@@ -32,7 +35,7 @@ async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: R
     check_name("tenant", body.name)
     now = state.clock.now()
 
-    async def plan(reading: Reading) -> tuple[list[Change], tuple[Tenant, Tenant | None]]:
+    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[Tenant, Tenant | None]]:
         old = reading.directory.tenants.get(body.name)
         new = old or Tenant(body.name, base_access=False, created=now)
         if body.base_access is not None:

@@ -10,16 +10,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from adapters.artifacts import ArtifactStore
 from adapters.model import AdapterName
-from adapters.registration import Upload
-from adapters.sources.landing import check_space
-from gateway.api.admin.adding import AssumeBase, BaseName, Digest, FullName, register
-from gateway.api.admin.common import Json, Operator
-from gateway.api.admin.progress import Progress, answer
-from gateway.api.admin.receiving import receive
-from gateway.api.deps import Actor, State, StateDep
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.registration import Upload
+from adapters.sources.staging_area import check_space
+from gateway.api.admin.adapter_registration import AssumeBase, BaseName, Digest, FullName, register
+from gateway.api.admin.common import Operator
+from gateway.api.admin.progress import answer
+from gateway.api.admin.upload_stream import receive
+from gateway.api.dependencies import Actor, StateDep
 from gateway.errors import FlorinError
+from gateway.operations.progress import OperationProgress
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 
@@ -80,7 +83,7 @@ async def upload(
             return _hang_up(refusal)
         theirs = stack.pop_all()  # from here on the work's own, which outlives a caller that hangs up
 
-    async def work(progress: Progress) -> tuple[int, Json]:
+    async def work(progress: OperationProgress) -> tuple[int, Json]:
         async with theirs:
             return await register(
                 state,

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from adapters.errors import Finding
-from gateway.api.deps import FinanceKey, StateDep, actor_of
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
-from gateway.costs.reconciling.bill_files import MAX_BYTES, Reading
-from gateway.costs.reconciling.bills import (
+from gateway.costs.reconciliation.bill_files import MAX_BYTES, BillFormat
+from gateway.costs.reconciliation.bills import (
     BillConflictError,
     BillNotFoundError,
     BillRefusedError,
@@ -21,6 +21,7 @@ from gateway.costs.reconciling.bills import (
     remove_bill,
 )
 from gateway.errors import FlorinError
+from gateway.operations.authorization import actor_of
 
 router = APIRouter(route_class=Tagged)
 
@@ -54,7 +55,7 @@ async def add(
     """Import a bill: the body is the file. 201, or 200 when all its lines were there already. Bad lines are
     reported, each with its number and reason, and nothing is imported unless all are good."""
     only_staff(key)
-    reading = Reading(
+    reading = BillFormat(
         format=format_ or "",
         columns=dict(_pair("map", text) for text in map_),
         renames={_field(left): right for left, right in (_pair("rename", text) for text in rename)},
@@ -63,7 +64,7 @@ async def add(
     with tempfile.NamedTemporaryFile(prefix="florin-bill-") as file:
         await _receive(request, file)
         try:
-            imported = await state.books.run(
+            imported = await state.ledger_process.run(
                 import_bill,
                 file.name,
                 file_name=file_name,
@@ -86,7 +87,7 @@ async def add(
 async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
     """The imports, the latest first."""
     only_staff(key)
-    return {"data": await state.books.run(list_bills)}
+    return {"data": await state.ledger_process.run(list_bills)}
 
 
 @router.delete("/bills/{source}")
@@ -98,7 +99,7 @@ async def remove(
     """Forget an import and its lines."""
     only_staff(key)
     try:
-        return await state.books.run(remove_bill, source, now=state.clock.now(), actor=actor_of(key))
+        return await state.ledger_process.run(remove_bill, source, now=state.clock.now(), actor=actor_of(key))
     except BillNotFoundError as error:
         raise FlorinError("not_found", str(error)) from error
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.api.deps import State
-from gateway.costs.books import Books
+from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import Period, PeriodError, period
 from gateway.errors import FlorinError
+from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
 From = Annotated[str | None, Query(alias="from", description="ISO 8601, UTC; included.")]
@@ -113,9 +113,9 @@ def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     return own if asked is None else (*own, asked)
 
 
-def books_of(state: State, key: Key) -> Books:
+def books_of(state: State, key: Key) -> LedgerProcess:
     """Where the question is answered: tenants' beside operators' and analysts', never before them."""
-    return state.books.for_tenants() if key.role is Role.TENANT else state.books
+    return state.ledger_process.for_tenants() if key.role is Role.TENANT else state.ledger_process
 
 
 def rendered(data: bytes, **beside: Any) -> Response:

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
 from gateway.costs.periods import PeriodError, iso
 from gateway.costs.periods import month as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
-from gateway.costs.rolling import roll
+from gateway.costs.rollups.rollup import roll
 from gateway.errors import FlorinError
 
 router = APIRouter(route_class=Tagged)
@@ -43,9 +43,9 @@ async def compare(
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     complete = await state.meter.flush()
-    await state.books.run(roll, now, patience=_ROLL_SECONDS)
+    await state.ledger_process.run(roll, now, patience=_ROLL_SECONDS)
     try:
-        found = await state.books.run(
+        found = await state.ledger_process.run(
             compare_month, of, gpu_types=tuple(gpu_type), reference=reference, now=now
         )
     except CompareError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import (
     After,
     From,
@@ -24,11 +24,11 @@ from gateway.api.finance.common import (
     tenants_of,
     token,
 )
-from gateway.costs.allocation import Policy, PolicyError, policy_of
-from gateway.costs.books import Books
+from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
+from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
-from gateway.costs.lines import DIMENSIONS
-from gateway.costs.reports.flat import FileFormat, report_file
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.errors import FlorinError
 
@@ -95,7 +95,7 @@ async def costs(
     return await _file(books_of(state, key), question, made, flushed=flushed, now=state.clock.now())
 
 
-def _policy(name: str | None, shares: str | None) -> Policy | None:
+def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
     if name is None and shares is None:
         return None
     try:
@@ -104,9 +104,11 @@ def _policy(name: str | None, shares: str | None) -> Policy | None:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
-async def _file(books: Books, question: Question, kind: FileFormat, *, flushed: bool, now: int) -> Response:
+async def _file(
+    ledger_process: LedgerProcess, question: Question, kind: FileFormat, *, flushed: bool, now: int
+) -> Response:
     try:
-        content, beside = await books.run(report_file, question, kind, now=now)
+        content, beside = await ledger_process.run(report_file, question, kind, now=now)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

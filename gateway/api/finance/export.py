@@ -8,17 +8,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from gateway.api.deps import FinanceKey, State, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tenant, books_of, only_staff, tenants_of
-from gateway.costs.books import Books
 from gateway.costs.export.columns import Dataset, Format
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
 from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
+from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import PeriodError, month
-from gateway.costs.rolling import roll
+from gateway.costs.rollups.rollup import roll
+from gateway.dataplane.exchange import Receive, Scope, Send
 from gateway.errors import FlorinError
-from gateway.exchange import Receive, Scope, Send
+from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
 router = APIRouter()
@@ -79,11 +80,11 @@ class _Download(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _make(self, path: Path, most: int) -> int:
-        books: Books = books_of(self._state, self._key)
+        ledger_process: LedgerProcess = books_of(self._state, self._key)
         await self._state.meter.flush()
-        await books.run(roll, self._state.clock.now(), patience=_ROLL_SECONDS)
+        await ledger_process.run(roll, self._state.clock.now(), patience=_ROLL_SECONDS)
         try:
-            return await books.run(export, self._order, path, most)
+            return await ledger_process.run(export, self._order, path, most)
         except MissingPriceError as error:
             raise FlorinError("missing_price", str(error)) from error
         except ParquetMissingError as error:

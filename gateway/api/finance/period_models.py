@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Terms(BaseModel):
+class ClosingTerms(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: Annotated[
@@ -27,7 +27,7 @@ class Terms(BaseModel):
     ] = False
 
 
-class Progress(BaseModel):
+class ClosingProgress(BaseModel):
     doing: str
     done: int
     of: int
@@ -43,7 +43,7 @@ class StatementSums(BaseModel):
     amount_cents: Annotated[int, Field(description="Rounded so that all statements and the rest add up.")]
 
 
-class Period(BaseModel):
+class PeriodModel(BaseModel):
     """A tenant's key sees the state, the roots and its own statement."""
 
     month: str
@@ -62,16 +62,16 @@ class Period(BaseModel):
     previous_root: str | None = None
     missing_prices: list[str] | None = None
     totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
-    progress: Annotated[Progress | None, Field(description="Of a closing that is under way.")] = None
+    progress: Annotated[ClosingProgress | None, Field(description="Of a closing that is under way.")] = None
     statements: list[StatementSums] | None = None
     already: Annotated[bool | None, Field(description="It was closed before.")] = None
 
 
 class Periods(BaseModel):
-    data: list[Period]
+    data: list[PeriodModel]
 
 
-class Check(BaseModel):
+class VerificationCheck(BaseModel):
     name: str
     ok: Annotated[bool | None, Field(description="null: it cannot be said; `detail` tells why.")]
     detail: str
@@ -81,10 +81,10 @@ class Verification(BaseModel):
     month: str
     root: str
     ok: Annotated[bool, Field(description="No check failed.")]
-    checks: list[Check]
+    checks: list[VerificationCheck]
 
 
-class Step(BaseModel):
+class ProofStep(BaseModel):
     side: Literal["left", "right"]
     hash: str
 
@@ -98,7 +98,7 @@ class Proof(BaseModel):
     root: str
     header: dict[str, Any]
     statement: dict[str, Any]
-    path: list[Step]
+    path: list[ProofStep]
 
 
 class Records(BaseModel):

@@ -13,13 +13,16 @@ from weakref import WeakKeyDictionary
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from gateway.api.deps import FinanceKey, State, StateDep, actor_of
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import After, Tagged, books_of, only_staff, rendered
-from gateway.api.finance.period_models import Period, Periods, Proof, Records, Terms, Verification
+from gateway.api.finance.period_models import ClosingTerms, PeriodModel, Periods, Proof, Records, Verification
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.allocation import PolicyError, policy_of
-from gateway.costs.books import Books
-from gateway.costs.closing.closed import (
+from gateway.costs.closing.closing import ClosingError, UnpricedError
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.periods import PeriodError
+from gateway.costs.periods import month as whole_month
+from gateway.costs.reports.closed_months import (
     close_watched,
     covered_page,
     no_statement,
@@ -29,12 +32,11 @@ from gateway.costs.closing.closed import (
     proof_of,
     verified,
 )
-from gateway.costs.closing.closing import ClosingError, UnpricedError
-from gateway.costs.periods import PeriodError
-from gateway.costs.periods import month as whole_month
-from gateway.costs.verifying.verify import NotClosedError
+from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
-from gateway.metering.ledger import LedgerUnavailableError
+from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.operations.authorization import actor_of
+from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
 router = APIRouter(prefix="/periods", route_class=Tagged)
@@ -42,7 +44,7 @@ router = APIRouter(prefix="/periods", route_class=Tagged)
 ANSWER_SECONDS = 15.0
 """A closing that takes longer is answered with 202, a verification kept alive by spaces; well below what
 clients and proxies wait for."""
-_closings: WeakKeyDictionary[Books, dict[tuple[Any, ...], asyncio.Task[bool]]] = WeakKeyDictionary()
+_closings: WeakKeyDictionary[LedgerProcess, dict[tuple[Any, ...], asyncio.Task[bool]]] = WeakKeyDictionary()
 """Mutable: what this worker is at, so that who asks again joins it."""
 
 Month = Annotated[str, Path(description="`2026-11`")]
@@ -54,13 +56,13 @@ async def periods(key: FinanceKey, state: StateDep) -> Periods:
     """All months that have books, oldest first."""
     await state.meter.flush()
     shown = await books_of(state, key).run(overview, state.clock.now(), _own(key))
-    return Periods(data=[Period.model_validate(period) for period in shown])
+    return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
-async def period(month: Month, key: FinanceKey, state: StateDep) -> Period:
+async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
     """One month; closed: with its statements."""
-    return Period.model_validate(
+    return PeriodModel.model_validate(
         await books_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
     )
 
@@ -69,8 +71,8 @@ async def period(month: Month, key: FinanceKey, state: StateDep) -> Period:
     "/{month}/close", response_model_exclude_unset=True, responses={202: {"description": "Not done yet."}}
 )
 async def close_period(
-    month: Month, terms: Terms, key: FinanceKey, state: StateDep, response: Response
-) -> Period:
+    month: Month, terms: ClosingTerms, key: FinanceKey, state: StateDep, response: Response
+) -> PeriodModel:
     """Close a month, for good: its figures never change afterwards; what comes later for it becomes
     correction rows of the next open month. 202 where it takes longer: ask again with the same body until it
     is 200 (`GET` shows the progress). Closing a closed month changes nothing."""
@@ -82,11 +84,11 @@ async def close_period(
             "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
         )
     already = await _closed(state, month, terms, key)
-    shown = await state.books.run(one, month, state.clock.now())
+    shown = await state.ledger_process.run(one, month, state.clock.now())
     if already is None:
         response.status_code = 202
-        return Period.model_validate(shown)
-    return Period.model_validate({**shown, "already": already})
+        return PeriodModel.model_validate(shown)
+    return PeriodModel.model_validate({**shown, "already": already})
 
 
 @router.get("/{month}/verify")
@@ -96,7 +98,7 @@ async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verif
     only_staff(key)
     _month(month)
     await state.meter.flush()
-    task = asyncio.create_task(state.books.aside().run(verified, month, state.clock.now()))
+    task = asyncio.create_task(state.ledger_process.aside().run(verified, month, state.clock.now()))
     if await _done(task):
         with _refusals():
             return Verification.model_validate(task.result())
@@ -138,21 +140,21 @@ async def records(
     return rendered(page, next=None if last is None else token_of(*last))
 
 
-async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
+async def _closed(state: State, of: str, terms: ClosingTerms, key: Key) -> bool | None:
     """Whether it was closed already; None: it is not done yet, by this worker or another."""
-    if (await state.books.run(one, of, state.clock.now()))[
+    if (await state.ledger_process.run(one, of, state.clock.now()))[
         "state"
     ] == "closed":  # quick: only the terms are compared
         with _refusals():
-            return await state.books.run(
+            return await state.ledger_process.run(
                 close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
             )
-    mine = _closings.setdefault(state.books, {})
+    mine = _closings.setdefault(state.ledger_process, {})
     name = (of, terms.model_dump_json())
     if name not in mine and await _elsewhere(state, of):
         return None
     if (task := mine.get(name)) is None:
-        work = state.books.aside().run(
+        work = state.ledger_process.aside().run(
             close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
         )
         task = mine[name] = asyncio.create_task(work)
@@ -164,7 +166,7 @@ async def _closed(state: State, of: str, terms: Terms, key: Key) -> bool | None:
 async def _elsewhere(state: State, of: str) -> bool:
     """Is another worker at it? Waits a while for its end."""
     until = time.monotonic() + ANSWER_SECONDS
-    while await state.books.run(progress_of, of, state.clock.now()) is not None:
+    while await state.ledger_process.run(progress_of, of, state.clock.now()) is not None:
         if time.monotonic() >= until:
             return True
         await asyncio.sleep(1)
@@ -221,7 +223,7 @@ def _month(of: str) -> str:
     return of
 
 
-def _check_shares(terms: Terms) -> None:
+def _check_shares(terms: ClosingTerms) -> None:
     shares = ",".join(f"{tenant}={share}" for tenant, share in (terms.shares or {}).items())
     try:
         policy_of(terms.policy or "none", shares)

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
 from gateway.costs.periods import PeriodError, iso
 from gateway.costs.periods import month as whole_month
-from gateway.costs.reconciling.reconcile import TOLERANCE, reconcile
-from gateway.costs.rolling import roll
+from gateway.costs.reconciliation.reconcile import TOLERANCE, reconcile
+from gateway.costs.rollups.rollup import roll
 from gateway.errors import FlorinError
 
 router = APIRouter(route_class=Tagged)
@@ -44,6 +44,6 @@ async def reconciliation(
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     complete = await state.meter.flush()
-    await state.books.run(roll, now, patience=_ROLL_SECONDS)
-    found = await state.books.aside().run(reconcile, of, tolerance=Fraction(tolerance), now=now)
+    await state.ledger_process.run(roll, now, patience=_ROLL_SECONDS)
+    found = await state.ledger_process.aside().run(reconcile, of, tolerance=Fraction(tolerance), now=now)
     return {**found, "complete": complete}

@@ -7,12 +7,13 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.deps import FinanceKey, StateDep, actor_of
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, only_staff
 from gateway.costs.periods import PeriodError, instant
-from gateway.costs.rolling import roll
-from gateway.costs.set_aside import NotSetAsideError, exclude, list_set_aside
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.rollups.set_aside import NotSetAsideError, exclude, list_set_aside
 from gateway.errors import FlorinError
+from gateway.operations.authorization import actor_of
 
 router = APIRouter(prefix="/set-aside", route_class=Tagged)
 
@@ -34,8 +35,8 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
     """Engine-hours that cannot be rolled up, oldest first, each with its reason. They are in no report, no
     export and no bill, and their month cannot be closed. Role finance or operator."""
     only_staff(key)
-    await state.books.run(roll, state.clock.now(), patience=_ROLL_SECONDS)
-    return {"data": await state.books.run(list_set_aside)}
+    await state.ledger_process.run(roll, state.clock.now(), patience=_ROLL_SECONDS)
+    return {"data": await state.ledger_process.run(list_set_aside)}
 
 
 @router.post("/exclude")
@@ -47,13 +48,13 @@ async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict
     now = state.clock.now()
     hour = _hour(asked.hour)
     try:
-        done = await state.books.run(
+        done = await state.ledger_process.run(
             exclude, engine=asked.engine, hour=hour, everything=asked.everything, actor=actor_of(key), now=now
         )
     except NotSetAsideError as error:
         raise FlorinError("not_found", str(error), param="hour") from error
-    await state.books.run(roll, now, patience=_ROLL_SECONDS)
-    left = await state.books.run(list_set_aside)
+    await state.ledger_process.run(roll, now, patience=_ROLL_SECONDS)
+    left = await state.ledger_process.run(list_set_aside)
     return {
         "engine": asked.engine,
         "hour": asked.hour,

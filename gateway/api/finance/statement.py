@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import Tagged, books_of
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import PeriodError, month
-from gateway.costs.rolling import roll
+from gateway.costs.rollups.rollup import roll
 from gateway.costs.statement.page import statement_page
 from gateway.errors import FlorinError
 from gateway.tenants.directory import Role

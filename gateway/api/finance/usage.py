@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from gateway.api.deps import FinanceKey, StateDep
+from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance.common import (
     After,
     From,
@@ -63,7 +63,7 @@ async def usage(
             limit=limit,
         )
         if key.role is Role.TENANT:
-            page, last = await state.books.for_tenants().run(asked)
+            page, last = await state.ledger_process.for_tenants().run(asked)
         else:
             page, last = await asyncio.to_thread(asked, state.ledger)
     return rendered(

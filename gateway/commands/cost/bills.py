@@ -18,7 +18,7 @@ _SHOWN = 12
 """Digits of a SHA-256: enough to name an import."""
 
 
-class Format(StrEnum):
+class BillFileFormat(StrEnum):
     CSV = "csv"
     FOCUS = "focus"
 
@@ -34,7 +34,8 @@ def import_bill(
     file: Annotated[Path, typer.Argument(help="The bill, CSV in UTF-8.")],
     *,
     kind: Annotated[
-        Format | None, typer.Option("--format", help="Left out: told by the heading.", show_default=False)
+        BillFileFormat | None,
+        typer.Option("--format", help="Left out: told by the heading.", show_default=False),
     ] = None,
     columns: Annotated[
         list[str] | None,
@@ -57,7 +58,7 @@ def import_bill(
 
     Example: florin cost import-bill july.csv --map resource=Tags.engine
     """
-    from gateway.costs.reconciling.bill_files import MAX_BYTES  # loads the ledger's modules
+    from gateway.costs.reconciliation.bill_files import MAX_BYTES  # loads the ledger's modules
 
     params: Json = {
         "file_name": file.name,

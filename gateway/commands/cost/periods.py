@@ -19,7 +19,7 @@ app = typer.Typer()
 _PATH = "/finance/v1/periods"
 
 
-class Policy(StrEnum):
+class IdlePolicy(StrEnum):
     NONE = "none"
     PROPORTIONAL = "proportional"
     EVEN = "even"
@@ -62,7 +62,7 @@ def close(
     month: Annotated[str, typer.Argument(metavar="MONTH", help="For example 2026-11.")],
     *,
     policy: Annotated[
-        Policy | None,
+        IdlePolicy | None,
         typer.Option(
             help="Who bears idle time, headroom and start-up. Left out: nobody.", show_default=False
         ),

@@ -116,7 +116,7 @@ def _online(api: Api, month: str | None, root: str | None) -> list[Json]:
 
 
 def _offline(path: Path, records: Path | None, root: str | None) -> Json:
-    from gateway.costs.verifying.proof import ProofError, verify_proof  # loads usage records
+    from gateway.costs.proofs.proof import ProofError, verify_proof  # loads usage records
 
     document = _read(path)
     if not isinstance(document, dict):

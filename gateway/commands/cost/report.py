@@ -12,7 +12,7 @@ import typer
 
 from gateway.commands.client import Json, UsageError
 from gateway.commands.cost import report_tables
-from gateway.commands.cost.periods import Policy
+from gateway.commands.cost.periods import IdlePolicy
 from gateway.commands.download import COMPLETE_HEADER, download
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
@@ -25,7 +25,7 @@ app = typer.Typer()
 _PATH = "/finance/v1/costs"
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
@@ -47,7 +47,7 @@ def report(
     end: Annotated[str | None, typer.Option("--to", help="ISO time, not included.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     policy: Annotated[
-        Policy | None,
+        IdlePolicy | None,
         typer.Option(
             help="Show who would bear what nobody used. Left out: as the month was closed, or nobody.",
             show_default=False,
@@ -57,7 +57,7 @@ def report(
         list[str] | None,
         typer.Option(help="Of policy fixed: TENANT=SHARE, once for each.", show_default=False),
     ] = None,
-    kind: Annotated[Format, typer.Option("--format", help="In which form.")] = Format.TABLE,
+    kind: Annotated[ReportFormat, typer.Option("--format", help="In which form.")] = ReportFormat.TABLE,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write, for csv and parquet.", show_default=False),
@@ -70,9 +70,9 @@ def report(
     """
     if month and (start or end):
         raise UsageError("--month and --from/--to exclude each other.")
-    if output is None and kind is Format.PARQUET:
+    if output is None and kind is ReportFormat.PARQUET:
         raise UsageError("--format parquet needs --output FILE: it is no text.")
-    if output is not None and kind not in {Format.CSV, Format.PARQUET}:
+    if output is not None and kind not in {ReportFormat.CSV, ReportFormat.PARQUET}:
         raise UsageError("--output is for --format csv and parquet.")
     params: Json = {
         "by": by,
@@ -83,10 +83,10 @@ def report(
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,
     }
-    if kind in {Format.CSV, Format.PARQUET}:
+    if kind in {ReportFormat.CSV, ReportFormat.PARQUET}:
         _file(session, {**params, "format": kind.value}, output)
         return
-    asked = replace(session, json=session.json or kind is Format.JSON)
+    asked = replace(session, json=session.json or kind is ReportFormat.JSON)
     asked.result(_all(session, params), report_tables.show_report)
 
 

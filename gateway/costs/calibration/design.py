@@ -10,7 +10,7 @@ _LONGEST_ANSWER = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DesignedLoad:
     """Requests of one shape, all at once but for `at_once`."""
 
     phase: str
@@ -21,7 +21,7 @@ class Load:
     completion: int
 
 
-def loads(max_model_len: int, repeats: int) -> Iterator[Load]:
+def loads(max_model_len: int, repeats: int) -> Iterator[DesignedLoad]:
     """Every phase `repeats` times, taking turns, so that a drift of the engine's speed touches all alike.
 
     - prefill: long prompts that nobody asked before, one token of answer
@@ -32,15 +32,15 @@ def loads(max_model_len: int, repeats: int) -> Iterator[Load]:
     longest = min(max_model_len // 2, _LONGEST_PROMPT)
     answer = min(max_model_len // 3, _LONGEST_ANSWER)
     shapes = [
-        Load("prefill", longest, 0, 1),
-        Load("cached", longest, longest, 1),
-        Load("decode", 8, 0, answer),
-        Load("mixed", longest, 0, answer),
-        Load("prefill", max(longest // 4, 16), 0, 1),
-        Load("cached", max(longest // 2, 16), max(longest // 2, 16), 1),
-        Load("decode", 8, 0, max(answer // 4, 4)),
-        Load("mixed", longest // 2, 0, answer // 2),
-        Load("mixed", longest // 2, longest // 4, answer // 4),
+        DesignedLoad("prefill", longest, 0, 1),
+        DesignedLoad("cached", longest, longest, 1),
+        DesignedLoad("decode", 8, 0, answer),
+        DesignedLoad("mixed", longest, 0, answer),
+        DesignedLoad("prefill", max(longest // 4, 16), 0, 1),
+        DesignedLoad("cached", max(longest // 2, 16), max(longest // 2, 16), 1),
+        DesignedLoad("decode", 8, 0, max(answer // 4, 4)),
+        DesignedLoad("mixed", longest // 2, 0, answer // 2),
+        DesignedLoad("mixed", longest // 2, longest // 4, answer // 4),
     ]
     for _ in range(repeats):
         yield from shapes

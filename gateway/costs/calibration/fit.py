@@ -32,7 +32,7 @@ class CalibrationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LoadSample:
     """One load, run on an engine that did nothing else."""
 
     phase: str
@@ -84,7 +84,7 @@ class Fit:
         }
 
 
-def fit(samples: Sequence[Sample]) -> Fit:
+def fit(samples: Sequence[LoadSample]) -> Fit:
     """Weights of at least six samples. The resampling keeps as many samples of each phase as there are, so
     that no term loses its evidence by chance; it is seeded, so the same samples give the same intervals.
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import httpx
 
-from gateway.costs.calibration.design import Load
-from gateway.costs.calibration.fit import CalibrationError, Sample
+from gateway.costs.calibration.design import DesignedLoad
+from gateway.costs.calibration.fit import CalibrationError, LoadSample
 
 _TOKENS = range(5, 200)
 """Token ids that every vocabulary has, and none of which is likely to end an answer."""
@@ -61,8 +61,8 @@ class EngineUnderLoad:
         """How many requests at once the engine needs to be at its best: doubled until a tenth more of tokens
         per second is no longer to be had."""
         best = 0.0
-        await self.run(Load("warm", 16, 0, 4), 4)
-        load = Load("ramp", 32, 0, 32)
+        await self.run(DesignedLoad("warm", 16, 0, 4), 4)
+        load = DesignedLoad("ramp", 32, 0, 32)
         while self.at_once <= most:
             sample = await self.run(load, self.at_once * 2)
             rate = sample.completion / sample.seconds
@@ -73,7 +73,7 @@ class EngineUnderLoad:
         self.at_once = max(1, min(self.at_once, most))
         return self.at_once
 
-    async def measure(self, load: Load, seconds: float) -> Sample:
+    async def measure(self, load: DesignedLoad, seconds: float) -> LoadSample:
         """One load of about so many seconds. What the load shares is asked once before, and not measured."""
         shared = self._prompt(load.shared)
         if load.shared:
@@ -82,7 +82,7 @@ class EngineUnderLoad:
         requests = round(self.at_once * min(max(seconds / trial.seconds, 1), 1000))
         return await self.run(load, requests, shared)
 
-    async def run(self, load: Load, requests: int, shared: Sequence[int] = ()) -> Sample:
+    async def run(self, load: DesignedLoad, requests: int, shared: Sequence[int] = ()) -> LoadSample:
         prompts = iter([[*shared, *self._prompt(load.prompt - len(shared))] for _ in range(requests)])
         done: list[tuple[dict[str, Any], float]] = []
 
@@ -99,7 +99,7 @@ class EngineUnderLoad:
         seconds = time.perf_counter() - began
         prompt = sum(usage["prompt_tokens"] for usage, _ in done)
         cached = sum(_cached(usage) for usage, _ in done)
-        return Sample(
+        return LoadSample(
             phase=load.phase,
             seconds=seconds,
             gpus=self.gpus,
@@ -114,7 +114,7 @@ class EngineUnderLoad:
             requests=requests,
         )
 
-    async def measure_loads(self, path: str) -> list[Sample]:
+    async def measure_loads(self, path: str) -> list[LoadSample]:
         """Loads of the adapter at `path`, under names of their own, each with its first answer: only then it
         has taken a slot."""
         samples = []
@@ -128,7 +128,7 @@ class EngineUnderLoad:
             seconds = time.perf_counter() - began
             await self._post("/v1/unload_lora_adapter", {"lora_name": name})
             samples.append(
-                Sample("load", seconds, self.gpus, usage["prompt_tokens"], 0, usage["completion_tokens"],
+                LoadSample("load", seconds, self.gpus, usage["prompt_tokens"], 0, usage["completion_tokens"],
                        usage["prompt_tokens"] * seconds, 1, 1)
             )  # fmt: skip
         return samples

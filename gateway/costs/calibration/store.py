@@ -10,11 +10,11 @@ from sqlalchemy import insert, select
 
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.periods import HOUR, iso
-from gateway.costs.repricing import marked
-from gateway.metering.audit import record
-from gateway.metering.ledger import Ledger, mark_dirty, next_batch
-from gateway.metering.schema import calibrations as table
-from gateway.metering.schema import dirty_hours, periods, pool_hours
+from gateway.costs.prices.repricing import marked
+from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.ledger import Ledger, mark_dirty, next_batch
+from gateway.metering.ledger.schema import calibrations as table
+from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
 
 
 class CalibrationConflictError(Exception):

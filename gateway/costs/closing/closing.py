@@ -18,17 +18,17 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from gateway.costs.closing.coverage import BEFORE_ALL, Cover
-from gateway.costs.closing.freezing import calibrations_of, freeze
-from gateway.costs.closing.sealing import Progress, Sealed, previous_root, seal, sums_of_records
+from gateway.costs.closing.coverage import BEFORE_ALL, Coverage
+from gateway.costs.closing.frozen_rates import calibrations_of, freeze
+from gateway.costs.closing.period_hash import HashedPeriod, Progress, previous_root, seal, sums_of_records
 from gateway.costs.periods import HOUR, Period, iso, month
-from gateway.costs.rolling import lock_books, roll
-from gateway.costs.set_aside import hour_text, read_set_aside
-from gateway.costs.verifying.balance import imbalances
-from gateway.costs.verifying.merkle import canonical
-from gateway.metering.audit import record
-from gateway.metering.ledger import Ledger, next_batch
-from gateway.metering.schema import dirty_hours, period_tenants, periods, rollups, usage_records
+from gateway.costs.proofs.merkle import canonical
+from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.rollup import lock_books, roll
+from gateway.costs.rollups.set_aside import hour_text, read_set_aside
+from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.ledger import Ledger, next_batch
+from gateway.metering.ledger.schema import dirty_hours, period_tenants, periods, rollups, usage_records
 
 GRACE = HOUR
 """How long after its end a month may be closed: until then records may still lie in a worker's log."""
@@ -236,8 +236,8 @@ def _check_order(connection: Connection, of: str, whole: Period, known: list[tup
         raise ClosingError(f"{min(names)} has usage and is not closed: close it first.")
 
 
-def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> Sealed:
-    cover = Cover(held["month"], held["first_batch"], held["cutoff_batch"])
+def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> HashedPeriod:
+    cover = Coverage(held["month"], held["first_batch"], held["cutoff_batch"])
     sums = {tenant: s.document() for tenant, s in sums_of_records(ledger, cover, progress).items()}
     with ledger.read() as connection:
         before = previous_root(connection, held["month"])
@@ -245,7 +245,7 @@ def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> Sealed:
     return seal(ledger, cover, json.loads(held["document"])["terms"], before, sums)
 
 
-def _seal(connection: Connection, held: Mapping[str, Any], sealed: Sealed, now: int) -> bool:
+def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod, now: int) -> bool:
     """In a write transaction. False: somebody else was first, and nothing is done."""
     done = connection.execute(
         update(periods)

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.verifying.merkle import RECORD_FIELDS, canonical
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import periods, rollups, usage_records
+from gateway.costs.proofs.merkle import RECORD_FIELDS, canonical
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods, rollups, usage_records
 
 BEFORE_ALL = -1
 """Cutoff before the first period's: records from before batches were counted have batch 0."""
@@ -29,7 +29,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
+class Coverage:
     month: str
     first_batch: int
     """Not included."""
@@ -37,13 +37,13 @@ class Cover:
     """Included."""
 
 
-def cover_of(connection: Connection, of: str) -> Cover | None:
+def cover_of(connection: Connection, of: str) -> Coverage | None:
     """Of a month that is closed or being closed."""
     query = select(periods.c.month, periods.c.first_batch, periods.c.cutoff_batch).where(
         periods.c.month == of
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else Cover(*row)
+    return None if row is None else Coverage(*row)
 
 
 def late_hours(connection: Connection, of: str) -> list[int]:
@@ -54,7 +54,7 @@ def late_hours(connection: Connection, of: str) -> list[int]:
     return sorted(connection.execute(query).scalars())
 
 
-def records(ledger: Ledger, cover: Cover, *, tenant: str | None = None) -> Iterator[Record]:
+def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
     """All, in order, each with RECORD_FIELDS. Reads page by page, so that no transaction lasts long: what is
     covered does not change any more. Raises LedgerUnavailableError."""
     after: tuple[int, str] | None = None
@@ -64,7 +64,7 @@ def records(ledger: Ledger, cover: Cover, *, tenant: str | None = None) -> Itera
 
 
 def record_page(
-    ledger: Ledger, cover: Cover, *, tenant: str | None, after: tuple[int, str] | None, limit: int
+    ledger: Ledger, cover: Coverage, *, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> list[Record]:
     """The first `limit` of those after `after`, in order. Raises LedgerUnavailableError."""
     whole = month(cover.month)

@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import Any
 
 from gateway.costs.allocation import UNUSED, Allocated
-from gateway.costs.lines import Line
-from gateway.costs.prices import decimal_text
+from gateway.costs.cost_lines import CostLine
+from gateway.costs.prices.book import decimal_text
 
 CENT = 10**13
 """In units of 10**-15, which costs come in."""
@@ -24,7 +24,7 @@ COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StatementEntry:
     """One line of a statement."""
 
     tenant: str
@@ -63,11 +63,11 @@ class Settlement:
     """Of everybody, with what stays with whoever runs the fleet."""
 
 
-def settle(lines: Sequence[Line], allocated: Allocated, tenants: Iterable[str] = ()) -> Settlement:
+def settle(lines: Sequence[CostLine], allocated: Allocated, tenants: Iterable[str] = ()) -> Settlement:
     """`lines` by (tenant, adapter), each with a rate. `tenants`: who gets a statement, lines or not."""
     entries = _entries(lines, allocated)
     whole = sum(_cost(line) for line in lines)
-    own: dict[str, list[Entry]] = {name: [] for name in tenants}
+    own: dict[str, list[StatementEntry]] = {name: [] for name in tenants}
     for entry in entries:
         if entry.kind not in UNUSED:
             own.setdefault(entry.tenant, []).append(entry)
@@ -92,7 +92,7 @@ def rounded(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any,
     return floors
 
 
-def _entries(lines: Sequence[Line], allocated: Allocated) -> list[Entry]:
+def _entries(lines: Sequence[CostLine], allocated: Allocated) -> list[StatementEntry]:
     """Lines of one kind, adapter and GPU are one entry, whatever their rates were."""
     sums: dict[tuple[Any, ...], list[int]] = {}
 
@@ -110,15 +110,15 @@ def _entries(lines: Sequence[Line], allocated: Allocated) -> list[Entry]:
             assert rate is not None
             key = (tenant, "allocated", "", gpu_type, region, purchase, False)
             add(key, (*(0 for _ in COUNTS), nano, nano * rate))
-    return [Entry(*(*key, tuple(values[:-2]), *values[-2:])) for key, values in sorted(sums.items())]
+    return [StatementEntry(*(*key, tuple(values[:-2]), *values[-2:])) for key, values in sorted(sums.items())]
 
 
-def _cost(line: Line) -> int:
+def _cost(line: CostLine) -> int:
     assert line.cost is not None, "rates are frozen first"
     return line.cost
 
 
-def _statement(entries: Sequence[Entry], cents: int) -> dict[str, Any]:
+def _statement(entries: Sequence[StatementEntry], cents: int) -> dict[str, Any]:
     billed = {index: e.cost for index, e in enumerate(entries) if e.kind in BILLED}
     amounts = rounded(billed, cents) if billed else {}
     return {
@@ -131,7 +131,7 @@ def _statement(entries: Sequence[Entry], cents: int) -> dict[str, Any]:
 
 
 def _totals(
-    lines: Sequence[Line],
+    lines: Sequence[CostLine],
     parts: Mapping[tuple[str, str], int],
     cents: Mapping[tuple[str, str], int],
     allocated: Allocated,

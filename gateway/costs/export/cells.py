@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from gateway.costs.prices import decimal_text
+from gateway.costs.prices.book import decimal_text
 
 
 class Fixed(NamedTuple):

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from gateway.costs.allocation import Allocated
-from gateway.costs.attribution import largest_remainder
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row, divided
-from gateway.costs.export.facts import PURCHASE, costs, gpu_time, hour, priced, sku, unit_price
-from gateway.costs.lines import Line
+from gateway.costs.export.row_facts import PURCHASE, costs, gpu_time, hour, priced, sku, unit_price
 from gateway.costs.periods import iso
 from gateway.costs.periods import month as month_of
+from gateway.costs.rollups.attribution import largest_remainder
 
 BY = ("hour", "tenant", "adapter", "version", "base_model", "gpu_type", "region", "purchase")
 
@@ -30,7 +30,7 @@ _FAMILIES = ("input-tokens", "cached-input-tokens", "output-tokens")
 _COLUMNS = ("x_InputTokens", "x_CachedTokens", "x_OutputTokens")
 
 
-def rows(lines: Iterable[Line]) -> Iterator[Row]:
+def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
     """From lines by BY. What is no delivered answer is not charged, and has no row."""
     for line in lines:
         if line.bucket == "usage":
@@ -59,14 +59,14 @@ def allocated_rows(allocated: Allocated, tenants: Collection[str], month: str) -
         }
 
 
-def _charges(line: Line) -> Iterator[Row]:
+def _charges(line: CostLine) -> Iterator[Row]:
     requests = line.requests
     for row in _meters(line):
         yield {**_same(line), **row, "x_Requests": requests}
         requests = 0  # once a line, so that sums are right
 
 
-def _meters(line: Line) -> Iterator[Row]:
+def _meters(line: CostLine) -> Iterator[Row]:
     tokens = (line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)
     nanos, rest = split(line, tokens)
     rate = priced(line)
@@ -91,7 +91,7 @@ def _meters(line: Line) -> Iterator[Row]:
         }
 
 
-def split(line: Line, tokens: tuple[int, int, int]) -> tuple[list[int], int]:
+def split(line: CostLine, tokens: tuple[int, int, int]) -> tuple[list[int], int]:
     """The line's nano-GPU-hours by kind of token, and what no token of this line can bear. Their sum is the
     line's.
 
@@ -120,7 +120,7 @@ def _tokens(count: int, cost: int, *, correction: bool) -> Row:
     }
 
 
-def _same(line: Line) -> Row:
+def _same(line: CostLine) -> Row:
     start, tenant, adapter, version, base_model, gpu_type, *_ = line.keys
     resource = f"{adapter}@{version}" if adapter else base_model
     return {

@@ -13,18 +13,19 @@ from typing import Any, BinaryIO, cast
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.allocation import Policy, allocate
-from gateway.costs.export import chargeback, infrastructure, plain
+from gateway.costs.allocation import AllocationPolicy, allocate
+from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.export import chargeback, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
 from gateway.costs.export.columns import Dataset, Format, focus
 from gateway.costs.export.columns import plain as plain_columns
-from gateway.costs.export.facts import Facts
+from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
-from gateway.costs.lines import Line, read_lines
 from gateway.costs.periods import month
-from gateway.costs.prices import PriceBook, read_prices
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import periods
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods
 
 
 class TooLargeError(Exception):
@@ -96,7 +97,7 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     book = PriceBook(read_prices(connection))
     if order.format.startswith("focus"):
         _check_prices(connection, book, order)
-        facts = Facts(order.month, book.currency or "", order.issuer)
+        facts = FileFacts(order.month, book.currency or "", order.issuer)
         columns, constants = focus(order.format.removeprefix("focus-")), facts.constants()
         rows = _focus_rows(connection, book, order)
     else:
@@ -106,7 +107,7 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     return put(file, columns, constants, rows)
 
 
-def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[Line]:
+def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[CostLine]:
     return read_lines(connection, book, month(order.month), by, tenants=order.tenants)
 
 
@@ -124,7 +125,7 @@ def _allocated_rows(connection: Connection, order: Order) -> Iterator[Row]:
         return
     terms = json.loads(document)["terms"]
     lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
-    allocated = allocate(Policy(terms["policy"], terms["shares"]), lines)
+    allocated = allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)
     yield from chargeback.allocated_rows(allocated, order.tenants, order.month)
 
 
@@ -133,7 +134,7 @@ def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterab
     lines = _lines(connection, book, order, by)
     if order.dataset == "chargeback":
         lines = (line for line in lines if line.bucket == "usage")
-    return plain.rows(lines, by, month=order.month, currency=book.currency)
+    return ledger_lines.rows(lines, by, month=order.month, currency=book.currency)
 
 
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
@@ -141,7 +142,7 @@ def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None
         raise MissingPriceError(f"No price of {missing} for all of {order.month}: florin price add has it.")
 
 
-def missing_prices(lines: Iterable[Line]) -> str:
+def missing_prices(lines: Iterable[CostLine]) -> str:
     """Names of what has cost GPU-time at an unknown rate; empty: nothing."""
     found = {
         (line.gpu_type, line.region, line.purchase)

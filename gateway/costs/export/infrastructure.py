@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row
-from gateway.costs.export.facts import PURCHASE, gpu_time, hour, object_text, priced, sku
-from gateway.costs.lines import Line
+from gateway.costs.export.row_facts import PURCHASE, gpu_time, hour, object_text, priced, sku
 
 BY = ("hour", "engine", "gpu_type", "region", "purchase", "tenant", "adapter", "version", "base_model")
 _ENGINE_HOUR = 5  # keys
 _RATIO_PLACES = 12
 
 
-def rows(lines: Iterable[Line]) -> Iterator[Row]:
+def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
     """From lines by BY, in their order. Memory in proportion to one engine's hour."""
     for _, of_hour in groupby(lines, key=lambda line: line.keys[:_ENGINE_HOUR]):
-        origins: dict[tuple[int, bool, int], list[Line]] = {}
+        origins: dict[tuple[int, bool, int], list[CostLine]] = {}
         for line in of_hour:
             if line.bucket != "rejected":  # reached no engine
                 key = (priced(line), line.correction, line.calibration)
@@ -31,7 +31,7 @@ def rows(lines: Iterable[Line]) -> Iterator[Row]:
             yield from _split(origin)
 
 
-def _split(origin: list[Line]) -> Iterator[Row]:
+def _split(origin: list[CostLine]) -> Iterator[Row]:
     first = origin[0]
     start, engine, gpu_type, region, purchase, *_ = first.keys
     same: Row = {
@@ -49,7 +49,7 @@ def _split(origin: list[Line]) -> Iterator[Row]:
         yield {**same, **gpu_time(line.nano_gpu_hours, priced(line)), **_share(line, ratio)}
 
 
-def _share(line: Line, ratio: Fixed | None) -> Row:
+def _share(line: CostLine, ratio: Fixed | None) -> Row:
     tenant, adapter, version, base_model = line.keys[_ENGINE_HOUR:]
     return {
         **({} if not tenant else _workload(tenant, adapter, version, base_model, line.bucket)),
@@ -79,7 +79,7 @@ def _workload(tenant: str, adapter: str, version: str, base_model: str, bucket: 
     }
 
 
-def _details(line: Line, ratio: Fixed) -> str:
+def _details(line: CostLine, ratio: Fixed) -> str:
     hours = Fixed(line.nano_gpu_hours, 9)
     # By hand, since a float would not be exact. Only numbers go in.
     return f'{{"Elements":[{{"AllocatedRatio":{ratio},"UsageUnit":"GPU-Hours","UsageQuantity":{hours}}}]}}'

@@ -27,7 +27,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class MeasuredWeights:
     """GPU-picoseconds a token, of one GPU type and base model. What is kept in memory for how long and the
     loads of adapters are left out: they depend on the fleet as much as on the GPU."""
 
@@ -122,7 +122,7 @@ def effective_cost(rate: Fraction, speedup: Fraction) -> Fraction:
     return rate / speedup
 
 
-def work(mixes: Iterable[Mix], weights: Mapping[str, Weights]) -> int:
+def work(mixes: Iterable[Mix], weights: Mapping[str, MeasuredWeights]) -> int:
     """GPU-picoseconds, by the weights of each base model."""
     return sum(
         mix.uncached * w.uncached + mix.cached * w.cached + mix.output * w.output
@@ -135,7 +135,7 @@ def speed(
     gpu_type: str,
     reference: str,
     mixes: Sequence[Mix],
-    weights: Iterable[Weights],
+    weights: Iterable[MeasuredWeights],
     stated: Mapping[str, Stated],
 ) -> Speed:
     """How fast a GPU type does a mix of traffic. `weights`: at most one of each GPU type and base model."""
@@ -172,7 +172,7 @@ def _to(gpu_type: str, root: str, said: Stated | None) -> Stated | None:
 
 
 def demand(
-    used: Sequence[Used], reference: str, weights: Sequence[Weights], stated: Mapping[str, Stated]
+    used: Sequence[Used], reference: str, weights: Sequence[MeasuredWeights], stated: Mapping[str, Stated]
 ) -> Demand:
     """What ran, in hours of the reference GPU: each GPU type's hours times its speed for what ran on it."""
     busy = provisioned = Fraction(0)
@@ -206,7 +206,7 @@ def compare(
     wanted: Demand,
     offers: Sequence[Offer],
     reference: str,
-    weights: Sequence[Weights],
+    weights: Sequence[MeasuredWeights],
     stated: Mapping[str, Stated],
 ) -> list[Priced]:
     """The work on each offer, the cheapest first, those of unknown speed last."""

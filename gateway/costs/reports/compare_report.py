@@ -8,24 +8,25 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.amounts import decimal_of
-from gateway.costs.lines import Line, read_lines
+from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.periods import month
-from gateway.costs.prices import PriceBook, read_prices
-from gateway.costs.reconciling.bill_files import NANO
+from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.reconciliation.bill_files import NANO
 from gateway.costs.reports.compare import (
     Demand,
+    MeasuredWeights,
     Mix,
     Offer,
     Priced,
     Stated,
     Used,
-    Weights,
     compare,
     demand,
 )
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import calibrations, prices
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import calibrations, prices
 
 _BUSY = {"usage", "retry_waste", "headroom"}
 _MICROS = 10**6
@@ -95,7 +96,7 @@ def compare_month(
     }
 
 
-def _used(lines: Sequence[Line]) -> list[Used]:
+def _used(lines: Sequence[CostLine]) -> list[Used]:
     provisioned: dict[str, int] = {}
     busy: dict[str, int] = {}
     tokens: dict[tuple[str, str], list[int]] = {}
@@ -125,13 +126,13 @@ def _used(lines: Sequence[Line]) -> list[Used]:
     ]
 
 
-def _weights(connection: Connection) -> list[Weights]:
+def _weights(connection: Connection) -> list[MeasuredWeights]:
     """The latest of each GPU type and base model: how fast a GPU is does not depend on the month."""
     c = calibrations.c
     query = select(c.gpu_type, c.base_model, c.id, c.prefill_ps, c.cached_ps, c.decode_ps).order_by(
         c.valid_from
     )
-    latest = {(row[0], row[1]): Weights(*row) for row in connection.execute(query)}
+    latest = {(row[0], row[1]): MeasuredWeights(*row) for row in connection.execute(query)}
     return list(latest.values())
 
 

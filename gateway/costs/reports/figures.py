@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.costs.lines import SUMS, Line
-from gateway.costs.prices import decimal_text
+from gateway.costs.cost_lines import SUMS, CostLine
+from gateway.costs.prices.book import decimal_text
 
 Key = tuple[str, ...]
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
@@ -30,7 +30,7 @@ class Figures:
     """Nano-GPU-hours of what nobody used."""
     allocated_cost: int = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: CostLine) -> None:
         self.requests += line.requests
         self.prompt_tokens += line.prompt_tokens
         self.cached_tokens += line.cached_tokens
@@ -135,13 +135,13 @@ class Table:
         return {**dict(zip(self.by, key, strict=True)), **self._rows[key].document(**self._shape)}
 
 
-class Facts:
+class PriceFacts:
     """Lines summed over all that does not decide on their price."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str, str, str, int | None, int, bool], list[int]] = {}
 
-    def add(self, line: Line) -> None:
+    def add(self, line: CostLine) -> None:
         key = (
             line.bucket, line.gpu_type, line.region, line.purchase, line.rate_micros, line.calibration,
             line.correction,
@@ -150,6 +150,6 @@ class Facts:
         for index, name in enumerate(SUMS):
             held[index] += getattr(line, name)
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[CostLine]:
         for key, sums in self._sums.items():
-            yield Line((), *key, *sums)
+            yield CostLine((), *key, *sums)

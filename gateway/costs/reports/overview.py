@@ -8,19 +8,21 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from gateway.costs.allocation import UNUSED, Allocated
-from gateway.costs.lines import Line
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.periods import iso
-from gateway.costs.prices import Series, decimal_text
+from gateway.costs.prices.book import Series, decimal_text
 from gateway.costs.reports.figures import gpu_time
 from gateway.costs.reports.unit_prices import unit_prices
-from gateway.costs.weights import Weights
-from gateway.metering.schema import calibrations
+from gateway.costs.rollups.token_weights import Weights
+from gateway.metering.ledger.schema import calibrations
 
 _WORKED = ("usage", "retry_waste")
 _BUSY = (*_WORKED, "headroom")
 
 
-def of_everything(connection: Connection, facts: Iterable[Line], corrected: Iterable[Line]) -> dict[str, Any]:
+def of_everything(
+    connection: Connection, facts: Iterable[CostLine], corrected: Iterable[CostLine]
+) -> dict[str, Any]:
     """`facts`: all lines but `corrected`, those of corrections that are told apart. Corrections belong to
     other months: they are in the whole, but say nothing about how this one's GPUs were used."""
     used = [line for line in facts if line.gpu_type]
@@ -31,7 +33,7 @@ def of_everything(connection: Connection, facts: Iterable[Line], corrected: Iter
     }
 
 
-def unallocated(lines: Iterable[Line], allocated: Allocated) -> dict[str, Any]:
+def unallocated(lines: Iterable[CostLine], allocated: Allocated) -> dict[str, Any]:
     """What is left of that which nobody used."""
     unused = [line for line in lines if line.bucket in UNUSED]
     costs = [line.cost for line in unused]
@@ -45,12 +47,12 @@ def _sum(costs: Iterable[int | None]) -> int | None:
     return None if None in known else sum(cost for cost in known if cost)
 
 
-def _time(lines: Iterable[Line]) -> dict[str, Any]:
+def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
     used = [line for line in lines if line.nano_gpu_hours]
     return gpu_time(sum(line.nano_gpu_hours for line in used), _sum(line.cost for line in used))
 
 
-def _utilisation(facts: Sequence[Line]) -> list[dict[str, Any]]:
+def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
     """By GPU type: how much of the time that was paid for something was in flight, and what the rest cost."""
     made = []
     for gpu_type in sorted({line.gpu_type for line in facts}):
@@ -71,7 +73,7 @@ def _utilisation(facts: Sequence[Line]) -> list[dict[str, Any]]:
     return made
 
 
-def missing_prices(facts: Iterable[Line], unpriced: frozenset[Series]) -> list[dict[str, str]]:
+def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> list[dict[str, str]]:
     """Which prices are needed and not there."""
     missing: set[Series] = set()
     for line in facts:
@@ -81,7 +83,7 @@ def missing_prices(facts: Iterable[Line], unpriced: frozenset[Series]) -> list[d
     return [dict(zip(("gpu_type", "region", "purchase"), series, strict=True)) for series in sorted(missing)]
 
 
-def made_with(connection: Connection, facts: Iterable[Line]) -> dict[str, Any]:
+def made_with(connection: Connection, facts: Iterable[CostLine]) -> dict[str, Any]:
     """The weights by which attempts shared their time."""
     used = {line.calibration for line in facts if line.bucket in _WORKED}
     names = ("id", "gpu_type", "base_model", "engine_version")
@@ -98,7 +100,7 @@ def made_with(connection: Connection, facts: Iterable[Line]) -> dict[str, Any]:
     return {"weights": weights, "calibrations": found}
 
 
-def _weights(connection: Connection, facts: Iterable[Line]) -> dict[int, Weights]:
+def _weights(connection: Connection, facts: Iterable[CostLine]) -> dict[int, Weights]:
     ids = {line.calibration for line in facts} - {0}
     table = calibrations.c
     terms = (table.id, table.prefill_ps, table.cached_ps, table.decode_ps, table.kv_ps, table.load_ps)

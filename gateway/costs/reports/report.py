@@ -19,16 +19,17 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, select
 
-from gateway.costs.allocation import NONE, UNUSED, Allocated, Policy, Pool, allocate, pool, spread
-from gateway.costs.lines import Line, effective, read_lines
+from gateway.costs.allocation import NONE, UNUSED, Allocated, AllocationPolicy, Pool, allocate, pool, spread
+from gateway.costs.cost_lines import CostLine, effective, read_lines
 from gateway.costs.periods import Period, iso, months
-from gateway.costs.prices import PriceBook, Series, read_prices
-from gateway.costs.reports.figures import Facts, Figures, Key, Table
+from gateway.costs.prices.book import PriceBook, Series
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
-from gateway.costs.rolling import roll
-from gateway.costs.set_aside import read_set_aside
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import periods
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.rollups.set_aside import read_set_aside
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods
 
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
 BOOKS, AS_KNOWN_NOW = "books", "as known now"
@@ -46,7 +47,7 @@ class Question:
     by: tuple[str, ...] = DEFAULT_BY
     tenants: tuple[str, ...] = ()
     """Only rows of a tenant that is each of them, and nothing of what is nobody's. (): everything."""
-    policy: Policy | None = None
+    policy: AllocationPolicy | None = None
     """How to allocate what nobody used. None: as its month was closed, or not."""
     limit: int | None = None
     """Of rows."""
@@ -60,7 +61,7 @@ class _Terms:
 
     state: str | None
     """None: they are not whole months."""
-    policy: Policy
+    policy: AllocationPolicy
     unpriced: frozenset[Series]
     """Closed without these prices."""
 
@@ -136,7 +137,7 @@ def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> lis
 class _Sums:
     """Mutable: the report's tables while the lines run by."""
 
-    def __init__(self, question: Question, policy: Policy) -> None:
+    def __init__(self, question: Question, policy: AllocationPolicy) -> None:
         self._question = question
         self._policy = policy
         self._width = len(question.by)
@@ -152,13 +153,13 @@ class _Sums:
         self.unused = {bucket: Table(self._nobodys, counts=False) for bucket in UNUSED}
         self.corrections = Table(("month", "bucket", *question.by))
         self.totals = Figures()
-        self.facts = Facts()
+        self.facts = PriceFacts()
         """Without corrections, as far as they are told apart."""
-        self.corrected = Facts()
-        self._all: list[Line] = []
+        self.corrected = PriceFacts()
+        self._all: list[CostLine] = []
         self.allocated: Allocated = {}
 
-    def add(self, line: Line) -> None:
+    def add(self, line: CostLine) -> None:
         if not self._takes(line):
             return
         key = line.keys[: self._width]
@@ -172,12 +173,12 @@ class _Sums:
             held = {**dict(zip(self._question.by, key, strict=True)), "gpu_type": line.gpu_type}
             self.unused[line.bucket].at(tuple(held[name] for name in self._nobodys)).add(line)
 
-    def correct(self, line: Line) -> None:
+    def correct(self, line: CostLine) -> None:
         if self._takes(line):
             self.corrected.add(line)
             self.corrections.at((line.keys[-1][:7], line.bucket, *line.keys[: self._width])).add(line)
 
-    def _takes(self, line: Line) -> bool:
+    def _takes(self, line: CostLine) -> bool:
         if self._policy == NONE:
             return True
         self._all.append(line)
@@ -217,7 +218,7 @@ class _Sums:
             "corrections": self.corrections.document(),
         }
 
-    def nobodys(self, policy: Policy) -> dict[str, Any]:
+    def nobodys(self, policy: AllocationPolicy) -> dict[str, Any]:
         """What nobody used, and what of it nobody bears."""
         made: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
         if policy != NONE:
@@ -227,7 +228,7 @@ class _Sums:
         return made
 
 
-def _terms(connection: Connection, posted: Sequence[str] | None, policy: Policy | None) -> _Terms:
+def _terms(connection: Connection, posted: Sequence[str] | None, policy: AllocationPolicy | None) -> _Terms:
     if posted is None:
         return _Terms(None, policy or NONE, frozenset())
     table = periods.c
@@ -236,7 +237,7 @@ def _terms(connection: Connection, posted: Sequence[str] | None, policy: Policy 
     states = {row.state for row in held} if len(held) == len(posted) else {"open"}
     state = next(name for name in ("open", "closing", "closed") if name in states)
     if policy is None and len(posted) == 1 and held:
-        policy = Policy(held[0].policy, orjson.loads(held[0].policy_shares or "{}"))
+        policy = AllocationPolicy(held[0].policy, orjson.loads(held[0].policy_shares or "{}"))
     unpriced: set[Series] = set()
     for row in held:
         missing = orjson.loads(row.document or "{}").get("terms", {}).get("missing_prices", ())

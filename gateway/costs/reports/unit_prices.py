@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gateway.costs.lines import Line
-from gateway.costs.prices import decimal_text
-from gateway.costs.weights import Weights
+from gateway.costs.cost_lines import CostLine
+from gateway.costs.prices.book import decimal_text
+from gateway.costs.rollups.token_weights import Weights
 
 KINDS = ("input", "cached", "output")
 WAYS = ("saturated", "busy", "loaded")
@@ -69,17 +69,19 @@ def price_text(price: Fraction | None) -> str | None:
     return decimal_text(rounded if price >= 0 else -rounded, _PLACES)
 
 
-def unit_prices(lines: Iterable[Line], weights: Mapping[int, Weights]) -> list[UnitPrices]:
+def unit_prices(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> list[UnitPrices]:
     """By GPU type, region and purchase model, in this order. `lines`: of everything, by anything.
     `weights`: by calibration."""
-    pools: defaultdict[tuple[str, str, str], list[Line]] = defaultdict(list)
+    pools: defaultdict[tuple[str, str, str], list[CostLine]] = defaultdict(list)
     for line in lines:
         if line.gpu_type:
             pools[line.gpu_type, line.region, line.purchase].append(line)
     return [_of_pool(key, pools[key], weights) for key in sorted(pools)]
 
 
-def _of_pool(key: tuple[str, str, str], lines: Sequence[Line], weights: Mapping[int, Weights]) -> UnitPrices:
+def _of_pool(
+    key: tuple[str, str, str], lines: Sequence[CostLine], weights: Mapping[int, Weights]
+) -> UnitPrices:
     tokens = _tokens(lines)
     none: tuple[Fraction | None, ...] = (None,) * len(KINDS)
     busy = loaded = none
@@ -96,13 +98,13 @@ def _of_pool(key: tuple[str, str, str], lines: Sequence[Line], weights: Mapping[
     return UnitPrices(*key, tokens, _saturated(lines, weights), busy, loaded)
 
 
-def _cost(lines: Iterable[Line]) -> int | None:
+def _cost(lines: Iterable[CostLine]) -> int | None:
     """None if a price is missing."""
     costs = [0 if not line.nano_gpu_hours else line.cost for line in lines]
     return None if None in costs else sum(cost for cost in costs if cost)
 
 
-def _tokens(lines: Iterable[Line]) -> tuple[int, int, int]:
+def _tokens(lines: Iterable[CostLine]) -> tuple[int, int, int]:
     inputs = cached = outputs = 0
     for line in lines:
         if line.bucket in _WORKED:
@@ -112,7 +114,7 @@ def _tokens(lines: Iterable[Line]) -> tuple[int, int, int]:
     return inputs, cached, outputs
 
 
-def _split(working: Iterable[Line], whole: int) -> Three | None:
+def _split(working: Iterable[CostLine], whole: int) -> Three | None:
     """`whole`, their cost, by kind of token. Within each calibration and rate by weight, since weights of
     different calibrations are not of one unit; what has no weight there, as the rest. None if nothing has a
     weight."""
@@ -136,7 +138,7 @@ def _per_million(cost: Fraction, tokens: int) -> Fraction | None:
     return cost * _TOKENS / (_FEMTO * tokens) if tokens > 0 else None
 
 
-def _saturated(lines: Iterable[Line], weights: Mapping[int, Weights]) -> tuple[Fraction | None, ...]:
+def _saturated(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> tuple[Fraction | None, ...]:
     """Mean over the tokens of what was calibrated; of a kind that did not occur, the latest calibration's."""
     sums = [[Fraction(0), Fraction(0)] for _ in KINDS]
     latest: Three | None = None

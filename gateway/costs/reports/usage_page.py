@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
 
 _FIELDS = (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
-from gateway.costs.statement.figures import Item, Statement, read_statement
-from gateway.metering.ledger import Ledger
+from gateway.costs.statement.statement_figures import Item, Statement, read_statement
+from gateway.metering.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from jinja2 import Template

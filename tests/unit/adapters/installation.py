@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from adapters.artifacts import ArtifactStore
-from adapters.catalog import Catalog
-from adapters.memory_store import MemoryStore
 from adapters.model import Adapter, AdapterName, Engine, Version, dump, load
-from adapters.registration import Registrar
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.catalog import Catalog
+from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
-from adapters.store import AuditNote, Change, Store
-from tests.lora import LLAMA, write_adapter
+from adapters.store.protocol import AuditNote, Change, Store
+from tests.doubles.memory_store import MemoryStore
+from tests.support.lora import LLAMA, write_adapter
 
 NAME = AdapterName("acme", "support")
 NOW = 1_790_000_000_000_000

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from gateway.errors import CODES
-from gateway.metrics import BOOKS, METRICS
-from tests.promtool import NoPromtoolError, promtool
+from gateway.observability.metrics import BOOKS, METRICS
+from tests.support.promtool import NoPromtoolError, promtool
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

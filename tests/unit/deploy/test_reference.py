@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import typer
 
-from adapters.findings import CODES as CHECKS
-from adapters.hosts.flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
+from adapters.checks.findings import CODES as CHECKS
+from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
 from deploy.docs.http_api import objects, openapi, operations
 from deploy.docs.markdown import linked
 from deploy.docs.pages import DIRECTORY, PAGES
-from gateway.call import ENDPOINTS
-from gateway.command_tree import tree
-from gateway.conditions import CONDITIONS
+from gateway.commands.tree import tree
 from gateway.config import RELOADABLE, Settings
+from gateway.dataplane.request import ENDPOINTS
 from gateway.errors import CODES
-from gateway.metering.audit import ACTIONS
-from gateway.metrics import METRICS
-from gateway.variables import CLIENTS
+from gateway.metering.ledger.audit_log import ACTIONS
+from gateway.observability.conditions import CONDITIONS
+from gateway.observability.metrics import METRICS
+from gateway.runtime.unknown_variables import CLIENTS
 
 SETTINGS = {f"FLORIN_{name.upper()}" for name in Settings.model_fields}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.key_files import write_private
+from adapters.security.secret_files import write_private
 from gateway.config import SettingsError, load_settings
 
 

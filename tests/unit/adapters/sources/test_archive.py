@@ -13,9 +13,9 @@ import zipfile
 
 import pytest
 
-from adapters.findings import Findings
+from adapters.checks.findings import Findings
 from adapters.sources import archive
-from tests.archives import CONFIG, WEIGHTS, adapter_files, add, tar_bytes, zip_bytes
+from tests.support.archives import CONFIG, WEIGHTS, adapter_files, add, tar_bytes, zip_bytes
 
 LIMIT = 10_000_000
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from adapters import sources
-from adapters.findings import CODES, Findings
-from adapters.known_files import FILES, KNOWN, FileKind, kind_of
+from adapters.checks.file_kinds import FILES, KNOWN, FileKind, kind_of
+from adapters.checks.findings import CODES, Findings
+from adapters.progress import ProgressMeter
 from adapters.sources import FetchOptions, led_to, public
-from adapters.sources.addresses import Allowed
-from adapters.sources.landing import Landing, RefusedError, check_space
-from adapters.sources.options import Meter
-from tests.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space
+from adapters.sources.url_policy import Allowed
+from tests.support.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
 
 HEX = "0123456789abcdef" * 4
 
@@ -108,7 +108,7 @@ def test_other_schemes(tmp_path, uri):
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public(address):
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(SourceRefusedError) as refusal:
         Allowed().check("h.example", address)
     assert refusal.value.code == "source_not_public"
 
@@ -133,7 +133,7 @@ def test_what_is_allowed_besides():
     ]:
         allowed.check(host, address)
     for host, address in [("x", "192.168.1.2"), ("a.models.internal", "172.16.0.1"), ("x", "fe80::1")]:
-        with pytest.raises(RefusedError):
+        with pytest.raises(SourceRefusedError):
             allowed.check(host, address)
 
 
@@ -222,14 +222,14 @@ def test_an_archive_of_this_host(fetch, tmp_path):
 
 
 def test_landing_counts_what_it_writes(tmp_path):
-    landing = Landing(tmp_path, 100)
-    assert landing.write(CONFIG, [b"x" * 40]) == 40
-    assert landing.limit(WEIGHTS) == 60
-    with pytest.raises(RefusedError) as refusal:
-        landing.write(WEIGHTS, iter([b"x" * 60, b"x"]))
+    staging = StagingArea(tmp_path, 100)
+    assert staging.write(CONFIG, [b"x" * 40]) == 40
+    assert staging.limit(WEIGHTS) == 60
+    with pytest.raises(SourceRefusedError) as refusal:
+        staging.write(WEIGHTS, iter([b"x" * 60, b"x"]))
     assert refusal.value.code == "too_large"
-    with pytest.raises(RefusedError) as refusal:
-        landing.write("chat_template.jinja", iter([bytes(1 << 20), b"x"]), packed=100)
+    with pytest.raises(SourceRefusedError) as refusal:
+        staging.write("chat_template.jinja", iter([bytes(1 << 20), b"x"]), packed=100)
     assert refusal.value.code == "archive_bomb"
 
 
@@ -244,7 +244,7 @@ def test_a_disk_without_room_is_an_error_of_this_side(tmp_path, monkeypatch):
 def test_progress_is_neither_flooded_nor_starved(monkeypatch):
     now, told = [0.0], []
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    meter = Meter("fetch", lambda *step: told.append(step), 1 << 20)
+    meter = ProgressMeter("fetch", lambda *step: told.append(step), 1 << 20)
     for _ in range(1024):
         meter.add(1024)
     assert told == [("fetch", n << 18, 1 << 20) for n in (1, 2, 3, 4)]

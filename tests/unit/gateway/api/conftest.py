@@ -8,14 +8,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from gateway.api import finance, prices
-from gateway.api.deps import get_state, require_finance, require_operator
-from gateway.api.exceptions import install
-from gateway.clock import system_time
-from gateway.costs.books import Books
-from gateway.metering.ledger import Ledger
+from gateway.api import finance
+from gateway.api.admin import prices
+from gateway.api.dependencies import get_state, require_finance, require_operator
+from gateway.api.exception_handlers import install
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
-from gateway.metrics import Metrics
+from gateway.observability.metrics import Metrics
+from gateway.runtime.clock import system_time
 from gateway.tenants.directory import Key, Role
 
 
@@ -37,9 +38,11 @@ async def installed(ledger_file, tmp_path, now):
     ledger = Ledger(url)
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()
-    books = Books(url)
-    yield SimpleNamespace(ledger=ledger, meter=meter, books=books, clock=SimpleNamespace(now=now))
-    await books.close()
+    ledger_process = LedgerProcess(url)
+    yield SimpleNamespace(
+        ledger=ledger, meter=meter, ledger_process=ledger_process, clock=SimpleNamespace(now=now)
+    )
+    await ledger_process.close()
     await meter.close()
     ledger.close()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from adapters.catalog import Catalog
 from adapters.model import Adapter, dump
-from adapters.store import Event
+from adapters.registry.catalog import Catalog
+from adapters.store.protocol import Event
 from gateway.api import openai
 from gateway.api.openai import Listings
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gateway.command_tree import tree
+from gateway.commands.tree import tree
 
 KEY = "fl_abc_secret"
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.commands.client import ApiError, UsageError
 from gateway.commands.packing import PIECE, parcel
-from tests.lora import write_adapter
+from tests.support.lora import write_adapter
 
 ADDED = {
     "adapter": "acme/support", "version": "v1", "digest": "sha256:00", "live": "v1", "created": True,

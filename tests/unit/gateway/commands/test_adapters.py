@@ -27,7 +27,7 @@ VERSION = {
     "state": "live",
     "reason": None,
     "evidence": None,
-    "verdict": None,
+    "serving_status": None,
     "digest": "sha256:0123456789abcdef",
     "rank": 8,
     "size_bytes": 151_552,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
-from tests.harness import fake_adapter
+from tests.support.harness import fake_adapter
 
 QUICK = ("--seconds", "0.05", "--repeats", "1")
 

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-from adapters.artifacts import digest_of
+from adapters.registry.artifacts import digest_of
 from gateway.config import Settings
-from tests.lora import LLAMA, lora_config, lora_tensors, write_adapter
+from tests.support.lora import LLAMA, lora_config, lora_tensors, write_adapter
 
 SOUND = lora_config(base_model_name_or_path="tiny/base")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.command_tree import tree
+from gateway.commands.tree import tree
 
 from .conftest import KEY
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from gateway.costs.verifying.merkle import header_hash
-from gateway.costs.verifying.proof import prove, tenants_root
+from gateway.costs.proofs.merkle import header_hash
+from gateway.costs.proofs.proof import prove, tenants_root
 from tests.property.test_merkle import statement
 from tests.unit.gateway.metering.make import record
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.command_tree import tree
 from gateway.commands import fleet_file
+from gateway.commands.tree import tree
 
 from .conftest import KEY
 

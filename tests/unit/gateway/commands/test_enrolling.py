@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.key_files import read_key, write_private
+from adapters.security.secret_files import read_key, write_private
 from gateway.commands.client import UsageError
 from gateway.commands.tokens import seconds
 

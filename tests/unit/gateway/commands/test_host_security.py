@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.hosts import flags
+from adapters.engine_agent import engine_flags
 from gateway.commands import host_security
 from gateway.commands.client import UsageError
-from tests.certificates import Authority, put
+from tests.support.certificates import Authority, put
 
 SERVE = ("vllm", "serve", "/models/base")
 TLS = ("--ssl-certfile", "c.pem", "--ssl-keyfile", "k.pem")
@@ -15,7 +15,7 @@ MUTUAL = (*TLS, "--ssl-ca-certs", "ca.pem", "--ssl-cert-reqs", "2")
 
 
 def of(*words: str, advertise: str | None = None, url: str = "http://127.0.0.1:1", **environ: str):
-    launch = flags.plan((*SERVE, *words), environ, host="127.0.0.1")
+    launch = engine_flags.plan((*SERVE, *words), environ, host="127.0.0.1")
     return host_security.of(launch, advertise, api_url=url, environ=environ)
 
 

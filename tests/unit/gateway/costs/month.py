@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices import add_price
-from gateway.metering.ledger import Ledger, mark_dirty
+from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import engine_spans
 from gateway.metering.records import UsageRecord
-from gateway.metering.schema import engine_spans
 from tests.unit.gateway.metering.make import record
 
 OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))

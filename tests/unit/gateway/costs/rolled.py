@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, iso
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import rollups
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import rollups
 
 ROW: dict[str, Any] = {
     "engine": "gpu-a", "gpu_type": "H100", "gpu_count": 1, "region": "", "purchase": "on_demand",

@@ -2,15 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.allocation import NONE, Policy, PolicyError, allocate, divide, policy_of, spread
-from gateway.costs.lines import Line
+from gateway.costs.allocation import NONE, AllocationPolicy, PolicyError, allocate, divide, policy_of, spread
+from gateway.costs.cost_lines import CostLine
 
-PROPORTIONAL, EVEN = Policy("proportional"), Policy("even")
+PROPORTIONAL, EVEN = AllocationPolicy("proportional"), AllocationPolicy("even")
 
 
 def line(bucket, nano, tenant="", rate=2_000_000, gpu_type="H100", **changes):
     fields = {"region": "", "purchase": "on_demand", "calibration": 0, "correction": False, **changes}
-    return Line(
+    return CostLine(
         keys=(tenant, "x"), bucket=bucket, gpu_type=gpu_type, rate_micros=rate, requests=0, prompt_tokens=0,
         cached_tokens=0, completion_tokens=0, reasoning_tokens=0, nano_gpu_hours=nano, weight_input=0,
         weight_cached=0, weight_output=0, weight_other=0, **fields,
@@ -23,7 +23,7 @@ def line(bucket, nano, tenant="", rate=2_000_000, gpu_type="H100", **changes):
         (NONE, {}),
         (PROPORTIONAL, {"a": 60, "b": 30, "c": 10}),
         (EVEN, {"a": 34, "b": 33, "c": 33}),
-        (Policy("fixed", {"a": 1, "d": 3, "z": 0}), {"a": 25, "d": 75}),
+        (AllocationPolicy("fixed", {"a": 1, "d": 3, "z": 0}), {"a": 25, "d": 75}),
     ],
 )
 def test_policies(policy, shares):
@@ -52,7 +52,7 @@ amounts = st.integers(-(10**15), 10**15)
 
 
 @given(
-    st.sampled_from([PROPORTIONAL, EVEN, Policy("fixed", {"a": 7, "q": 2})]),
+    st.sampled_from([PROPORTIONAL, EVEN, AllocationPolicy("fixed", {"a": 7, "q": 2})]),
     amounts,
     st.dictionaries(st.sampled_from("abcdefg"), amounts),
 )
@@ -90,14 +90,14 @@ def test_each_price_is_divided_by_itself():
         ("acme", "L4", "", "on_demand", None): 13,
     }
     assert allocate(NONE, lines) == {}
-    fixed = allocate(Policy("fixed", {"zoo": 1}), lines, lambda line: line.keys[0])
+    fixed = allocate(AllocationPolicy("fixed", {"zoo": 1}), lines, lambda line: line.keys[0])
     assert sum(fixed.values()) == 5 + 3 + 1 + 7 + 11 + 13
     assert {key[0] for key in fixed} == {"zoo"}
 
 
 def test_policies_as_they_are_written():
     assert policy_of("even") == EVEN
-    assert policy_of("fixed", "acme=60, bolt=40") == Policy("fixed", {"acme": 60, "bolt": 40})
+    assert policy_of("fixed", "acme=60, bolt=40") == AllocationPolicy("fixed", {"acme": 60, "bolt": 40})
 
 
 @pytest.mark.parametrize(

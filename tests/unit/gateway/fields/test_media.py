@@ -7,21 +7,21 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.call import CHAT, parse
+from gateway.dataplane.request import CHAT, parse
 from gateway.errors import FlorinError
 from gateway.fields.media import MAX_MEDIA, media_hosts
-from gateway.fields.rule import Policy
+from gateway.fields.rule import FieldPolicy
 
-HOSTS = Policy(media_hosts=media_hosts(("cdn.example.com", "media.internal:8443", "10.0.0.7")))
+HOSTS = FieldPolicy(media_hosts=media_hosts(("cdn.example.com", "media.internal:8443", "10.0.0.7")))
 DATA = "data:image/png;base64,iVBORw0KGgo="
 
 
-def content(*parts: Any, policy: Policy = HOSTS, role: str = "user") -> Any:
+def content(*parts: Any, policy: FieldPolicy = HOSTS, role: str = "user") -> Any:
     body = {"model": "m", "messages": [{"role": role, "content": list(parts)}]}
     return parse(CHAT, orjson.dumps(body), policy).body["messages"][0]["content"]
 
 
-def image(url: Any, policy: Policy = HOSTS) -> Any:
+def image(url: Any, policy: FieldPolicy = HOSTS) -> Any:
     (part,) = content({"type": "image_url", "image_url": {"url": url}}, policy=policy)
     return part["image_url"]["url"]
 
@@ -64,7 +64,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("url", REFUSED, ids=lambda url: repr(url)[:40])
 def test_any_other_url_is_refused(url: Any):
-    for policy in (HOSTS, Policy()):
+    for policy in (HOSTS, FieldPolicy()):
         with pytest.raises(FlorinError) as caught:
             image(url, policy)
         assert caught.value.code in {"media_not_allowed", "invalid_value"}
@@ -74,7 +74,7 @@ def test_any_other_url_is_refused(url: Any):
 
 def test_no_host_is_allowed_unless_it_was_named():
     with pytest.raises(FlorinError) as caught:
-        image("https://cdn.example.com/a.png", Policy())
+        image("https://cdn.example.com/a.png", FieldPolicy())
     assert (caught.value.code, caught.value.status) == ("media_not_allowed", 400)
     assert "FLORIN_MEDIA_HOSTS" in caught.value.message
 

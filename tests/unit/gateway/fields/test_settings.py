@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.call import policy
 from gateway.config import Settings, SettingsError, load_settings
+from gateway.dataplane.request import policy
 from gateway.fields.exposure import media_exposure
 from gateway.fields.grammars import OPTIONAL
 from gateway.fields.unknown import MAX_NAMES, UnknownFields

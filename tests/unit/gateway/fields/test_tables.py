@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
 from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 
-from gateway.call import CHAT, COMPLETIONS, Call, Endpoint, parse
+from gateway.dataplane.request import CHAT, COMPLETIONS, Call, Endpoint, parse
 from gateway.errors import FlorinError
-from gateway.fields.rule import Action, Policy
+from gateway.fields.rule import FieldAction, FieldPolicy
 from gateway.fields.tables import TABLES, without_rule
 from tests.unit.gateway.fields import samples
 
@@ -29,11 +29,11 @@ BODIES = {
     COMPLETIONS.path: {"model": "support", "prompt": "Hi"},
 }
 SAMPLES = {CHAT.path: samples.CHAT, COMPLETIONS.path: samples.COMPLETIONS}
-SENDING = (Action.PASS, Action.BOUND)
+SENDING = (FieldAction.PASS, FieldAction.BOUND)
 
 
-def ask(endpoint: Endpoint, *, policy: Policy | None = None, **fields: Any) -> Call:
-    return parse(endpoint, orjson.dumps(BODIES[endpoint.path] | fields), policy or Policy())
+def ask(endpoint: Endpoint, *, policy: FieldPolicy | None = None, **fields: Any) -> Call:
+    return parse(endpoint, orjson.dumps(BODIES[endpoint.path] | fields), policy or FieldPolicy())
 
 
 def refusal(endpoint: Endpoint, **fields: Any) -> FlorinError:
@@ -43,7 +43,7 @@ def refusal(endpoint: Endpoint, **fields: Any) -> FlorinError:
     return caught.value
 
 
-def rows(*actions: Action) -> list[Any]:
+def rows(*actions: FieldAction) -> list[Any]:
     return [
         pytest.param(endpoint, name, id=f"{endpoint.path[4:]}-{name}")
         for endpoint in (CHAT, COMPLETIONS)
@@ -67,7 +67,7 @@ def test_a_field_is_sent_within_its_bounds_only(endpoint: Endpoint, name: str):
         assert name not in ask(endpoint, **{name: None}).body
 
 
-@pytest.mark.parametrize(("endpoint", "name"), rows(Action.DROP, Action.REPLACE))
+@pytest.mark.parametrize(("endpoint", "name"), rows(FieldAction.DROP, FieldAction.REPLACE))
 def test_a_field_is_dropped(endpoint: Endpoint, name: str):
     rule = endpoint.fields[name]
     if rule.check is None:
@@ -83,7 +83,7 @@ def test_a_field_is_dropped(endpoint: Endpoint, name: str):
     assert (sent["model"], sent["cache_salt"]) == ("fl-1", "salt")
 
 
-@pytest.mark.parametrize(("endpoint", "name"), rows(Action.REFUSE))
+@pytest.mark.parametrize(("endpoint", "name"), rows(FieldAction.REFUSE))
 def test_a_field_is_refused_with_the_reason(endpoint: Endpoint, name: str):
     rule = endpoint.fields[name]
     for value in [*samples.DROPPED, None, ["text", "audio"], {"name": "f"}, "none", "auto"]:

@@ -6,12 +6,12 @@ import pytest
 from sqlalchemy import select
 
 from adapters.model import Engine
-from gateway.clock import system_time
 from gateway.metering import engine_time
-from gateway.metering.engine_sample import Sample
+from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.engine_time import Beginnings, EngineTime, beginnings
-from gateway.metering.ledger import HOUR, Ledger, LedgerUnavailableError
-from gateway.metering.schema import dirty_hours, engine_counters, engine_spans
+from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import dirty_hours, engine_counters, engine_spans
+from gateway.runtime.clock import system_time
 
 S = 1_000_000
 T = 500_000 * HOUR  # a whole hour
@@ -39,7 +39,7 @@ def ledger(ledger_url):
 
 
 def sample(at, *, epoch=T, ready=None, prompt=10, cached=4, completion=5):
-    return Sample(at, epoch, ready, prompt, cached, completion)
+    return EngineSample(at, epoch, ready, prompt, cached, completion)
 
 
 def rows(ledger, table):

@@ -3,14 +3,14 @@ import errno
 import orjson
 import pytest
 
-from gateway import clock
 from gateway.metering import attempt as attempt_module
-from gateway.metering import wal as wal_module
 from gateway.metering.attempt import HOUR
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.metering.records import Outcome, orphaned, parse_line
-from gateway.metrics import Metrics
+from gateway.metering.wal import log as wal_module
+from gateway.observability.metrics import Metrics
+from gateway.runtime import clock
 
 NAMES = {
     "tenant": "acme", "key_id": "k1", "adapter": "acme/support", "version": "v3", "base_model": "base",

@@ -5,10 +5,10 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-import gateway.call
-from gateway.api.admin.registering import NewEngine
-from gateway.metering.counts import MAX_CHOICES, MAX_GPUS
+import gateway.dataplane.request
 from gateway.metering.records import NAMESPACE, is_final, orphaned, parse_line, record_id
+from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS
+from gateway.operations.inputs import NewEngine
 from tests.unit.gateway.metering.make import HOUR, intent, record
 
 
@@ -169,7 +169,7 @@ def test_the_injection_that_made_a_record_of_another_tenant_is_refused():
 
 
 def test_the_bounds_are_those_of_whoever_lets_requests_and_engines_in():
-    assert MAX_CHOICES == gateway.call.MAX_CHOICES
+    assert MAX_CHOICES == gateway.dataplane.request.MAX_CHOICES
     with pytest.raises(ValidationError):
         NewEngine(
             name="a", url="http://a", base="b", gpu_type="g", slots=1, max_rank=8, gpu_count=MAX_GPUS + 1

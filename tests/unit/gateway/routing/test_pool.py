@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from adapters.catalog import Catalog
-from adapters.memory_store import MemoryStore
 from adapters.model import Engine
-from adapters.placement import LEAST_SHARE
-from adapters.residency import Residency
+from adapters.placement.policy import LEAST_SHARE
+from adapters.placement.residency import Residency
+from adapters.registry.catalog import Catalog
 from gateway.routing.pool import HOPELESS_SECONDS, SILENT_SECONDS, STREAK, Pool
+from tests.doubles.memory_store import MemoryStore
 
 
 class Clock:

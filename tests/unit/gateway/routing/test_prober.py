@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
-from adapters.catalog import Catalog
-from adapters.memory_store import MemoryStore
 from adapters.model import Engine
-from adapters.residency import Residency
-from gateway.metering.engine_sample import Sample
-from gateway.metrics import Metrics
-from gateway.routing.ejection import Standing
+from adapters.placement.residency import Residency
+from adapters.registry.catalog import Catalog
+from gateway.metering.engine_metrics import EngineSample
+from gateway.observability.metrics import Metrics
+from gateway.routing.outlier_ejection import Standing
 from gateway.routing.pool import Pool
 from gateway.routing.prober import METRICS_EVERY, Prober, _skew
 from loadtests.mock_engine import MockEngine
+from tests.doubles.memory_store import MemoryStore
 
 
 @dataclass
@@ -24,9 +24,9 @@ class TimeStub:
     """What the prober tells of engines' lives."""
 
     told: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[EngineSample] = field(default_factory=list)
 
-    def alive(self, engine: Engine, now: int, sample: Sample | None = None) -> None:
+    def alive(self, engine: Engine, now: int, sample: EngineSample | None = None) -> None:
         assert now == 7
         self.told.append("alive")
         self.samples += [sample] if sample else []
@@ -39,7 +39,7 @@ class TimeStub:
 
 
 @dataclass
-class World:
+class ProberHarness:
     engine: MockEngine
     catalog: Catalog
     pool: Pool
@@ -54,7 +54,7 @@ async def world():
         catalog.engines["a"] = Engine("a", engine.url, "base", "h100", 2, 8)
         pool = Pool(catalog, Residency(), MemoryStore(), worker="w")
         prober = Prober(pool, session, Metrics(), time, interval=0.01, timeout=0.5, clock=lambda: 7)  # type: ignore[arg-type]  # stand-ins
-        yield World(engine, catalog, pool, prober, time)
+        yield ProberHarness(engine, catalog, pool, prober, time)
 
 
 async def until(true) -> None:
@@ -68,7 +68,7 @@ async def stop(task) -> None:
     await asyncio.wait([task])
 
 
-async def test_a_scrape_brings_load_and_counters_at_once(world: World):
+async def test_a_scrape_brings_load_and_counters_at_once(world: ProberHarness):
     world.engine.state.prompt_tokens, world.engine.state.generation_tokens = 11, 5
     world.engine.faults.waiting = 3
     await world.prober.probe(world.pool.state("a"))
@@ -81,7 +81,7 @@ async def test_a_scrape_brings_load_and_counters_at_once(world: World):
     assert world.time.told == ["alive"]
 
 
-async def test_no_more_scrapes_than_before(world: World):
+async def test_no_more_scrapes_than_before(world: ProberHarness):
     task = asyncio.create_task(world.prober.run())
     await until(lambda: world.engine.state.probes["/health"] >= 10)
     await stop(task)
@@ -90,7 +90,7 @@ async def test_no_more_scrapes_than_before(world: World):
     assert len(world.time.samples) == metrics
 
 
-async def test_what_becomes_of_an_engine_is_told(world: World):
+async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
     state = world.pool.state("a")
     await world.prober.probe(state, measure=False)
     world.engine.faults.health_delay = 60
@@ -107,7 +107,7 @@ async def test_what_becomes_of_an_engine_is_told(world: World):
     assert world.time.told == ["alive", "missed", "missed", "down", "down", "down", "alive"]
 
 
-async def test_one_that_left_the_registry_is_told_too(world: World):
+async def test_one_that_left_the_registry_is_told_too(world: ProberHarness):
     task = asyncio.create_task(world.prober.run())
     await until(lambda: world.time.told)
     del world.catalog.engines["a"]
@@ -118,7 +118,7 @@ async def test_one_that_left_the_registry_is_told_too(world: World):
     await stop(task)
 
 
-async def test_the_last_look_asks_those_that_are_up(world: World):
+async def test_the_last_look_asks_those_that_are_up(world: ProberHarness):
     await world.prober.last_look()
     assert world.time.told == []  # not looked at yet
     await world.prober.probe(world.pool.state("a"), measure=False)
@@ -145,13 +145,13 @@ LIES = {
 }
 
 
-def refused(world: World) -> float:
+def refused(world: ProberHarness) -> float:
     registry = world.prober._metrics.registry
     return registry.get_sample_value("florin_engine_samples_refused_total", {"engine": "a"}) or 0
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: World, lie, caplog):
+async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: ProberHarness, lie, caplog):
     state = world.pool.state("a")
     await world.prober.probe(state)
     began = state.began
@@ -160,7 +160,7 @@ async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: Wor
         await world.prober.probe(state)
     assert len(world.time.samples) == 1
     assert world.time.told == ["alive"] * 4
-    assert (state.healthy, state.running, state.waiting, state.elsewhere) == (True, 0, 0, 0)
+    assert (state.healthy, state.running, state.waiting, state.in_flight_of_others) == (True, 0, 0, 0)
     assert state.began == began  # it is not taken for another process
     assert refused(world) == 3
     assert sum("are refused" in message for message in caplog.messages) == 1
@@ -175,14 +175,14 @@ async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: Wor
     [('vllm:prompt_tokens_total{a="b"} 1\n', 1_000_000), ("#" * 1000, 50_000), ("# no line's end ", 600_000)],
     ids=["a million label sets", "50 MB of comments", "no line's end"],
 )
-async def test_metrics_without_end_are_read_to_a_bound(world: World, text: str, times: int):
+async def test_metrics_without_end_are_read_to_a_bound(world: ProberHarness, text: str, times: int):
     world.engine.faults.metrics, world.engine.faults.metrics_times = text, times
     world.prober._timeout = aiohttp.ClientTimeout(total=30)
     await world.prober.probe(world.pool.state("a"))
     assert (world.time.told, world.time.samples, refused(world)) == (["alive"], [], 1)
 
 
-async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: World):
+async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: ProberHarness):
     world.engine.faults.metrics = LIES["too much"]
     task = asyncio.create_task(world.prober.run())
     await until(lambda: world.prober._refused)
@@ -191,7 +191,7 @@ async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: World):
     await stop(task)
 
 
-async def test_an_engine_that_hangs_is_booked_as_up(world: World):
+async def test_an_engine_that_hangs_is_booked_as_up(world: ProberHarness):
     """It costs all the same."""
     state = world.pool.state("a")
     state.standing = Standing(since=0.0)

@@ -11,7 +11,7 @@ import pytest
 from gateway.metering.records import Outcome
 from gateway.routing.engine_state import Lease
 from gateway.routing.relay import Relay
-from tests.unit.gateway.routing.test_stream import FINAL, ended, event, token
+from tests.unit.gateway.routing.test_sse import FINAL, ended, event, token
 
 DONE = b"data: [DONE]\n\n"
 

@@ -8,8 +8,8 @@ import pytest
 from gateway.fields.chat import CHAT
 from gateway.fields.completions import COMPLETIONS
 from gateway.routing import resume
-from gateway.routing.resume import Answer, Room, continuation, obstacle
-from gateway.routing.stream import ContinuedRewriter, StreamRewriter
+from gateway.routing.resume import ResumableAnswer, ResumeBuffer, continuation, obstacle
+from gateway.routing.sse import ContinuedRewriter, StreamRewriter
 
 HELLO = [{"role": "user", "content": "Hello"}]
 CHAT_BODY = {"messages": HELLO, "stream": True}
@@ -147,7 +147,7 @@ OPENING = event("", role="assistant")
 
 
 def answer(room=None, **options):
-    made = Answer(room or Room(), "", **{"chat": True, "opens": True, **options})
+    made = ResumableAnswer(room or ResumeBuffer(), "", **{"chat": True, "opens": True, **options})
     made.start(orjson.dumps(CHAT_BODY))
     return made
 
@@ -246,10 +246,10 @@ def test_an_answer_is_resumed_a_few_times():
 
 
 def test_room_is_taken_for_as_long_as_it_is_needed():
-    room = Room(20_000)
+    room = ResumeBuffer(20_000)
     made = answer(room)
     heard(made, OPENING, *(event("x" * 1000, n) for n in range(1, 10)))
-    assert repr(room) != repr(Room(20_000))
+    assert repr(room) != repr(ResumeBuffer(20_000))
     assert len(made.text) == 9000
     other = answer(room)
     heard(other, OPENING, *(event("x" * 1000, n) for n in range(1, 20)))
@@ -257,7 +257,7 @@ def test_room_is_taken_for_as_long_as_it_is_needed():
     made.end()
     other.end()
     other.end()
-    assert repr(room) == repr(Room(20_000))
+    assert repr(room) == repr(ResumeBuffer(20_000))
 
 
 def test_one_answer_keeps_no_more_than_it_may(monkeypatch):

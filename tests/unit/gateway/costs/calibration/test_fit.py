@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gateway.costs.calibration.fit import TERMS, CalibrationError, Sample, fit
+from gateway.costs.calibration.fit import TERMS, CalibrationError, LoadSample, fit
 
 TRUE = {"prefill": 50e-6, "cached": 1e-6, "decode": 200e-6, "kv": 0.1e-6, "load": 0.02}
 
@@ -25,7 +25,7 @@ def samples(noise=0.0, *, seed=7, repeats=6, gpus=1, without=()):
             counts = [n * draw.uniform(0.5, 2) for n in (computed, cached, completion, kv)]
             spent = sum(c * w for c, w in zip((*counts, loads), TRUE.values(), strict=True))
             seconds = spent / gpus * draw.uniform(1 - noise, 1 + noise)
-            made.append(Sample(phase, seconds, gpus, *counts, loads, 10))
+            made.append(LoadSample(phase, seconds, gpus, *counts, loads, 10))
     return made
 
 
@@ -62,13 +62,13 @@ def test_what_no_measurement_had_is_said_to_be_unknown():
 
 def test_no_weight_is_negative():
     """Cached tokens that seem to save time: least squares alone would pay for them."""
-    odd = [Sample("a", 1.0 - 0.01 * i, 1, 10_000, 1_000 * i, 10, 1.0, 0, 1) for i in range(8)]
+    odd = [LoadSample("a", 1.0 - 0.01 * i, 1, 10_000, 1_000 * i, 10, 1.0, 0, 1) for i in range(8)]
     assert all(w.picoseconds >= 0 and w.low >= 0 for w in fit(odd).weights)
 
 
 @pytest.mark.parametrize(
     ("few", "words"),
-    [(samples()[:5], "too few"), ([Sample("a", 0.0, 1, 1, 0, 1, 1.0, 0, 1)] * 6, "no time")],
+    [(samples()[:5], "too few"), ([LoadSample("a", 0.0, 1, 1, 0, 1, 1.0, 0, 1)] * 6, "no time")],
 )
 def test_what_cannot_be_fitted_is_refused(few, words):
     with pytest.raises(CalibrationError, match=words):

@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import HOUR, month
-from gateway.metering.schema import dirty_hours, periods, pool_hours
+from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
 
 NOW = month("2026-11").start + 5 * HOUR + 123
 

@@ -13,14 +13,15 @@ from gateway.costs.calibration.store import add_calibration
 from gateway.costs.closing import closing
 from gateway.costs.closing.closing import GRACE, ClosingError, UnpricedError, close
 from gateway.costs.closing.coverage import cover_of, record_page, records
-from gateway.costs.lines import read_lines
+from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import HOUR, PeriodError, iso
 from gateway.costs.periods import month as month_of
-from gateway.costs.prices import PriceBook, add_price, read_prices
-from gateway.costs.rolling import imbalance, roll
-from gateway.costs.verifying.verify import verify
-from gateway.metering.ledger import Ledger, mark_dirty
-from gateway.metering.schema import (
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import add_price, read_prices
+from gateway.costs.rollups.rollup import imbalance, roll
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import (
     dirty_hours,
     engine_spans,
     period_tenants,

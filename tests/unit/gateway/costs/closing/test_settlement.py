@@ -5,9 +5,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.allocation import Policy, allocate
+from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.closing.settlement import CENT, rounded, settle
-from gateway.costs.lines import Line
+from gateway.costs.cost_lines import CostLine
 
 
 def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
@@ -17,7 +17,7 @@ def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
         "prompt_tokens": 2, "cached_tokens": 1, "completion_tokens": 3, "reasoning_tokens": 0,
         "nano_gpu_hours": nano, "weight_input": 0, "weight_cached": 0, "weight_output": 0, "weight_other": 0,
     }  # fmt: skip  # one name a line says no more
-    return Line(**(fields | changes))
+    return CostLine(**(fields | changes))
 
 
 def half_up(parts):
@@ -56,7 +56,7 @@ def test_retries_and_what_nobody_used_are_not_billed_and_not_lost():
 
 def test_what_a_policy_allocates_is_a_line_of_its_own():
     lines = [line(), line("bolt", nano=3 * 10**9), line("", "idle", nano=8 * 10**9)]
-    made = settle(lines, allocate(Policy("proportional"), lines))
+    made = settle(lines, allocate(AllocationPolicy("proportional"), lines))
     assert [s["allocated_nano_gpu_hours"] for s in made.statements.values()] == [2 * 10**9, 6 * 10**9]
     kinds = [(entry["kind"], entry["amount_cents"]) for entry in made.statements["acme"]["lines"]]
     assert kinds == [("allocated", 498), ("usage", 249)]
@@ -93,7 +93,7 @@ def test_whatever_there_is_every_part_of_it_is_somewhere(drawn, policy):
         line(tenant if bucket in {"usage", "retry_waste"} else "", bucket, nano, rate, correction=correction)
         for tenant, bucket, nano, rate, correction in drawn
     ]
-    made = settle(lines, allocate(Policy(policy), lines))
+    made = settle(lines, allocate(AllocationPolicy(policy), lines))
     whole = Fraction(sum(entry.cost for entry in lines), 10**15)
     totals = made.totals
     parts = [totals[name] for name in ("billed", "retry_waste", "unallocated")]

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.prices import add_price
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import pool_hours, rollups
+from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import pool_hours, rollups
 
 MONTH = "2026-10"
 FIRST = month(MONTH).start

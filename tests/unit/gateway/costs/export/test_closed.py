@@ -11,9 +11,9 @@ from sqlalchemy import select
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import Order, export
 from gateway.costs.periods import DAY, month
-from gateway.costs.statement.figures import read_statement
-from gateway.metering.ledger import Ledger
-from gateway.metering.schema import period_tenants, periods
+from gateway.costs.statement.statement_figures import read_statement
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import period_tenants, periods
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.export.test_focus import rows_of, total
 
@@ -86,7 +86,7 @@ def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
 
 
 def test_a_file_of_a_closed_month_does_not_change_with_the_price_book(closed, tmp_path):
-    from gateway.costs.prices import add_price
+    from gateway.costs.prices.price_store import add_price
 
     before = rows_of(closed, tmp_path, "1.2", "chargeback")
     add_price(

@@ -14,7 +14,7 @@ import pytest
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS, focus
 from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.periods import month
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.focus_spec import OURS, OURS_1_4, SPECIFICATION
 from tests.unit.gateway.costs.export.month import MONTH, add_prices, fill, make
 from tests.unit.gateway.costs.rolled import write

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, csv_text, divided
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.infrastructure import ratios
-from gateway.costs.lines import Line
 
 amounts = st.integers(-(10**18), 10**18)
 
@@ -24,7 +24,7 @@ def test_ratios_sum_to_one_or_are_not_given(parts):
 
 def line(nano, weights, tokens, *, correction=False):
     prompt, cached, output = tokens
-    return Line(
+    return CostLine(
         (),
         "usage",
         "H100",

@@ -15,7 +15,7 @@ from gateway.costs.export.columns import Column, focus, plain
 from gateway.costs.export.files import Order, export
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import iso
-from gateway.metering.ledger import Ledger
+from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
 

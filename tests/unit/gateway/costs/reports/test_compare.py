@@ -6,11 +6,11 @@ import pytest
 
 from gateway.costs.reports.compare import (
     Demand,
+    MeasuredWeights,
     Mix,
     Offer,
     Stated,
     Used,
-    Weights,
     compare,
     demand,
     effective_cost,
@@ -23,7 +23,7 @@ MIX = (Mix("base", uncached=100, cached=50, output=200),)
 
 
 def weights(gpu_type, uncached, cached, output, base="base", number=1):
-    return Weights(gpu_type, base, number, uncached, cached, output)
+    return MeasuredWeights(gpu_type, base, number, uncached, cached, output)
 
 
 def stated(gpu_type, value, reference, source="a blog"):

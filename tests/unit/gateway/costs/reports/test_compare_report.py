@@ -7,7 +7,7 @@ from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, month
 from gateway.costs.reports.compare_report import CompareError, compare_month
-from gateway.metering.schema import calibrations, prices
+from gateway.metering.ledger.schema import calibrations, prices
 from tests.unit.gateway.costs.rolled import row, write
 
 FIRST = month("2026-10").start // HOUR

@@ -5,13 +5,13 @@ import orjson
 import pytest
 from sqlalchemy import func, insert, select
 
-from gateway.costs.allocation import Policy
+from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing import closing
 from gateway.costs.periods import HOUR, Period, iso, month
-from gateway.costs.prices import add_price
+from gateway.costs.prices.price_store import add_price
 from gateway.costs.reports.report import Question, cost_report
-from gateway.costs.rolling import Rolled
-from gateway.metering.schema import calibrations, periods, rollups
+from gateway.costs.rollups.rollup import Rolled
+from gateway.metering.ledger.schema import calibrations, periods, rollups
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -371,9 +371,9 @@ def used(ledger):
 @pytest.mark.parametrize(
     ("policy", "allocated", "left"),
     [
-        (Policy("proportional"), [11_111_111, 66_666_668, 22_222_222], 50),
-        (Policy("even"), [7_142_857, 42_857_144, 50_000_000], 50),
-        (Policy("fixed", {"acme": 1, "bolt": 3}), [3_571_429, 21_428_571, 75_000_001 + 37], 0),
+        (AllocationPolicy("proportional"), [11_111_111, 66_666_668, 22_222_222], 50),
+        (AllocationPolicy("even"), [7_142_857, 42_857_144, 50_000_000], 50),
+        (AllocationPolicy("fixed", {"acme": 1, "bolt": 3}), [3_571_429, 21_428_571, 75_000_001 + 37], 0),
     ],
 )
 def test_what_nobody_used_is_allocated_in_columns_of_its_own(ledger, policy, allocated, left):
@@ -399,7 +399,7 @@ def test_what_nobody_used_is_allocated_in_columns_of_its_own(ledger, policy, all
 def test_who_bears_by_agreement_without_use_has_a_row(ledger):
     price(ledger)
     used(ledger)
-    report = report_of(ledger, policy=Policy("fixed", {"corgi": 1}), by=("tenant", "gpu_type"))
+    report = report_of(ledger, policy=AllocationPolicy("fixed", {"corgi": 1}), by=("tenant", "gpu_type"))
     corgi = [r for r in report["rows"] if r["tenant"] == "corgi"]
     assert [(r["gpu_type"], r["requests"], r["allocated_nano_gpu_hours"]) for r in corgi] == [
         ("H100", 0, 100_000_001),
@@ -410,7 +410,7 @@ def test_who_bears_by_agreement_without_use_has_a_row(ledger):
 def test_tenants_bear_the_same_however_a_report_is_grouped(ledger):
     price(ledger)
     used(ledger)
-    policy = Policy("proportional")
+    policy = AllocationPolicy("proportional")
 
     def borne(**question):
         sums = {}
@@ -431,7 +431,7 @@ def test_a_closed_month_has_the_policy_it_was_closed_with(ledger):
     assert (report["policy"], report["shares"]) == ("fixed", {"acme": 1})
     assert report["totals"]["allocated_nano_gpu_hours"] == 100_000_051
     assert "shares" not in report_of(ledger, tenants=("acme",))
-    assert report_of(ledger, policy=Policy("none"))["policy"] == "none"
+    assert report_of(ledger, policy=AllocationPolicy("none"))["policy"] == "none"
 
 
 # -- weights and unit prices
@@ -494,7 +494,12 @@ def test_random_books_add_up(ledger):
     with ledger.read() as connection:
         nano = connection.execute(select(func.sum(rollups.c.nano_gpu_hours))).scalar_one()
     for by in [("tenant",), ("tenant", "adapter", "gpu_type"), ("hour", "region")]:
-        for policy in (None, Policy("proportional"), Policy("even"), Policy("fixed", {"a": 2, "z": 1})):
+        for policy in (
+            None,
+            AllocationPolicy("proportional"),
+            AllocationPolicy("even"),
+            AllocationPolicy("fixed", {"a": 2, "z": 1}),
+        ):
             report = report_of(ledger, DECEMBER, by=by, policy=policy)
             assert_adds_up(report)
             assert report["whole"]["nano_gpu_hours"] == nano

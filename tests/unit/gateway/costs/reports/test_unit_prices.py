@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.costs.lines import Line
+from gateway.costs.cost_lines import CostLine
 from gateway.costs.reports.unit_prices import KINDS, price_text, saturated, unit_prices
-from gateway.costs.weights import Weights
+from gateway.costs.rollups.token_weights import Weights
 
 HOUR = 10**9
 RATE = 3_600_000
@@ -17,7 +17,7 @@ CALIBRATED = Weights(7, prefill_ps=2_000_000, cached_ps=500_000, decode_ps=30_00
 def line(bucket="usage", nano=HOUR, rate=RATE, calibration=0, tokens=(0, 0, 0), omega=(0, 0, 0), **changes):
     inputs, cached, outputs = tokens
     fields = {"gpu_type": "H100", "region": "", "purchase": "on_demand", **changes}
-    return Line(
+    return CostLine(
         keys=(), bucket=bucket, rate_micros=rate, calibration=calibration, correction=False, requests=1,
         prompt_tokens=inputs + cached, cached_tokens=cached, completion_tokens=outputs, reasoning_tokens=0,
         nano_gpu_hours=nano, weight_input=omega[0], weight_cached=omega[1], weight_output=omega[2],

@@ -1,0 +1,1 @@
+"""What is checked of an adapter before a GPU sees it."""

@@ -1,0 +1,103 @@
+"""The files of an adapter: one table that says what is read, what is passed over, and what is refused.
+
+Only the first two names of `KNOWN` are published and reach an engine. The others are read by the checks (a
+vocabulary or a chat template that differs from the base model's) and then dropped.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+from adapters.checks.findings import Findings, shown
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+FILES = (CONFIG_FILE, WEIGHTS_FILE)
+
+_MIB = 1024 * 1024
+
+KNOWN: dict[str, int | None] = {
+    CONFIG_FILE: 1 * _MIB,
+    WEIGHTS_FILE: None,
+    "tokenizer_config.json": 16 * _MIB,
+    "special_tokens_map.json": 1 * _MIB,
+    "added_tokens.json": 16 * _MIB,
+    "chat_template.jinja": 1 * _MIB,
+    "chat_template.json": 1 * _MIB,
+    "tokenizer.json": 64 * _MIB,
+}
+"""Name → most bytes that it may have; None: what the limit of the whole version leaves."""
+
+PASSED_OVER = frozenset(
+    {
+        ".gitattributes", ".gitignore", ".ds_store",
+        "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt",
+        "config.json", "generation_config.json", "preprocessor_config.json",
+        "trainer_state.json", "train_results.json", "eval_results.json", "all_results.json",
+    }
+)  # fmt: skip
+"""What trainers, git and desktops put beside an adapter, in lower case: neither read nor copied. So are the
+texts that `_TEXTS` names."""
+
+_TEXTS = ("readme", "license", "licence", "notice", "copying", "changelog", "citation")
+_TEXT_SUFFIXES = frozenset({"", ".md", ".txt", ".rst", ".cff"})
+_PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz"})
+_WEIGHTS = frozenset({".safetensors", ".gguf", ".ggml", ".h5", ".msgpack", ".onnx"})
+
+
+class FileKind(StrEnum):
+    KNOWN = "known"
+    PASSED_OVER = "passed over"
+    PICKLE = "pickle"
+    """Runs code when it is loaded."""
+    WEIGHTS = "weights"
+    """Weights that engines would not serve."""
+    UNKNOWN = "unknown"
+
+
+def kind_of(name: str) -> FileKind:
+    """What becomes of a file of this name (without directories)."""
+    if name in KNOWN:
+        return FileKind.KNOWN
+    path = PurePosixPath(name.lower())
+    if path.suffix in _PICKLES:
+        return FileKind.PICKLE
+    if path.suffix in _WEIGHTS:
+        return FileKind.WEIGHTS
+    text = path.stem.startswith(_TEXTS) and path.suffix in _TEXT_SUFFIXES
+    if text or path.name in PASSED_OVER or path.suffix == ".md" or path.name.startswith("._"):
+        return FileKind.PASSED_OVER
+    return FileKind.UNKNOWN
+
+
+def refuse_stray(name: str, findings: Findings) -> None:
+    """Adds the finding that a file of this name is for an adapter, if it is one."""
+    match kind_of(name):
+        case FileKind.PICKLE:
+            findings.add(
+                "unsafe_file",
+                "Pickled files can run code when they are loaded; remove them, or save the adapter anew.",
+                found=shown(name),
+                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}, and no files of such kinds",
+            )
+        case FileKind.WEIGHTS:
+            findings.add(
+                "other_weights",
+                "Engines serve one weight file; what stands in another would be lost.",
+                found=shown(name),
+                expected=f"{WEIGHTS_FILE} alone",
+            )
+        case FileKind.UNKNOWN:
+            findings.add(
+                "unknown_file",
+                "Florin takes adapters only whole, and does not know what this file is to this one.",
+                found=shown(name),
+                expected=f"{', '.join(KNOWN)}, and texts such as README.md",
+            )
+
+
+def limit_of(name: str, max_bytes: int) -> int:
+    """Most bytes that the known file `name` may have, of a version that may have `max_bytes`."""
+    own = KNOWN[name]
+    return max_bytes if own is None else own

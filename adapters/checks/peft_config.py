@@ -1,0 +1,260 @@
+"""Checks an adapter's adapter_config.json: what PEFT may write there, less what vLLM refuses or ignores.
+
+vLLM honours `rank_pattern` and `alpha_pattern` as PEFT does, and `use_rslora`. It refuses DoRA, biases,
+whole modules and initialisations that change the base weights; and it passes over fields it does not know,
+so those which change what the weights mean are refused here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adapters.checks.findings import Findings, shown
+from adapters.checks.lora_config import LoraConfig
+from adapters.checks.safetensors_header import no_constants, unique_pairs
+
+T = TypeVar("T")
+
+MAX_CONFIG_BYTES = 1024 * 1024
+_MAX_ENTRIES = 1024
+"""Of `target_modules` and of each pattern: a large model has some 500 modules."""
+
+_REFUSED_WHEN_SET = {
+    "use_dora": "Train it without DoRA.",
+    "lora_bias": "Train it without biases.",
+    "modules_to_save": "Train it without whole modules; for new tokens, serve a base model that has them.",
+    "trainable_token_indices": "Train it without new tokens, or serve a base model that has them.",
+    "layer_replication": "Serve the model with its replicated layers as a base model, and train on that.",
+    "alora_invocation_tokens": "Train it without invocation tokens: engines would apply it to every token.",
+    "target_parameters": "Train it on modules, by `target_modules`.",
+    "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
+}  # fmt: skip
+"""PEFT fields that must be null, false or empty, and the remedy; empty: the table's."""
+
+_OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
+"""Values of `task_type` whose models have a head, or an encoder, that a base model for text has not."""
+
+_PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+"""Texts that `init_lora_weights` may be: these set up the adapter only; others change the base's weights."""
+
+_CONVERT = (
+    "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, which makes it "
+    "plain LoRA."
+)
+
+_PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.){1,300}", re.ASCII)
+"""Keys of patterns are regular expressions to PEFT and vLLM; plain module names are all that is allowed, for
+a stranger's expression can keep a process busy for ever."""
+
+
+def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
+    """The JSON object in `path`, or None with a finding. Raises OSError."""
+    with path.open("rb") as file:
+        raw = file.read(MAX_CONFIG_BYTES + 1)
+    if len(raw) > MAX_CONFIG_BYTES:
+        findings.add(
+            "too_large",
+            "adapter_config.json is larger than any real one.",
+            found=f"more than {MAX_CONFIG_BYTES} bytes",
+            expected=f"at most {MAX_CONFIG_BYTES} bytes",
+        )
+        return None
+    try:
+        config = json.loads(raw.decode(), object_pairs_hook=unique_pairs, parse_constant=no_constants)
+    except (ValueError, RecursionError) as error:
+        findings.add(
+            "config_invalid",
+            "adapter_config.json is not valid JSON.",
+            found=shown(str(error)),
+            expected="one JSON object in UTF-8",
+        )
+        return None
+    if not isinstance(config, dict):
+        findings.add(
+            "config_invalid",
+            "adapter_config.json is not a JSON object.",
+            found=type(config).__name__,
+            expected="one JSON object",
+        )
+        return None
+    return config
+
+
+def check_config(
+    config: Mapping[str, Any], *, max_rank: int, fleet_ranks: Sequence[int], findings: Findings
+) -> LoraConfig | None:
+    """The parts that matter further on, or None when rank or targets are unusable."""
+    if config.get("peft_type") != "LORA":
+        findings.add(
+            "not_lora",
+            "Only LoRA adapters can be served.",
+            found=f"peft_type {shown(config.get('peft_type'))}",
+            expected="peft_type 'LORA'",
+        )
+    _check_features(config, findings)
+    alpha, alpha_pattern = _alpha(config, findings)
+    rank_pattern = _rank_pattern(config, findings)
+    rank = _rank(config, findings)
+    _check_ranks([rank or 0, *rank_pattern.values()], max_rank, fleet_ranks, findings)
+    targets_ok, targets = _targets(config, findings)
+    if rank is None or not targets_ok or "pattern_invalid" in findings:
+        return None
+    return LoraConfig(
+        rank=rank,
+        rank_patterns=_compiled(rank_pattern),
+        targets=targets,
+        all_linear=config.get("target_modules") == "all-linear",
+        layers=_layers(config),
+        excluded=_excluded(config.get("exclude_modules")),
+        alpha=alpha,
+        alpha_patterns=_compiled(alpha_pattern),
+        rslora=config.get("use_rslora") is True,
+    )
+
+
+def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]:
+    """PEFT's rule: a key fits a module whose path ends with it, at a dot; the first that fits counts."""
+    return tuple((re.compile(rf"(.*\.)?({key})$"), value) for key, value in pattern.items())
+
+
+def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
+    refused = [(key, "null or false", remedy) for key, remedy in _REFUSED_WHEN_SET.items() if config.get(key)]
+    if config.get("bias", "none") != "none":
+        refused.append(("bias", "'none'", _REFUSED_WHEN_SET["lora_bias"]))
+    init = config.get("init_lora_weights", True)
+    if isinstance(init, str) and init.lower() not in _PLAIN_INITS:
+        refused.append(("init_lora_weights", "true", _CONVERT))
+    refused += [
+        (key, "true or false", "")
+        for key in ("use_rslora", "fan_in_fan_out")
+        if not isinstance(config.get(key), bool | None)
+    ]
+    if config.get("ensure_weight_tying") and not _spares_embeddings(config.get("target_modules")):
+        refused.append(("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head apart", ""))
+    if config.get("task_type") in _OTHER_TASKS:
+        refused.append(("task_type", "'CAUSAL_LM'", "Train it for text: engines of this fleet only write."))
+    for key, expected, remedy in refused:
+        findings.add(
+            "unsupported_feature",
+            f"Engines cannot serve an adapter with `{key}` set so.",
+            found=f"{key} = {shown(config[key])}",
+            expected=expected,
+            remedy=remedy,
+        )
+
+
+def _spares_embeddings(targets: Any) -> bool:
+    names = [str(target).rpartition(".")[2] for target in targets] if isinstance(targets, list) else []
+    return bool(names) and not {"embed_tokens", "lm_head"} & set(names)
+
+
+def _alpha(config: Mapping[str, Any], findings: Findings) -> tuple[float | None, dict[str, float]]:
+    """`lora_alpha`, None when it is unusable, and `alpha_pattern`."""
+    alpha = config.get("lora_alpha")
+    if not _is_positive(alpha):
+        findings.add(
+            "alpha_invalid",
+            "`lora_alpha` scales the adapter and must be given.",
+            found=shown(alpha),
+            expected="a finite number above 0",
+        )
+        alpha = None
+    pattern = config.get("alpha_pattern") or {}
+    if pattern and not _is_pattern(pattern, _is_positive):
+        _refuse_pattern("alpha_pattern", pattern, "finite numbers above 0", findings)
+        pattern = {}
+    return alpha, dict(pattern)
+
+
+def _rank_pattern(config: Mapping[str, Any], findings: Findings) -> dict[str, int]:
+    pattern = config.get("rank_pattern")
+    if not pattern:
+        return {}
+    if not _is_pattern(pattern, _is_rank):
+        _refuse_pattern("rank_pattern", pattern, "positive integers", findings)
+        return {}
+    return dict(pattern)
+
+
+def _refuse_pattern(key: str, pattern: Any, values: str, findings: Findings) -> None:
+    findings.add(
+        "pattern_invalid",
+        f"`{key}` is not usable.",
+        found=shown(pattern),
+        expected=f"a map from module names (letters, digits, '_', '.', no other expressions) to {values}",
+    )
+
+
+def _rank(config: Mapping[str, Any], findings: Findings) -> int | None:
+    rank = config.get("r")
+    if _is_rank(rank):
+        return int(rank)  # type: ignore[arg-type]  # _is_rank has seen that it is an int
+    findings.add(
+        "rank_invalid", "`r` is the adapter's rank.", found=shown(rank), expected="a positive integer"
+    )
+    return None
+
+
+def _check_ranks(ranks: Sequence[int], max_rank: int, fleet_ranks: Sequence[int], findings: Findings) -> None:
+    if max(ranks) > max_rank:
+        of_fleet = ", ".join(str(rank) for rank in sorted(set(fleet_ranks)))
+        findings.add(
+            "rank_too_high",
+            "No engine of the fleet takes an adapter of this rank.",
+            found=f"rank {max(ranks)}",
+            expected=f"at most {max_rank}" + (f" (the fleet's engines take: {of_fleet})" if of_fleet else ""),
+        )
+
+
+def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple[str, ...] | None]:
+    targets = config.get("target_modules")
+    if isinstance(targets, str) and targets:
+        return True, None
+    if isinstance(targets, list) and 0 < len(targets) <= _MAX_ENTRIES and all(_is_text(t) for t in targets):
+        return True, tuple(targets)
+    findings.add(
+        "target_modules_invalid",
+        "`target_modules` says which modules the adapter changes.",
+        found=shown(targets),
+        expected="a list of module names, or an expression over them",
+    )
+    return False, None
+
+
+def _excluded(excluded: Any) -> tuple[str, ...] | None:
+    if isinstance(excluded, list) and len(excluded) <= _MAX_ENTRIES and all(_is_text(e) for e in excluded):
+        return tuple(excluded)
+    return None if excluded else ()
+
+
+def _layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    layers = config.get("layers_to_transform")
+    given: list[Any] = layers if isinstance(layers, list) else [layers]
+    # With a pattern of its own, "layer" may mean something else.
+    usable = given and all(type(layer) is int for layer in given) and not config.get("layers_pattern")
+    return tuple(given) if usable else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**16
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e30 and math.isfinite(value)
+
+
+def _is_pattern(pattern: Any, accepts: Any) -> bool:
+    return (
+        isinstance(pattern, dict)
+        and len(pattern) <= _MAX_ENTRIES
+        and all(_PATTERN_KEY.fullmatch(key) and accepts(value) for key, value in pattern.items())
+    )

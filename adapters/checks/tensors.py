@@ -1,0 +1,215 @@
+"""Checks the tensors of an adapter, by name, type and shape, against its config and its base model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from adapters.checks.findings import Findings, shown
+from adapters.checks.lora_config import LoraConfig
+from adapters.checks.safetensors_header import Tensor
+from adapters.checks.shapes import BaseShapes
+
+DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+
+_NAME = re.compile(
+    r"base_model\.model\.(?P<path>[A-Za-z0-9_.]+)\."
+    r"(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<embedding>[AB]))",
+    re.ASCII,
+)
+_EMBEDDINGS = re.compile(
+    r"base_model\.model\.(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
+    re.ASCII,
+)
+"""Whole embeddings, as `modules_to_save` and a resized vocabulary leave them in the file."""
+_SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>model\.embed_tokens|lm_head)\.base_layer\.weight")
+"""PEFT saves the base's embeddings beside an adapter that changes them; vLLM passes over them."""
+
+
+def module_of(name: str) -> tuple[str, str] | None:
+    """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None when it is no LoRA weight."""
+    match = _NAME.fullmatch(name)
+    return (match["path"], match["linear"] or match["embedding"]) if match else None
+
+
+def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
+    """Which types the LoRA weights have; those of base weights saved along do not matter."""
+    kinds: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        if module_of(name) is None:
+            continue
+        kinds.setdefault(tensor.dtype, name)
+        if tensor.dtype not in DTYPES:
+            findings.add(
+                "dtype_unsupported",
+                f"{shown(name)} is of a type that LoRA weights cannot have.",
+                found=tensor.dtype,
+                expected=", ".join(DTYPES),
+            )
+    if len(kinds) > 1 and kinds.keys() <= DTYPES.keys():
+        findings.add(
+            "mixed_dtypes",
+            "The weights are of several types.",
+            found=", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(kinds.items())),
+            expected="one type throughout",
+        )
+
+
+def check_tensors(
+    tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
+) -> tuple[str, ...]:
+    """The paths of the modules that the adapter changes; `findings` gains whatever is wrong with them."""
+    pairs = _pairs(tensors, shapes, findings)
+    if not pairs and not findings:
+        findings.add(
+            "no_tensors",
+            "The file holds no LoRA weights, so engines would answer as the base model.",
+            found=f"{len(tensors)} tensors, none of them lora_A or lora_B",
+            expected="a lora_A and a lora_B for every module that the adapter changes",
+        )
+    for path, halves in pairs.items():
+        _check_module(path, halves, lora, shapes, findings)
+    roots = {located[0] for path in pairs if (located := shapes.locate(path))}
+    if len(roots) > 1:
+        findings.add(
+            "tensor_name_invalid",
+            "The adapter names the base's layers in several ways; in engines, one would overwrite the other.",
+            found=" and ".join(sorted(roots)),
+            expected="one of them throughout",
+        )
+    _check_targets(tuple(pairs), lora, shapes, findings)
+    return tuple(pairs)
+
+
+def _pairs(
+    tensors: Mapping[str, Tensor], shapes: BaseShapes, findings: Findings
+) -> dict[str, dict[str, Tensor]]:
+    """Module path → its halves, `A` and `B`."""
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if _is_resized(name, tensor, shapes):
+            findings.add(
+                "vocabulary_changed",
+                "The adapter brings embeddings of another vocabulary than the base model's.",
+                found=f"{shown(name)} of {tensor.shape[0]} rows",
+                expected=f"{shapes.vocabulary} rows, the base model's vocab_size",
+            )
+            continue
+        saved = _SAVED_BASE.fullmatch(name)
+        if saved and saved["path"] in shapes.outside:
+            _check_saved_base(name, tensor, shapes, saved["path"], findings)
+            continue
+        match = _NAME.fullmatch(name)
+        # vLLM takes every "base_model.model." out of a name, PEFT only the first.
+        if (
+            not match
+            or "base_model" in match["path"]
+            or _is_embedding(match["path"]) != bool(match["embedding"])
+        ):
+            findings.add(
+                "tensor_name_invalid",
+                "A tensor is not named as PEFT names LoRA weights.",
+                found=shown(name),
+                expected="base_model.model.<module>.lora_A.weight or .lora_B.weight "
+                "(.lora_embedding_A or _B for embed_tokens)",
+            )
+            continue
+        pairs.setdefault(match["path"], {})[match["linear"] or match["embedding"]] = tensor
+    return pairs
+
+
+def _is_resized(name: str, tensor: Tensor, shapes: BaseShapes) -> bool:
+    whole = _EMBEDDINGS.fullmatch(name) and not _NAME.fullmatch(name)
+    return bool(whole) and len(tensor.shape) == 2 and tensor.shape[0] != shapes.vocabulary
+
+
+def _is_embedding(path: str) -> bool:
+    return path.rpartition(".")[2] == "embed_tokens"
+
+
+def _check_saved_base(name: str, tensor: Tensor, shapes: BaseShapes, path: str, findings: Findings) -> None:
+    size_in, size_out = shapes.outside[path]
+    vocabulary_first = (size_in, size_out) if _is_embedding(path) else (size_out, size_in)
+    _expect_shape(name, tensor, vocabulary_first, findings)
+
+
+def _check_module(
+    path: str, halves: Mapping[str, Tensor], lora: LoraConfig, shapes: BaseShapes, findings: Findings
+) -> None:
+    missing = {"A", "B"} - halves.keys()
+    if missing:
+        present, absent = halves.keys() - missing, missing
+        findings.add(
+            "tensor_unpaired",
+            f"Module {shown(path)} has only one of its two matrices.",
+            found=f"lora_{present.pop()} alone",
+            expected=f"lora_{absent.pop()} too",
+        )
+    sizes = _sizes(path, shapes, findings)
+    if sizes is None:
+        return
+    located = shapes.locate(path)
+    if not lora.targets_module(path, located[1] if located else None):
+        findings.add(
+            "module_not_targeted",
+            f"Module {shown(path)} has weights, but by its config the adapter does not change it.",
+            found=shown(path),
+            expected="only modules that target_modules, exclude_modules and layers_to_transform leave",
+        )
+    rank = lora.rank_of(path)
+    expected = {"A": (rank, sizes[0]), "B": (sizes[1], rank)}
+    for half, tensor in halves.items():
+        _expect_shape(f"{path}.lora_{half}", tensor, expected[half], findings)
+
+
+def _sizes(path: str, shapes: BaseShapes, findings: Findings) -> tuple[int, int] | None:
+    if path in shapes.outside:
+        return shapes.outside[path]
+    located = shapes.locate(path)
+    if located is None:
+        where = " or ".join(f"{root}.layers.<n>" for root in shapes.roots)
+        findings.add(
+            "module_not_in_base",
+            f"Module {shown(path)} is none of those that an adapter of this base model may change.",
+            found=shown(path),
+            expected=f"{where}, then one of {', '.join((*shapes.modules,))}"
+            + (f"; or {', '.join(shapes.outside)}" if shapes.outside else ""),
+        )
+        return None
+    _, layer, module = located
+    if layer >= shapes.layers:
+        findings.add(
+            "layer_out_of_range",
+            f"The base model has no layer {layer}.",
+            found=shown(path),
+            expected=f"layers 0 to {shapes.layers - 1}",
+        )
+        return None
+    return shapes.modules[module]
+
+
+def _expect_shape(name: str, tensor: Tensor, expected: tuple[int, int], findings: Findings) -> None:
+    if tensor.shape != expected:
+        findings.add(
+            "shape_mismatch",
+            f"{shown(name)} does not fit the base model and the rank.",
+            found=str(list(tensor.shape)),
+            expected=str(list(expected)),
+        )
+
+
+def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes, findings: Findings) -> None:
+    """A target that the base lacks is harmless (PEFT passes over it); one without its tensors is a loss.
+    Engines look at the tensors alone, so an expression is not evaluated: a stranger's may take for ever."""
+    if lora.targets is None or not paths:
+        return
+    leaves = shapes.leaves()
+    for target in lora.targets:
+        known = target.rpartition(".")[2] in leaves and not lora.excludes(target)
+        if known and not any(path == target or path.endswith(f".{target}") for path in paths):
+            findings.add(
+                "target_without_tensors",
+                f"`target_modules` names {shown(target)}, but there are no weights for it.",
+                found="no tensors of such modules",
+                expected=f"lora_A and lora_B of modules named {shown(target)}",
+            )

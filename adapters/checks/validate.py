@@ -1,0 +1,226 @@
+"""Checks a LoRA adapter before any engine sees it: files, config, tensors, weights, tokenizer.
+
+An engine's HTTP 200 proves little (it zero-pads small shapes, passes over names that match nothing and never
+compares base models), so everything it would let pass is looked at here. Each failed check is a Finding with
+one of the codes of `adapters.checks.findings.CODES`. It needs neither a gateway nor a GPU:
+
+    from adapters.checks.base_models import read_base
+    from adapters.checks.validate import RejectedError, validate
+
+    base = read_base("Qwen/Qwen3-8B", "/models/Qwen3-8B")
+    try:
+        facts = validate(Path("out/checkpoint-300"), base=base, max_rank=64, max_bytes=2**30)
+    except RejectedError as refusal:
+        for finding in refusal.findings:
+            print(finding.severity, finding.code, finding.message, finding.remedy)
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adapters.checks.base_name import check_base_name
+from adapters.checks.file_kinds import CONFIG_FILE, FILES, KNOWN, WEIGHTS_FILE, refuse_stray
+from adapters.checks.findings import Findings, shown
+from adapters.checks.peft_config import check_config, read_config
+from adapters.checks.safetensors_header import HeaderError, Tensor, read_header
+from adapters.checks.shapes import base_shapes
+from adapters.checks.tensors import DTYPES, check_dtypes, check_tensors
+from adapters.checks.tokenizer_files import check_tokenizer_files
+from adapters.checks.weights import check_weights, magnitudes
+from adapters.errors import Finding, RejectedError
+from adapters.model import BaseModel
+from adapters.progress import Progress, silent
+
+__all__ = ["CONFIG_FILE", "FILES", "WEIGHTS_FILE", "AdapterFacts", "RejectedError", "check_files", "validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """What is known of an adapter that passed."""
+
+    rank: int
+    """The highest of its ranks: what an engine's `--max-lora-rank` must reach."""
+    size_bytes: int
+    """Of both files together."""
+    modules: tuple[str, ...]
+    """Kinds of modules that it changes, sorted: `q_proj`."""
+    tensors: int
+    dtypes: tuple[str, ...]
+    """Sorted: `bfloat16`."""
+    base_named: str | None
+    """The config's own `base_model_name_or_path`."""
+    warnings: tuple[Finding, ...] = ()
+    """What is odd, but refuses nothing."""
+
+
+def validate(
+    directory: Path,
+    *,
+    base: BaseModel,
+    max_rank: int,
+    max_bytes: int,
+    assume_base: bool = False,
+    adapter: str = "",
+    fleet_ranks: Sequence[int] = (),
+    progress: Progress = silent,
+) -> AdapterFacts:
+    """The adapter's facts, with warnings. Raises RejectedError with every finding, under the name `adapter`.
+    Blocking: reads the weights once, telling `progress` how far it is.
+
+    `assume_base` waives the comparison of names with `base`, never that of shapes. `max_rank`: what engines
+    take (`--max-lora-rank`); `fleet_ranks`, when given, are those of a fleet's engines: a refusal names them.
+    `max_bytes`: of both files together.
+    """
+    label = adapter or str(directory)
+    findings = Findings()
+    check_files(directory, max_bytes=max_bytes, findings=findings)
+    findings.refuse_if_any(label)
+    try:
+        facts = _check(directory, base, max_rank, fleet_ranks, findings, progress, assume_base=assume_base)
+    except OSError as error:
+        findings.add(
+            "unreadable", "The files cannot be read.", found=shown(str(error)), expected="readable files"
+        )
+        findings.refuse_if_any(label)
+        raise
+    findings.refuse_if_any(label)
+    assert facts is not None
+    return replace(facts, warnings=findings.warnings)
+
+
+def _check(
+    directory: Path,
+    base: BaseModel,
+    max_rank: int,
+    fleet_ranks: Sequence[int],
+    findings: Findings,
+    progress: Progress,
+    *,
+    assume_base: bool,
+) -> AdapterFacts | None:
+    """None with findings that say why. Raises OSError."""
+    config = read_config(directory / CONFIG_FILE, findings)
+    tensors = _read_tensors(directory / WEIGHTS_FILE, findings)
+    shapes = base_shapes(base.name, base.config, findings)
+    lora = None
+    if config is not None:
+        lora = check_config(config, max_rank=max_rank, fleet_ranks=fleet_ranks, findings=findings)
+        if not assume_base:
+            check_base_name(config, base, findings)
+    vocabulary = shapes.vocabulary if shapes else None
+    check_tokenizer_files(directory, base=base, vocabulary=vocabulary, findings=findings)
+    if tensors is None:
+        return None
+    check_dtypes(tensors, findings)
+    paths: tuple[str, ...] = ()
+    if lora is not None and shapes is not None:
+        paths = check_tensors(tensors, lora=lora, shapes=shapes, findings=findings)
+    weights = magnitudes(directory / WEIGHTS_FILE, tensors, progress)
+    check_weights(weights, lora=lora, base_config=base.config, findings=findings)
+    if config is None or lora is None:
+        return None
+    named = config.get("base_model_name_or_path")
+    return AdapterFacts(
+        rank=lora.highest_rank,
+        size_bytes=sum((directory / name).stat().st_size for name in FILES),
+        modules=tuple(sorted({path.rpartition(".")[2] for path in paths})),
+        tensors=len(tensors),
+        dtypes=tuple(sorted({DTYPES[t.dtype] for t in tensors.values() if t.dtype in DTYPES})),
+        base_named=named if isinstance(named, str) else None,
+    )
+
+
+def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
+    """The checks that need only the directory's listing; nothing is opened."""
+    try:
+        if not directory.is_dir():
+            findings.add(
+                "directory_missing",
+                "The adapter's directory is not there.",
+                found=shown(str(directory)),
+                expected=f"a directory that holds {CONFIG_FILE} and {WEIGHTS_FILE}",
+            )
+            return
+        _check_strays(directory, findings)
+        sizes = [_check_file(directory, name, findings) for name in FILES]
+        for name in KNOWN.keys() - FILES:
+            if os.path.lexists(directory / name):
+                _check_file(directory, name, findings)
+    except OSError as error:
+        findings.add(
+            "unreadable", "The directory cannot be read.", found=shown(str(error)), expected="a readable one"
+        )
+        return
+    if sum(sizes) > max_bytes:
+        findings.add(
+            "too_large",
+            "The adapter is too large.",
+            found=f"{sum(sizes)} bytes",
+            expected=f"at most {max_bytes} bytes",
+        )
+
+
+def _check_strays(directory: Path, findings: Findings) -> None:
+    """What lies in directories of its own is never read."""
+    for path in sorted(directory.iterdir()):
+        if path.name in KNOWN or not path.is_dir():
+            refuse_stray(path.name, findings)
+
+
+def _check_file(directory: Path, name: str, findings: Findings) -> int:
+    """Its size in bytes, 0 when there is a finding."""
+    path = directory / name
+    if not path.exists():
+        findings.add(
+            "file_missing",
+            f"{name} is missing.",
+            found="a link to nowhere" if path.is_symlink() else "no such file",
+            expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} in the directory",
+        )
+        return 0
+    target = path.resolve()
+    if not any(target.is_relative_to(root) for root in _roots(directory)):
+        findings.add(
+            "symlink_escapes",
+            f"{name} is a link that leads out of the directory.",
+            found=shown(str(target)),
+            expected="a file within the directory",
+        )
+        return 0
+    status = target.stat()
+    if not stat.S_ISREG(status.st_mode):
+        findings.add(
+            "not_regular",
+            f"{name} is not a regular file.",
+            found=stat.filemode(status.st_mode),
+            expected="a regular file",
+        )
+        return 0
+    return status.st_size
+
+
+def _roots(directory: Path) -> list[Path]:
+    """Where links may lead: the directory; and, from a snapshot of a hub's cache, that model's blobs."""
+    resolved = directory.resolve()
+    repository = resolved.parent.parent
+    if resolved.parent.name == "snapshots" and repository.name.startswith("models--"):
+        return [resolved, repository / "blobs"]
+    return [resolved]
+
+
+def _read_tensors(path: Path, findings: Findings) -> dict[str, Tensor] | None:
+    try:
+        return read_header(path)
+    except HeaderError as error:
+        findings.add(
+            "header_invalid",
+            "The weight file is not sound safetensors.",
+            found=shown(str(error)),
+            expected="a complete file as the safetensors library writes it",
+        )
+        return None

@@ -1,0 +1,193 @@
+"""A host's way to the gateway's admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import orjson
+
+from adapters.engine_agent.staging import StageError, StagingInterruptedError
+from adapters.security.tls import explain
+
+Json = dict[str, Any]
+
+_ANSWER_SECONDS = 30.0
+_CONNECT_SECONDS = 5.0
+_SILENCE_SECONDS = 30.0
+_CHUNK_BYTES = 256 * 1024
+
+
+class GatewayDownError(Exception):
+    """No gateway answers; the message says where it was looked for."""
+
+
+class GatewayRefusedError(Exception):
+    """The gateway says no; the message is its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class GatewayClient:
+    """`url`: of the gateway; `key`: of role engine, or operator. `reread`: the key as it is kept now, asked
+    when the gateway refuses the one in use: it may have been exchanged meanwhile. Use as an async context
+    manager."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        reread: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._key = key
+        self._reread = reread
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<GatewayClient {self.url}>"
+
+    async def __aenter__(self) -> Self:
+        # A proxy named in the environment is for other hosts than this one.
+        local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=not local,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session
+        await self._session.close()
+
+    async def register(self, body: Json) -> Json:
+        return await self._call("POST", "engines", body)
+
+    async def heartbeat(self, name: str, body: Json) -> Json:
+        return await self._call("PUT", f"engines/{quote(name, safe='')}/heartbeat", body)
+
+    async def stopping(self, name: str, body: Json) -> Json:
+        return await self._call("PUT", f"engines/{quote(name, safe='')}/stopping", body)
+
+    async def engine(self, name: str) -> Json | None:
+        """What the gateway knows of the engine; None: nothing."""
+        try:
+            return await self._call("GET", f"engines/{quote(name, safe='')}", None)
+        except GatewayRefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _call(self, method: str, path: str, body: Json | None) -> Json:
+        """Raises GatewayDownError, GatewayRefusedError."""
+        try:
+            return await self._once(method, path, body)
+        except GatewayRefusedError as error:
+            if error.status != 401 or not await self._exchanged():
+                raise
+        return await self._once(method, path, body)
+
+    async def _exchanged(self) -> bool:
+        """Whether another key is kept now than the one in use; then that is in use."""
+        fresh = await asyncio.to_thread(self._reread) if self._reread else ""
+        if not fresh or fresh == self._key:
+            return False
+        self._key = fresh
+        return True
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._key}"}
+
+    async def _once(self, method: str, path: str, body: Json | None) -> Json:
+        assert self._session, "not entered"
+        try:
+            async with self._session.request(
+                method,
+                f"{self.url}/admin/v1/{path}",
+                data=None if body is None else orjson.dumps(body),
+                headers={"content-type": "application/json", **self._authorization},
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+                allow_redirects=False,
+            ) as response:
+                status, raw = response.status, await response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise GatewayDownError(
+                f"No gateway answers at {self.url} ({_words(error, self.url)})."
+            ) from error
+        answer = _parsed(raw)
+        if status < 300 and answer is not None:
+            return answer
+        if status in {502, 503, 504} or status < 300 or answer is None:
+            raise GatewayDownError(
+                f"The gateway at {self.url} cannot answer now (HTTP {status}{_said(answer)})."
+            )
+        raise GatewayRefusedError(status, _message(answer) or f"HTTP {status}")
+
+    @asynccontextmanager
+    async def artifact(
+        self, hexdigest: str, name: str, start: int
+    ) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+        """See `staging.Source`."""
+        assert self._session, "not entered"
+        asked = self._session.get(
+            f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}",
+            headers={**self._authorization, **({"range": f"bytes={start}-"} if start else {})},
+            timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
+            allow_redirects=False,
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(asked)
+                refusal = None if response.status in {200, 206} else await response.read()
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                raise StagingInterruptedError(
+                    f"no gateway answers at {self.url} ({_words(error, self.url)})"
+                ) from error
+            if refusal is not None:
+                words = f"the gateway said {response.status}: {_message(_parsed(refusal))}"
+                raise (StagingInterruptedError if response.status >= 500 else StageError)(words)
+            yield start if response.status == 206 else 0, _chunks(response)
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+            yield chunk
+    except (TimeoutError, aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+        raise StagingInterruptedError(f"the connection to the gateway broke ({_words(error)})") from error
+
+
+def _parsed(raw: bytes) -> Json | None:
+    try:
+        body = orjson.loads(raw)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _message(body: Json | None) -> str:
+    error = (body or {}).get("error")
+    return str(error.get("message", "")) if isinstance(error, dict) else ""
+
+
+def _said(body: Json | None) -> str:
+    return f": {_message(body)}" if _message(body) else ""
+
+
+def _words(error: BaseException, url: str = "") -> str:
+    if tls := explain(error, url):
+        return f"{tls}; see FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY"
+    strerror = error.strerror if isinstance(error, OSError) else None
+    return strerror or str(error) or type(error).__name__

@@ -1,0 +1,280 @@
+"""ensure_resident(): one load, however many requests wait for it and on however many workers.
+
+Within a worker, all who want a version share one load. Between workers, the claim in the store decides
+who loads; the others see it `loading` and wait for its event. A loader that dies lets its claim lapse.
+
+A load counts when the version has been verified. What is found wrong with it becomes its serving status, by
+which every worker refuses it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from adapters.errors import (
+    LoadFailedError,
+    NoEngineError,
+    PlacementError,
+    StoreUnavailableError,
+)
+from adapters.model import Engine, Version
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.load_steps import LoadObserver, LoadResult, LoadSteps
+from adapters.placement.residency import Residency
+from adapters.placement.verification import Verifier
+from adapters.registry.catalog import Catalog
+from adapters.registry.serving_status import SURE, ServingStatuses
+from adapters.store.protocol import ClaimResult, Store
+
+log = logging.getLogger(__name__)
+
+CLAIM_MS = 10_000
+"""After this, a load's claim may be taken over. A load that takes longer is then claimed and done again,
+which is harmless: the engine says that it has it already."""
+LONGEST_CLAIM_MS = 120_000
+"""Of a load that was too slow: each claim is twice as long as the last, since an engine with a long queue may
+take longer than CLAIM_MS for the answers by which the version is verified, every time."""
+RETRY_SECONDS = 0.1
+"""Between claims while every slot is in use: leases of other workers end in batches of this rhythm."""
+PATIENCE_SECONDS = 2.0
+"""For a slot elsewhere than on the engines to be avoided."""
+FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0
+"""Seconds for which a failed load answers at once, doubling."""
+MAX_REFUSALS = 2
+"""One engine's refusal may be the engine's own trouble; a second one's says that it is the adapter."""
+
+
+class Choose(Protocol):
+    """Where to load, given the engines that have failed: an engine, or None when none is left."""
+
+    def __call__(self, failed: Collection[str], /) -> Engine | None: ...
+
+
+@dataclass(slots=True)
+class SingleFlightLoad:
+    """One version's way onto an engine, shared by all in this worker who wait for it."""
+
+    task: asyncio.Task[str]
+    deadline: float
+    waiters: int = 0
+
+
+@dataclass(slots=True)
+class RecentFailure:
+    reason: str
+    until: float
+    backoff: float
+    count: int = 1
+    """In a row, in this worker."""
+
+
+@dataclass(slots=True)
+class Loader:
+    store: Store
+    catalog: Catalog
+    residency: Residency
+    control: EngineClient
+    observer: LoadObserver
+    owner: str
+    """This worker's name in claims."""
+    usable: Callable[[str], bool]
+    """Whether the engine of that name takes requests now."""
+    changed: Callable[[float], Awaitable[None]]
+    """Returns at the next change of the residency, or after so many seconds."""
+    before_claim: Callable[[], Awaitable[None]]
+    """Reports this worker's leases, so that its own requests are never evicted by its own claims."""
+    clock: Callable[[], float] = time.monotonic
+    serving_statuses: ServingStatuses = field(init=False)
+    steps: LoadSteps = field(init=False)
+    _loads_in_flight: dict[str, SingleFlightLoad] = field(default_factory=dict)
+    _failures: dict[str, RecentFailure] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.serving_statuses = ServingStatuses(self.store, self.catalog)
+        self.steps = LoadSteps(
+            self.store, self.catalog, self.residency, self.control, self.observer, self.owner, self.clock
+        )
+
+    @property
+    def verifier(self) -> Verifier | None:
+        return self.steps.verifier
+
+    @verifier.setter
+    def verifier(self, verifier: Verifier) -> None:
+        self.steps.verifier = verifier
+
+    async def ensure_resident(
+        self,
+        version: Version,
+        choose: Choose,
+        *,
+        deadline: float,
+        reload_on: str | None = None,
+        avoid: Collection[str] = (),
+        again: bool = False,
+    ) -> str:
+        """The name of an engine that holds `version`. `deadline` is on the loader's clock.
+
+        `reload_on` names an engine that is assigned the version but answered that it does not know it.
+        `avoid`: engines that may hold it, but have failed the request: better another load than those.
+        `again`: although it could not be loaded before, which ends with a success.
+        Raises QuarantinedError, NoEngineError, LoadFailedError, PlacementError (the deadline),
+        StoreUnavailableError.
+        """
+        name = version.engine_name
+        self.serving_statuses.check(version, quarantine_only=again)
+        failure = self._failures.get(name)
+        if failure and not again and self.clock() < failure.until:
+            raise LoadFailedError(failure.reason)
+        load_in_flight = self._loads_in_flight.get(name)
+        if load_in_flight is None or load_in_flight.task.done():
+            flying = self._flight(version, choose, reload_on, frozenset(avoid), again=again)
+            task = asyncio.create_task(flying, name=f"load {version.id}")
+            load_in_flight = self._loads_in_flight[name] = SingleFlightLoad(task, deadline)
+            task.add_done_callback(lambda t: self._landed(name, t))
+        load_in_flight.deadline = max(load_in_flight.deadline, deadline)
+        load_in_flight.waiters += 1
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self.clock())):
+                return await asyncio.shield(load_in_flight.task)
+        except TimeoutError:
+            raise PlacementError(f"no slot for {version.id} was free in time") from None
+        finally:
+            load_in_flight.waiters -= 1
+
+    def loads_since(self, version: Version | None, engine: str) -> int:
+        """How often `version` was loaded on `engine` since somebody last asked: of all who waited for a load,
+        the first to ask answers for it, and nobody twice."""
+        if version is None or not self.steps.landed:
+            return 0
+        return self.steps.landed.pop((version.engine_name, engine), 0)
+
+    async def close(self) -> None:
+        """End what still flies. Its claims lapse by themselves."""
+        tasks = [load_in_flight.task for load_in_flight in self._loads_in_flight.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _landed(self, name: str, task: asyncio.Task[str]) -> None:
+        load_in_flight = self._loads_in_flight.get(name)
+        if load_in_flight is not None and load_in_flight.task is task:
+            del self._loads_in_flight[name]
+        if task.cancelled():
+            return
+        if task.exception() is None:  # which also marks it as seen, should every waiter have left
+            self._failures.pop(name, None)
+
+    async def _flight(
+        self,
+        version: Version,
+        choose: Choose,
+        reload_on: str | None,
+        avoid: frozenset[str],
+        *,
+        again: bool,
+    ) -> str:
+        """One load, and what it means for the version."""
+        refusals = list[LoadFailedError]()
+        try:
+            engine = await self._fly(version, choose, reload_on, avoid, refusals, again=again)
+        except LoadFailedError as error:
+            if refusals:  # otherwise somebody else has found it out
+                await self._failed(version, error)
+            raise
+        if version.engine_name in self.catalog.serving_statuses:
+            with contextlib.suppress(StoreUnavailableError):  # then the reconciler's next attempt does
+                await self.serving_statuses.recovered(version)
+        return engine
+
+    async def _failed(self, version: Version, error: LoadFailedError) -> None:
+        """Once may be bad luck, and is answered at once for a while; SURE times in a row sets its serving
+        status."""
+        last = self._failures.get(version.engine_name)
+        backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
+        count = last.count + 1 if last else 1
+        until = self.clock() + backoff
+        self._failures[version.engine_name] = RecentFailure(str(error), until, backoff, count)
+        if count >= SURE or version.engine_name in self.catalog.serving_statuses:
+            with contextlib.suppress(StoreUnavailableError):  # then the next failure tells
+                await self.serving_statuses.failed(version, error, count)
+
+    async def _fly(
+        self,
+        version: Version,
+        choose: Choose,
+        reload_on: str | None,
+        avoid: frozenset[str],
+        refusals: list[LoadFailedError],
+        *,
+        again: bool,
+    ) -> str:
+        name, failed = version.engine_name, self._shunned(version)
+        patience = self.clock() + PATIENCE_SECONDS
+        ttl = CLAIM_MS
+        lapsed: Engine | None = None
+        """Where the claim lapsed during the load: the engine has the version, and says so the next time."""
+        while True:
+            self.serving_statuses.check(
+                version, quarantine_only=again
+            )  # another worker may have found it out
+            reloading = self.catalog.engines.get(reload_on) if reload_on else None
+            engine = reloading or lapsed or choose(failed)
+            if engine is None or len(refusals) == MAX_REFUSALS:
+                raise refusals[0] if refusals else NoEngineError(f"No engine can hold {version.id} now.")
+            await self.before_claim()
+            claim = await self.store.claim(
+                name,
+                engine.name,
+                slots=engine.slots,
+                owner=self.owner,
+                ttl_ms=ttl,
+                ignore=self._useless(engine, failed | avoid),
+                reload=reloading is not None,
+            )
+            lapsed = None
+            match claim.result:
+                case ClaimResult.RESIDENT:
+                    return claim.engine
+                case ClaimResult.CLAIMED:
+                    reload_on = None
+                    result = await self.steps.land(engine, version, claim.victim, refusals)
+                    if result is LoadResult.OK:
+                        return engine.name
+                    if result is LoadResult.LOST:
+                        lapsed, ttl = engine, min(2 * ttl, LONGEST_CLAIM_MS)
+                        await self._pause(name)
+                    else:
+                        failed.add(engine.name)
+                case ClaimResult.PINNED:
+                    failed.add(engine.name)
+                case ClaimResult.FULL if avoid and self.clock() > patience:
+                    avoid = frozenset()  # rather where it has failed than nowhere
+                case ClaimResult.LOADING:
+                    reload_on = None
+                    await self._pause(name)
+                case ClaimResult.FULL:
+                    await self._pause(name)
+
+    def _shunned(self, version: Version) -> set[str]:
+        """Engines of its fleet that are not trusted with loads now."""
+        verifier, fleet = self.verifier, self.catalog.fleet(version.base_model)
+        return {e.name for e in fleet if verifier.shuns(e)} if verifier else set()
+
+    def _useless(self, chosen: Engine, failed: Collection[str]) -> list[str]:
+        """Engines whose residency does not help, because they take no requests now."""
+        fleet = (e.name for e in self.catalog.fleet(chosen.base_model))
+        return [e for e in fleet if e != chosen.name and (e in failed or not self.usable(e))]
+
+    async def _pause(self, name: str) -> None:
+        """Until something changed; gives up when nobody waits any more or all deadlines have passed."""
+        load_in_flight = self._loads_in_flight[name]
+        if load_in_flight.waiters == 0 or self.clock() > load_in_flight.deadline:
+            raise PlacementError("no slot was free in time")
+        await self.changed(RETRY_SECONDS)

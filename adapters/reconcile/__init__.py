@@ -1,0 +1,1 @@
+"""What Redis says against what engines report, and how differences are repaired."""

@@ -1,0 +1,175 @@
+"""When the files of a version that nobody may call any more can go, and their going.
+
+An engine reads a version's files again whenever its own caches have dropped the weights, and dies if they
+are missing. So they go only when no engine can hold the version: it is placed nowhere, every registered
+engine has been asked and does not list it (one that does not answer may hold it), and a grace has passed, in
+which requests that ran have ended. And only when nothing else refers to the same content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from adapters.errors import EngineError
+from adapters.model import Engine, PendingDeletion, Version
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.residency import Residency
+from adapters.reconcile.trash import Trash
+from adapters.registry.catalog import Catalog
+from adapters.store.protocol import AuditNote, Change, Fence, Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPlan:
+    ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Digest → engine names of all its pending deletions: the content can go."""
+    closed: tuple[str, ...] = ()
+    """Engine names of pending deletions whose content is needed by another version: only they themselves can
+    go."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Engine name → why it stays, for a person."""
+
+
+def plan(
+    pending_deletions: Mapping[str, PendingDeletion],
+    versions: Iterable[Version],
+    listed: Mapping[str, frozenset[str] | None],
+    placed: Collection[str],
+    *,
+    now: int,
+    grace: int,
+) -> CollectionPlan:
+    """`listed`: engine → the adapters that it lists, or None where it did not answer. `placed`: engine names
+    of versions that have a slot somewhere. `now`, `grace`: microseconds."""
+    needed = {v.digest for v in versions if v.retired is None}
+    waiting = {
+        name: why
+        for name, pending_deletion in pending_deletions.items()
+        if (why := _why_it_stays(name, pending_deletion, listed, placed, now=now, grace=grace))
+    }
+    closed, groups = [], dict[str, list[str]]()
+    for name, pending_deletion in sorted(pending_deletions.items()):
+        if name in waiting:
+            continue
+        if pending_deletion.digest in needed:
+            closed.append(name)
+        else:
+            groups.setdefault(pending_deletion.digest, []).append(name)
+    held = {pending_deletions[name].digest for name in waiting}
+    for digest in held & groups.keys():
+        for name in groups.pop(digest):
+            waiting[name] = "another version with the same content has a pending deletion that must stay"
+    return CollectionPlan({digest: tuple(names) for digest, names in groups.items()}, tuple(closed), waiting)
+
+
+def _why_it_stays(
+    name: str,
+    pending_deletion: PendingDeletion,
+    listed: Mapping[str, frozenset[str] | None],
+    placed: Collection[str],
+    *,
+    now: int,
+    grace: int,
+) -> str:
+    if name in placed:
+        return "it still has a slot"
+    holders = sorted(engine for engine, names in listed.items() if names is not None and name in names)
+    if holders:
+        return f"{', '.join(holders)} still holds it"
+    if now - pending_deletion.since < grace:
+        return "its grace has not passed"
+    silent = sorted(engine for engine, names in listed.items() if names is None)
+    if silent:
+        return f"{', '.join(silent)} does not answer, and may hold it"
+    return ""
+
+
+@dataclass(slots=True)
+class ArtifactCollector:
+    """`grace`: seconds. `now`: Unix microseconds."""
+
+    store: Store
+    catalog: Catalog
+    residency: Residency
+    control: EngineClient
+    trash: Trash
+    grace: float
+    probe_timeout: float
+    now: Callable[[], int] = lambda: time.time_ns() // 1000
+
+    async def dig(self, fence: Fence) -> None:
+        """Once. Raises FencedError, StoreUnavailableError; what a disk refuses is logged, and tried again."""
+        try:
+            await self._dig(fence)
+        except OSError as error:
+            log.warning("Files of versions that are gone cannot be removed: %s", error)
+
+    async def _dig(self, fence: Fence) -> None:
+        pending_deletions = dict(self.catalog.pending_deletions)
+        if not pending_deletions:
+            await self._settle(fence)  # what a worker that died has left half way
+            return
+        found = await self.survey(pending_deletions)
+        for name in found.closed:
+            await self._close(name, pending_deletions[name], fence, freed=False)
+        for digest, names in found.ready.items():
+            await self.store.commit((), fence=fence)
+            if self.trash.holds(digest, pending_deletions[names[0]].path):
+                taken = await asyncio.to_thread(self.trash.take, digest)
+                if taken is False:
+                    continue  # it may be needed: by a version on its way, or by another installation
+        deleted = await self._settle(fence)
+        for digest, names in found.ready.items():
+            if digest in deleted or not await asyncio.to_thread(
+                self._there, digest, pending_deletions[names[0]]
+            ):
+                for name in names:
+                    await self._close(name, pending_deletions[name], fence, freed=digest in deleted)
+
+    async def survey(self, pending_deletions: Mapping[str, PendingDeletion]) -> CollectionPlan:
+        """What can go now, as far as the engines say."""
+        engines = list(self.catalog.engines.values())
+        lists = await asyncio.gather(*(self._list(engine) for engine in engines))
+        placed = {v for name in self.residency.engines() for v in self.residency.slots(name)}
+        return plan(
+            pending_deletions,
+            self.catalog.versions.values(),
+            {engine.name: names for engine, names in zip(engines, lists, strict=True)},
+            placed,
+            now=self.now(),
+            grace=int(self.grace * 1e6),
+        )
+
+    async def _list(self, engine: Engine) -> frozenset[str] | None:
+        try:
+            return (await self.control.serving(engine, timeout=self.probe_timeout)).loras
+        except EngineError:
+            return None
+
+    async def _settle(self, fence: Fence) -> set[str]:
+        """The second look: by the registry itself, after the content was taken away."""
+        if await asyncio.to_thread(self.trash.empty):
+            return set()
+        await self.store.commit((), fence=fence)
+        catalog = Catalog()
+        catalog.load((await self.store.snapshot()).documents)
+        needed = {v.digest for v in catalog.versions.values() if v.retired is None}
+        return await asyncio.to_thread(self.trash.settle, needed.__contains__)
+
+    def _there(self, digest: str, pending_deletion: PendingDeletion) -> bool:
+        return self.trash.holds(digest, pending_deletion.path) and self.trash.has(digest)
+
+    async def _close(
+        self, name: str, pending_deletion: PendingDeletion, fence: Fence, *, freed: bool
+    ) -> None:
+        adapter, _, number = pending_deletion.version.rpartition("@")
+        details = {"digest": pending_deletion.digest, "files": freed}
+        note = AuditNote("reconciler", "version.erase", adapter, number, details)
+        await self.store.commit([Change("pending_deletion", name, None)], audit=note, fence=fence)
+        log.info("%s is gone for good%s", pending_deletion.version, ", with its files" if freed else "")

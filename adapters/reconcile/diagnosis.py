@@ -1,0 +1,96 @@
+"""What `florin doctor` says, and what it looks at: data, and how it is put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from adapters.model import ServingStatus, SlotState, Version
+from adapters.placement.engine_client import Listing
+from adapters.reconcile.artifact_gc import CollectionPlan
+from adapters.registry.catalog import Catalog
+
+Status = Literal["ok", "warning", "problem"]
+
+SHOWN = 5
+"""Names in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    check: str
+    """snake_case, stable."""
+    status: Status
+    subject: str
+    """The engine, version, … that it is about; empty: the installation."""
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineObservation:
+    """What one engine answered just now."""
+
+    listing: Listing | None = None
+    """None: nothing that could be used, see `error`."""
+    error: str = ""
+    takes_adapters: bool | None = None
+    """None: not asked."""
+    agent: bool = False
+    """Its agent has been heard lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetObservation:
+    """All that there is to compare, as of one moment. `slots`: engine → version → state."""
+
+    catalog: Catalog
+    looks: Mapping[str, EngineObservation]
+    slots: Mapping[str, Mapping[str, SlotState]]
+    now: int
+    """Unix microseconds."""
+    missing_files: Mapping[str, str] = field(default_factory=dict)
+    """Version id → what of its files is not there."""
+    pending_deletions: CollectionPlan = field(default_factory=CollectionPlan)
+
+
+# -- words
+
+
+def names(versions: Collection[str], ids: Mapping[str, Version]) -> str:
+    """For a person: `acme/support@v2`, or the engine's own name where nothing else is known."""
+    shown = sorted(ids[v].id if v in ids else v for v in versions)
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
+
+
+def them(names: Collection[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def due(serving_status: ServingStatus, now: int) -> str:
+    if not serving_status.retry:
+        return "never, by itself"
+    seconds = (serving_status.retry - now) // 1_000_000
+    return f"in {seconds} s" if seconds > 0 else "due"
+
+
+def evidence(serving_status: ServingStatus) -> str:
+    """What was compared, in brackets: numbers and short words; the whole of it is with the version."""
+    shown = [
+        f"{key} {_short(value)}" for key, value in (serving_status.evidence or {}).items() if _is_short(value)
+    ]
+    return f" [{', '.join(shown)}]" if shown else ""
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, bool | int | float) or (isinstance(value, str) and 0 < len(value) <= 80)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

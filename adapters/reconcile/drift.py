@@ -1,0 +1,162 @@
+"""Where what Redis says and what engines report differ: found purely, each with a sentence and a remedy. Most
+of them the reconciler repairs within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from adapters.model import Engine, SlotState
+from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation, evidence, names, them
+from adapters.registry.serving_status import SUSPECT
+
+OWN = "fl-"
+"""How every name begins that Florin gives to an engine."""
+
+
+def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
+    """Problems and passes alike."""
+    catalog = view.catalog
+    if not catalog.engines:
+        yield Diagnosis(
+            "engines", "warning", "", "No engine is registered.",
+            "Register one: florin engine add --name … --url … --base … --gpu-type … --slots … --max-rank …",
+        )  # fmt: skip
+    for _, engine in sorted(catalog.engines.items()):
+        found = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
+        yield from found or [_well(engine, view)]
+
+
+# -- engines
+
+
+def _well(engine: Engine, view: FleetObservation) -> Diagnosis:
+    held = len(view.slots.get(engine.name, {}))
+    message = f"It serves {engine.base_model} and holds what it should: {held} of {engine.slots} slots."
+    return Diagnosis("engine", "ok", engine.name, message)
+
+
+def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
+    name, look = engine.name, view.looks.get(engine.name, EngineObservation())
+    if engine.stopped:
+        yield Diagnosis(
+            "engine_stopped", "ok", name,
+            "Its host has shut it down. It is forgotten after FLORIN_STOPPED_ENGINE_HOURS, or taken up again "
+            "at its next start.",
+        )  # fmt: skip
+        return
+    listing = look.listing
+    if listing is None:
+        yield Diagnosis(
+            "engine_reachable", "warning" if engine.stopping else "problem", name,
+            f"It does not answer: {look.error or 'it was not asked'}.",
+            f"Start it, or see why it does not listen at {engine.url}; if it is gone for good: "
+            f"florin engine remove {name}",
+        )  # fmt: skip
+    elif engine.base_model not in listing.bases:
+        serves = ", ".join(sorted(listing.bases)) or "no base model"
+        yield Diagnosis(
+            "engine_base", "problem", name,
+            f"It serves {serves}, but is registered for {engine.base_model}.",
+            f"Start it with --served-model-name {engine.base_model}, or register what it is.",
+        )  # fmt: skip
+    if look.takes_adapters is False:
+        yield Diagnosis(
+            "engine_lora_routes", "problem", name,
+            "It cannot load adapters at run time.",
+            "Start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and --api-server-count 1; "
+            "florin engine run does.",
+        )  # fmt: skip
+    if engine.agent and not look.agent:
+        yield Diagnosis(
+            "engine_agent", "warning" if listing else "problem", name,
+            "Its agent (florin engine run) has not been heard lately"
+            + (", though the engine answers." if listing else "."),
+            "See that florin engine run lives on its host and reaches the gateway; adapters that are not on "
+            "that host yet cannot be loaded there.",
+        )  # fmt: skip
+    yield from _state(engine, look)
+    serving_status = view.catalog.serving_statuses.get(name)
+    if serving_status and serving_status.code == SUSPECT:
+        yield Diagnosis(
+            "engine_suspect", "problem", name,
+            f"It is not trusted with adapters: {serving_status.reason}{evidence(serving_status)}.",
+            "Restart it; if that does not help, look for failing memory, another vLLM version, or other "
+            "weights of the base model on its host. It is tried again by itself. If the base model was "
+            f"changed on purpose: florin engine trust {name}",
+        )  # fmt: skip
+
+
+def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
+    name = engine.name
+    if engine.stopping:
+        yield Diagnosis(
+            "engine_stopping", "warning", name,
+            "Its host said that it is shutting down, and no new process has registered."
+            if not look.agent
+            else "Its host is shutting it down: it takes no new requests.",
+            f"Wait for its next start, or forget it: florin engine remove {name}",
+        )  # fmt: skip
+    elif engine.state != "active":
+        takes = "no new adapters" if engine.state == "cordoned" else "neither new requests nor new adapters"
+        yield Diagnosis(
+            "engine_state", "warning", name,
+            f"It is {engine.state}: it takes {takes}.",
+            f"When the work on it is done: florin engine uncordon {name}, or florin engine remove {name}",
+        )  # fmt: skip
+
+
+# -- residency
+
+
+def own_strays(listed: Collection[str], slots: Collection[str]) -> set[str]:
+    """What an engine lists under Florin's names without being assigned there."""
+    return {v for v in listed if v.startswith(OWN) and v not in slots}
+
+
+def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
+    look, slots = view.looks.get(engine.name, EngineObservation()), view.slots.get(engine.name, {})
+    if look.listing is None:
+        return
+    listed, name = look.listing.loras, engine.name
+    ids = view.catalog.by_engine_name
+    placed = {v for v, state in slots.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
+    lost = {v for v, state in slots.items() if state is SlotState.LOST}
+    soon = "Wait: it is loaded again within seconds, the most used first"
+    if missing := placed - listed:
+        yield Diagnosis(
+            "residency_missing", "warning", name,
+            f"It should hold {names(missing, ids)}, but does not list {them(missing)}: has it restarted?",
+            f"{soon}. If this stays, no gateway leads or the engine refuses: see the gateway's log.",
+        )  # fmt: skip
+    if lost:
+        yield Diagnosis(
+            "residency_lost", "warning", name,
+            f"Its process is a new one, and has not got back {names(lost, ids)} yet.",
+            f"{soon}{'' if engine.takes_requests else ', once it takes requests again'}.",
+        )  # fmt: skip
+    if strays := own_strays(listed, slots):
+        yield Diagnosis(
+            "residency_stray", "warning", name,
+            f"It holds {names(strays, ids)} under Florin's own name{'s'[:len(strays) > 1]}, though "
+            f"nobody has assigned {them(strays)} to it.",
+            "Wait: it is unloaded at the next look. If it comes back, another Florin uses the same engine: "
+            "give each its own engines.",
+        )  # fmt: skip
+    if strangers := {v for v in listed if not v.startswith(OWN)}:
+        first = min(strangers)
+        yield Diagnosis(
+            "residency_stranger", "warning", name,
+            f"Somebody else has loaded {names(strangers, {})} there. Florin leaves {them(strangers)} alone, "
+            f"but {them(strangers)} may take one of its {engine.slots} slots from an adapter of Florin's.",
+            f"Register it with florin adapter add, then unload it: curl -X POST "
+            f"{engine.url}/v1/unload_lora_adapter -H 'content-type: application/json' "
+            f"""-d '{{"lora_name": "{first}"}}'""",
+        )  # fmt: skip
+    held = len(slots)
+    if held > engine.slots:
+        yield Diagnosis(
+            "residency_slots", "warning", name,
+            f"{held} versions are assigned to its {engine.slots} slots: it had more when they were.",
+            "Wait: the least recently used go as others are called.",
+        )  # fmt: skip

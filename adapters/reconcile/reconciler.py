@@ -1,0 +1,255 @@
+"""What Redis says against what engines report, repaired by one worker at a time.
+
+The worker that leads asks every engine what it has loaded. An engine that restarted comes back empty: what it
+should hold is marked lost, so that no request is sent there for it, and loaded again, most recently used
+first, one at a time. Adapters under Florin's names that nobody has placed there are unloaded; those under
+other names are somebody else's, and `florin doctor` shows them. Every change carries the leader's fence: one
+who has lost the role and does not know it yet changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from adapters.errors import (
+    AdaptersError,
+    EngineError,
+    FencedError,
+    LoadFailedError,
+    QuarantinedError,
+    StoreUnavailableError,
+)
+from adapters.model import Engine, SlotState, Version
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.loader import Loader
+from adapters.placement.residency import Residency
+from adapters.reconcile.artifact_gc import ArtifactCollector
+from adapters.reconcile.drift import own_strays
+from adapters.reconcile.load_retries import LoadRetries
+from adapters.reconcile.stopped_engines import StoppedEngines
+from adapters.registry.catalog import Catalog
+from adapters.store.protocol import Change, Fence, Store
+
+log = logging.getLogger(__name__)
+
+ROLE = "reconciler"
+LEASE_MS = 5_000
+BEAT_SECONDS = 1.0
+"""Between renewals of the role, at most."""
+RELOAD_SECONDS = 30.0
+HEARD_SECONDS = 1.0
+"""For this worker to hear of what it has just written."""
+DIG_SECONDS = 60.0
+
+HELD = (SlotState.RESIDENT, SlotState.LEAVING)
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """`interval`: seconds between looks at an engine; `reload_interval`: between loads that restore one."""
+
+    store: Store
+    catalog: Catalog
+    residency: Residency
+    control: EngineClient
+    loader: Loader
+    owner: str
+    interval: float
+    probe_timeout: float
+    reload_interval: float
+    digger: ArtifactCollector
+    retrial: LoadRetries
+    stopped: StoppedEngines
+    current: Callable[[], bool] = lambda: True
+    """Whether the views follow the store now: nothing is repaired by an old picture of it."""
+    dig_interval: float = DIG_SECONDS
+    # Mutable: what this worker does while it leads, by what it is about.
+    _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """For ever; cancel to stop."""
+        fence: Fence | None = None
+        try:
+            while True:
+                with contextlib.suppress(StoreUnavailableError):  # the follower says so, once
+                    token = await self.store.lead(ROLE, self.owner, LEASE_MS)
+                    if fence is None or fence.token != token:
+                        await self._stop(list(self._work))
+                        fence = Fence(ROLE, token) if token else None
+                if fence:
+                    await self._attend(fence)
+                await asyncio.sleep(min(self.interval, BEAT_SECONDS))
+        finally:
+            await self._stop(list(self._work))
+            with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
+                await self.store.resign(ROLE, self.owner)
+
+    async def _attend(self, fence: Fence) -> None:
+        """One task for each engine, so that one that hangs holds up no other; and one for each chore."""
+        wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "sweep": partial(self._every, self.interval, self._sweep, fence),
+            "retry": partial(self._every, self.interval, self.retrial.retry_due, fence),
+            "stopped": partial(self._every, self.interval, self.stopped.look, fence),
+            "dig": partial(self._every, self.dig_interval, self.digger.dig, fence),
+        }
+        for name in self.catalog.engines:
+            wanted[f"engine {name}"] = partial(self._watch, name, fence)
+        await self._stop([about for about in self._work if about not in wanted])
+        for about, work in wanted.items():
+            task = self._work.get(about)
+            if task is None or task.done():
+                if task is not None and not task.cancelled() and task.exception():
+                    log.error("reconciling (%s) stumbled: it begins again", about, exc_info=task.exception())
+                self._work[about] = asyncio.create_task(work(), name=f"reconcile {about}")
+
+    async def _stop(self, abouts: list[str]) -> None:
+        tasks = {self._work.pop(about) for about in abouts}
+        while tasks:  # libraries now and then swallow a cancellation
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=1)
+
+    async def _every(self, seconds: float, work: Callable[[Fence], Awaitable[None]], fence: Fence) -> None:
+        while True:
+            with contextlib.suppress(StoreUnavailableError):
+                try:
+                    if self.current():
+                        await work(fence)
+                except FencedError:
+                    return
+            await asyncio.sleep(seconds)
+
+    async def _watch(self, name: str, fence: Fence) -> None:
+        strays: frozenset[str] = frozenset()
+        while engine := self.catalog.engines.get(name):
+            with contextlib.suppress(StoreUnavailableError):
+                try:
+                    if self.current():
+                        strays = await self._repair(engine, strays, fence)
+                except FencedError:
+                    return
+            await asyncio.sleep(self.interval)
+
+    async def _sweep(self, fence: Fence) -> None:
+        """What there is of engines that are no more: whoever removed one may have died before it was done.
+        And what was found out about a version while it was removed."""
+        for name in self.residency.engines() - self.catalog.engines.keys():
+            await self.store.unplace(name, fence=fence)
+        catalog = self.catalog
+        judged = catalog.serving_statuses.keys() - catalog.by_engine_name.keys() - catalog.engines.keys()
+        taken = catalog.fingerprints.keys() - catalog.by_engine_name.keys() - catalog.bases.keys()
+        orphans = [Change("serving_status", name, None) for name in sorted(judged)]
+        orphans += [Change("fingerprint", name, None) for name in sorted(taken)]
+        if orphans:
+            await self.store.commit(orphans, fence=fence)
+
+    async def _repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
+        """`strays`: what was loaded under Florin's names without being placed, at the last look; returned as
+        it is at this one."""
+        slots = self.residency.slots(engine.name)  # before the look: what comes in between is not missing
+        try:
+            loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
+        except EngineError:
+            return frozenset()  # down: there is nothing to repair until it is back
+        gone = {v for v, state in slots.items() if state is not SlotState.LOADING and self._is_gone(v)}
+        for name in gone:
+            await self.store.unplace(engine.name, name, fence=fence)  # and then it is a stray
+        missing = {v for v, state in slots.items() if state in HELD} - loaded - gone
+        if missing:
+            await self._lose(engine, missing, fence)
+        lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
+        if lost and engine.takes_requests and not self._shunned(engine):
+            await self._restore(engine, lost, fence)
+        now = own_strays(loaded, slots)
+        seen_twice = now & strays
+        if seen_twice:
+            await self._clear(engine, seen_twice, fence)
+        return frozenset(now - seen_twice)
+
+    def _is_gone(self, name: str) -> bool:
+        """Removed or retired while the engine could not be told, or just before a request that was on its way
+        had it loaded."""
+        version = self.catalog.by_engine_name.get(name)
+        return version is None or version.retired is not None
+
+    async def _lose(self, engine: Engine, missing: set[str], fence: Fence) -> None:
+        """Its process is another one, and nobody has said so. Returns when this worker's mirror knows it."""
+        log.warning("%s no longer has %d of its adapters", engine.name, len(missing))
+        await self.store.lose(engine.name, sorted(missing), fence=fence)
+        deadline = time.monotonic() + HEARD_SECONDS
+        while time.monotonic() < deadline:
+            slots = self.residency.slots(engine.name)
+            if not any(slots.get(v) in HELD for v in missing):
+                return
+            await self.loader.changed(HEARD_SECONDS)
+
+    # -- engines that have restarted
+
+    async def _restore(self, engine: Engine, lost: set[str], fence: Fence) -> None:
+        age = await self.store.recency(engine.name)
+        hottest = sorted(lost & age.keys(), key=age.__getitem__)
+        room = max(0, engine.slots - len(age.keys() - lost))  # it may have come back with fewer slots
+        keep = set(sorted(hottest, key=lambda v: v not in self.catalog.pins)[:room])
+        for name in hottest:
+            version = self.catalog.by_engine_name.get(name)
+            if name not in keep or version is None or not self._fits(engine, version):
+                await self.store.unplace(engine.name, name, fence=fence)
+            elif self.residency.slots(engine.name).get(name) is SlotState.LOST:  # no request was quicker
+                if not await self._reload(engine, version, fence):
+                    return
+                await asyncio.sleep(self.reload_interval)  # a load stalls all that the engine decodes
+
+    def _shunned(self, engine: Engine) -> bool:
+        verifier = self.loader.verifier
+        return verifier is not None and verifier.shuns(engine)
+
+    def _fits(self, engine: Engine, version: Version) -> bool:
+        """Whether it may be there at all: the registry, or the engine, may have changed since."""
+        return (
+            version.retired is None
+            and version.base_model == engine.base_model
+            and version.rank <= engine.max_rank
+            and version.engine_name not in self.catalog.serving_statuses
+        )
+
+    async def _reload(self, engine: Engine, version: Version, fence: Fence) -> bool:
+        """False: the engine is gone again, or too slow: what else it has lost keeps its slot until it is
+        back."""
+        await self.store.commit((), fence=fence)  # loads are not fenced: so ask before each
+        deadline = self.loader.clock() + RELOAD_SECONDS
+        try:
+            where = await self.loader.ensure_resident(
+                version, lambda failed: None if failed else engine, deadline=deadline, reload_on=engine.name
+            )
+        except StoreUnavailableError:
+            raise
+        except (LoadFailedError, QuarantinedError) as error:
+            log.error("%s lost %s, and it cannot be loaded again: %s", engine.name, version.id, error)
+        except AdaptersError as error:
+            log.warning("%s lost %s, which cannot be loaded again yet: %s", engine.name, version.id, error)
+            return False
+        else:
+            if where == engine.name:  # and not the way to elsewhere that a request had begun
+                self.loader.loads_since(version, where)  # no request has caused it
+                log.warning("%s had lost %s: loaded again", where, version.id)
+        return True
+
+    # -- adapters that are not placed where they are
+
+    async def _clear(self, engine: Engine, strays: set[str], fence: Fence) -> None:
+        """Left by a worker that died between a load and its end, or by an unload that failed."""
+        placed = await self.store.recency(engine.name)  # the mirror may be behind
+        for name in sorted(strays - placed.keys()):
+            await self.store.commit((), fence=fence)
+            log.warning("%s holds %s, which is not placed there: unloaded", engine.name, name)
+            try:
+                await self.control.unload(engine, name)
+            except EngineError:
+                return

@@ -1,0 +1,125 @@
+"""What is wrong with versions, adapters and base models: each with a sentence and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adapters.model import Adapter, Version
+from adapters.reconcile.diagnosis import Diagnosis, FleetObservation, Status, due, evidence, sentence
+from adapters.registry.catalog import Catalog
+
+
+def of_registry(view: FleetObservation) -> Iterator[Diagnosis]:
+    """Problems and passes alike."""
+    for group in (
+        _verdicts(view),
+        _files(view),
+        _adapters(view.catalog),
+        _bases(view.catalog),
+        _hosts(view.catalog),
+        _graves(view),
+    ):
+        yield from group
+
+
+def _verdicts(view: FleetObservation) -> Iterator[Diagnosis]:
+    catalog = view.catalog
+    for engine_name, refused in sorted(catalog.serving_statuses.items(), key=lambda item: item[1].version):
+        version = catalog.by_engine_name.get(engine_name)
+        if version is None:
+            continue
+        adapter = catalog.adapters.get(version.adapter)
+        called = adapter is not None and version.number in (adapter.live, adapter.canary)
+        status: Status = "problem" if called else "warning"
+        where = f" (found on {refused.engine})" if refused.engine else ""
+        if refused.state == "quarantined":
+            yield Diagnosis(
+                "version_quarantined", status, version.id,
+                f"{sentence(refused.reason)}{where}{evidence(refused)} Callers get version_quarantined.",
+                f"Add it again from a sound source, or go back: florin adapter rollback {version.adapter}. "
+                f"If it is as it should be: florin adapter release {version.adapter} v{version.number}",
+            )  # fmt: skip
+        else:
+            yield Diagnosis(
+                "version_failed", status, version.id,
+                f"{sentence(refused.reason)}{where} {refused.attempts} loads have failed; the next try is "
+                f"{due(refused, view.now)}. Callers get load_failed.",
+                "See the engine's log for the reason, and add a version that it takes, or go back: "
+                f"florin adapter rollback {version.adapter}",
+            )  # fmt: skip
+
+
+def _files(view: FleetObservation) -> Iterator[Diagnosis]:
+    for id_, what in sorted(view.missing_files.items()):
+        yield Diagnosis(
+            "version_files", "problem", id_,
+            f"{sentence(what)} Engines cannot load it again, and one that holds it may die.",
+            "Give the same files again, which puts them back in their place: florin adapter add "
+            f"{id_.partition('@')[0]} --source …; or mount the artifact directory here.",
+        )  # fmt: skip
+    if not view.missing_files:
+        count = sum(1 for v in view.catalog.versions.values() if v.retired is None)
+        yield Diagnosis("version_files", "ok", "", f"The files of all {count} versions are in their place.")
+
+
+def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
+    """Live versions and canaries that no engine could ever hold."""
+    for _, adapter in sorted(catalog.adapters.items()):
+        for version in _called(adapter, catalog):
+            fleet = catalog.fleet(version.base_model)
+            if any(engine.max_rank >= version.rank for engine in fleet):
+                continue
+            most = max((engine.max_rank for engine in fleet), default=0)
+            why = (
+                f"its rank is {version.rank}, and no engine of {version.base_model} takes more than {most}"
+                if fleet
+                else f"no engine serves its base model, {version.base_model}"
+            )
+            yield Diagnosis(
+                "adapter_unservable", "problem", version.id, f"It cannot be loaded anywhere: {why}.",
+                f"Register an engine for {version.base_model} with --max-lora-rank {version.rank} or more.",
+            )  # fmt: skip
+        if adapter.live is None:
+            yield Diagnosis(
+                "adapter_not_live", "warning", adapter.name, "No version of it is live: calls get a 404.",
+                f"florin adapter promote {adapter.name} v{adapter.latest}",
+            )  # fmt: skip
+
+
+def _called(adapter: Adapter, catalog: Catalog) -> Iterator[Version]:
+    for number in (adapter.live, adapter.canary):
+        version = catalog.versions.get(f"{adapter.name}@v{number}")
+        if version is not None:
+            yield version
+
+
+def _bases(catalog: Catalog) -> Iterator[Diagnosis]:
+    for name, base in sorted(catalog.bases.items()):
+        if base.config is None and catalog.fleet(name):
+            yield Diagnosis(
+                "base_config", "warning", name,
+                "Florin does not have its config.json: adapters for it cannot be checked, and are refused.",
+                "Say it again for one of its engines: florin engine add … --base-config PATH",
+            )  # fmt: skip
+
+
+def _hosts(catalog: Catalog) -> Iterator[Diagnosis]:
+    for name, engine in sorted(catalog.engines.items()):
+        if engine.agent and not engine.key:
+            yield Diagnosis(
+                "host_key", "warning", name,
+                "Its host uses an operator's key: whoever takes the host can do all that operators can.",
+                f"Give it a key of its own: florin engine token create --name {name}",
+            )  # fmt: skip
+
+
+def _graves(view: FleetObservation) -> Iterator[Diagnosis]:
+    """Only those that wait for a person: time passes by itself."""
+    waiting = [name for name, why in view.pending_deletions.waiting.items() if "does not answer" in why]
+    if waiting:
+        reason = view.pending_deletions.waiting[waiting[0]]
+        yield Diagnosis(
+            "pending_deletions", "warning", "",
+            f"The files of {len(waiting)} removed or retired versions must stay: {reason}.",
+            "Start that engine, or forget it: florin engine remove NAME",
+        )  # fmt: skip

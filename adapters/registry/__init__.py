@@ -1,0 +1,1 @@
+"""Adapters and their versions: the catalog, registration, canaries, artifacts, serving status."""

@@ -1,0 +1,111 @@
+"""The registry as read for one change of an adapter, and what the change needs to know from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adapters.checks.findings import Findings
+from adapters.errors import LoadFailedError, NotFoundError, QuarantinedError
+from adapters.model import Adapter, AdapterName, BaseModel, Tombstone, Version, dump
+from adapters.registry.catalog import Catalog, Documents
+from adapters.store.protocol import Change
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """What an adapter of one base model is checked against."""
+
+    base: BaseModel
+    ranks: tuple[int, ...]
+    """The maximum ranks of its engines, sorted, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeContext:
+    """The registry as read for one attempt: `documents` is None when it is this worker's view."""
+
+    catalog: Catalog
+    documents: Documents | None
+    tenant_document: Callable[[str], str | None]
+
+    def tenant(self, tenant: str) -> str:
+        """The tenant's document. Raises NotFoundError."""
+        if self.documents is None:
+            text = self.tenant_document(tenant)
+        else:
+            text = self.documents.get("tenant", {}).get(tenant)
+        if text is None:
+            raise NotFoundError(f"There is no tenant {tenant!r}: create it first.")
+        return text
+
+    def adapter(self, name: AdapterName) -> Adapter:
+        adapter = self.catalog.adapters.get(str(name))
+        if adapter is None:
+            raise NotFoundError(f"There is no adapter {str(name)!r}.")
+        return adapter
+
+    def expected(self, adapter: Adapter) -> str:
+        """The adapter's document as the store should hold it."""
+        return self.text("adapter", adapter.name, adapter)
+
+    def text(self, kind: str, id_: str, document: Adapter | Version | Tombstone) -> str:
+        """A document as the store should hold it; an older Florin may have written it otherwise than this
+        one would."""
+        return dump(document) if self.documents is None else self.documents[kind][id_]
+
+    def unchanged(self, version: Version) -> Change:
+        """A change that only proves that the version is still the one that was read."""
+        text = self.text("version", version.id, version)
+        return Change("version", version.id, text, expect=text)
+
+    def versions(self, adapter: Adapter) -> list[Version]:
+        """Oldest first."""
+        return self.catalog.versions_of(adapter.name)
+
+    def version(self, adapter: Adapter, number: int) -> Version:
+        version = self.catalog.versions.get(f"{adapter.name}@v{number}")
+        if version is None:
+            raise NotFoundError(f"There is no version {number} of adapter {adapter.name!r}.")
+        return version
+
+    def callable_version(self, adapter: Adapter, number: int, *, failed_too: bool = False) -> Version:
+        """Raises NotFoundError also when it is retired, QuarantinedError, LoadFailedError (unless
+        `failed_too`)."""
+        version = self.version(adapter, number)
+        if version.retired is not None:
+            raise NotFoundError(f"{version.id} is retired: add its files again, as a new version.")
+        serving_status = self.catalog.serving_statuses.get(version.engine_name)
+        if serving_status is not None and not (failed_too and serving_status.state == "failed"):
+            kind = QuarantinedError if serving_status.state == "quarantined" else LoadFailedError
+            raise kind(serving_status.reason)
+        return version
+
+
+def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None) -> FleetLimits:
+    """The base model that is meant, and its engines' ranks. Raises NotFoundError (of the tenant, too, before
+    any file is read), RejectedError."""
+    reading.tenant(name.tenant)
+    catalog = reading.catalog
+    if base_model is None and len(catalog.bases) > 1:
+        findings = Findings()
+        findings.add(
+            "base_ambiguous",
+            "Several base models are served, so the adapter's must be named.",
+            found="no base_model",
+            expected=f"one of {', '.join(sorted(catalog.bases))}",
+        )
+        findings.refuse_if_any(str(name))
+    chosen = base_model if base_model is not None else next(iter(catalog.bases), None)
+    if chosen is None:
+        raise NotFoundError("No base model is served yet: add an engine first.")
+    base = catalog.bases.get(chosen)
+    if base is None:
+        known = ", ".join(sorted(catalog.bases)) or "none"
+        raise NotFoundError(f"There is no base model {chosen[:200]!r}; there is: {known}.")
+    ranks = tuple(sorted({engine.max_rank for engine in catalog.fleet(chosen)}))
+    if not ranks:
+        raise NotFoundError(
+            f"No engine serves base model {chosen!r}, so no rank can be checked: add one first."
+        )
+    return FleetLimits(base, ranks)

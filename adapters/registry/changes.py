@@ -1,0 +1,265 @@
+"""What each change of an adapter commits, decided purely from one reading of the registry.
+
+Every plan's expectations are the documents that it was made from, so a stale reading makes a conflict, never
+a lost change. `registration` reads, commits and retries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from adapters.errors import ConflictError, Finding, InUseError, NotFoundError
+from adapters.model import Adapter, AdapterName, PendingDeletion, Tombstone, Version, dump
+from adapters.registry.change_context import ChangeContext
+from adapters.store.protocol import AuditNote, Change
+
+T = TypeVar("T")
+
+LAST = 999_999_999
+"""The highest number of a version: more digits are no name of one."""
+HISTORY = 32
+"""How many steps back a rollback can go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    version: Version
+    live: int | None
+    """Number of the adapter's live version now."""
+    created: bool
+    """False: the adapter had a version of the same content already, and this is it."""
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return self.version.warnings
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange(Generic[T]):
+    """What to commit, what to answer once that has succeeded, and what the audit says of it."""
+
+    changes: list[Change]
+    answer: T
+    action: str = ""
+    """Empty: nothing changes; the commit only proves that this is still so."""
+    version: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, actor: str, name: AdapterName) -> AuditNote | None:
+        if not self.action:
+            return None
+        version = "" if self.version is None else f"v{self.version}"
+        return AuditNote(actor, self.action, str(name), version, self.details)
+
+
+def plan_add(
+    reading: ChangeContext,
+    name: AdapterName,
+    version: Version,
+    *,
+    number: int | None = None,
+    vouched: bool = False,
+) -> PlannedChange[Registered]:
+    """`version.number` is given here; its engine name becomes valid with the commit, or never.
+
+    `number` restores a version under its old number. One that was given away before is given again only if
+    the caller has vouched for the content with a digest; so a retired version comes back with its own files.
+    Raises ConflictError.
+    """
+    tenant = reading.tenant(name.tenant)
+    # The tenant must still be there when the commit happens.
+    changes = [Change("tenant", name.tenant, tenant, expect=tenant)]
+    old = reading.catalog.adapters.get(str(name))
+    same = _same_content(reading, old, version)
+    if old and same:
+        if number not in (None, same.number):
+            raise ConflictError(f"{same.id} has these files already, so v{number} cannot have them too.")
+        changes += [_change_of(reading, old, old), reading.unchanged(same)]
+        return PlannedChange(changes, Registered(same, old.live, created=False))
+    tombstone = None if old else reading.catalog.tombstones.get(str(name))
+    latest = tombstone.latest if tombstone else 0
+    adapter = old or Adapter(str(name), live=None, latest=latest)
+    given = adapter.latest + 1 if number is None else number
+    if given > LAST:
+        raise ConflictError(f"{name} has given its last number, v{LAST}: add it under another name.")
+    version = replace(version, number=given)
+    retired = _in_place_of(reading, adapter, version, vouched=vouched)
+    live = given if adapter.live is None else adapter.live
+    new = replace(adapter, latest=max(adapter.latest, given), live=live)
+    if old is None:
+        # What nobody has removed has no tombstone: then there must be none when the commit happens.
+        buried = reading.text("tombstone", str(name), tombstone) if tombstone else None
+        changes.append(Change("tombstone", str(name), None, expect=buried))
+    changes.append(Change("version", version.id, dump(version), expect=retired))
+    changes += [_change_of(reading, old, new), *_pins(reading, old, new, version)]
+    details = {"digest": version.digest, "source": version.source}
+    return PlannedChange(changes, Registered(version, live, created=True), "adapter.add", given, details)
+
+
+def plan_promote(
+    reading: ChangeContext, name: AdapterName, number: int, weight: int = 100
+) -> PlannedChange[Adapter]:
+    """`weight` below 100: a canary beside what is live. Raises NotFoundError, InUseError, QuarantinedError,
+    LoadFailedError."""
+    old = reading.adapter(name)
+    version = reading.callable_version(old, number)
+    if weight < 100:
+        if old.live in (None, number):
+            raise InUseError(f"{version.id} is what is live: a canary is another version beside it.")
+        new = replace(old, canary=number, weight=weight)
+        action = "adapter.canary"
+        details: dict[str, Any] = {"weight": weight, "live": f"v{old.live}"}
+        if old.canary not in (None, number):
+            details["instead_of"] = f"v{old.canary}"
+    else:
+        history = old.history if old.live in (None, number) else _pushed(old.history, old.live)
+        new = replace(old, live=number, canary=None, weight=0, history=history)
+        action, details = "adapter.promote", {"previous": _label(old.live)}
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
+    return PlannedChange(changes, new, action, number, details)
+
+
+def plan_rollback(reading: ChangeContext, name: AdapterName) -> PlannedChange[Adapter]:
+    """End the canary; without one, go back to what was live before. Raises as `plan_promote`."""
+    old = reading.adapter(name)
+    if old.canary is not None:
+        new = replace(old, canary=None, weight=0)
+        details: dict[str, Any] = {"canary": f"v{old.canary}", "weight": old.weight}
+        return PlannedChange(_switch(reading, old, new), new, "adapter.rollback", old.live, details)
+    if old.previous is None:
+        raise NotFoundError(f"Adapter {str(name)!r} has no earlier live version to go back to.")
+    version = reading.callable_version(old, old.previous)
+    new = replace(old, live=old.previous, history=old.history[:-1])
+    changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
+    return PlannedChange(changes, new, "adapter.rollback", new.live, {"from": _label(old.live)})
+
+
+def plan_retire(reading: ChangeContext, name: AdapterName, number: int, now: int) -> PlannedChange[Version]:
+    """Nobody may call it any more; its files stay until the reconciler knows that no engine holds them."""
+    old = reading.adapter(name)
+    version = reading.version(old, number)
+    if version.retired is not None:
+        return PlannedChange([reading.unchanged(version)], version)
+    if number in (old.live, old.canary):
+        role, cure = (
+            ("live", "promote another version") if number == old.live else ("the canary", "roll it back")
+        )
+        raise InUseError(f"{version.id} is {role}: {cure} first.")
+    retired = replace(version, retired=now)
+    changes = [
+        Change("version", version.id, dump(retired), expect=reading.text("version", version.id, version)),
+        _change_of(reading, old, replace(old, history=_without(old, number))),
+        *_bury(version, now),
+    ]
+    return PlannedChange(changes, retired, "adapter.retire", number)
+
+
+def plan_pin(reading: ChangeContext, name: AdapterName, *, pinned: bool) -> PlannedChange[Adapter]:
+    old = reading.adapter(name)
+    new = replace(old, pinned=pinned)
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    return PlannedChange(
+        _switch(reading, old, new), new, "adapter.pin" if pinned else "adapter.unpin", old.live
+    )
+
+
+def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedChange[tuple[Version, ...]]:
+    adapter = reading.adapter(name)
+    versions = reading.versions(adapter)
+    tombstone = Tombstone(adapter.latest, now)
+    changes = [
+        Change("adapter", adapter.name, None, expect=reading.expected(adapter)),
+        Change("tombstone", adapter.name, dump(tombstone)),
+    ]
+    for version in versions:
+        changes.append(Change("version", version.id, None))
+        if version.retired is None:
+            changes += _bury(version, now)
+    details = {"versions": [f"v{version.number}" for version in versions]}
+    return PlannedChange(changes, tuple(versions), "adapter.remove", details=details)
+
+
+# -- steps
+
+
+def _same_content(reading: ChangeContext, adapter: Adapter | None, version: Version) -> Version | None:
+    content = version.digest, version.base_model
+    for known in reading.versions(adapter) if adapter else ():
+        if (known.digest, known.base_model) == content and known.retired is None:
+            return known
+    return None
+
+
+def _in_place_of(reading: ChangeContext, adapter: Adapter, version: Version, *, vouched: bool) -> str | None:
+    """The document that a version under this number replaces: None, or of the same files, retired. Raises
+    ConflictError."""
+    old = reading.catalog.versions.get(version.id)
+    if old and (old.retired is None or old.digest != version.digest):
+        raise ConflictError(f"{version.id} has other files.")
+    if version.number <= adapter.latest and not vouched:
+        raise ConflictError(
+            f"{version.id} was given away before: it comes back only with the digest of its files."
+        )
+    return reading.text("version", old.id, old) if old else None
+
+
+def _still_callable(reading: ChangeContext, version: Version) -> list[Change]:
+    """A retirement or a serving status that comes first makes a conflict, though it may not change the
+    adapter."""
+    return [reading.unchanged(version), Change("serving_status", version.engine_name, None, expect=None)]
+
+
+def _bury(version: Version, now: int) -> list[Change]:
+    """What goes with a version that nobody may call any more, and what stays of it."""
+    name = version.engine_name
+    pending_deletion = PendingDeletion(
+        version=version.id, digest=version.digest, path=version.path, since=now
+    )
+    gone = [Change(kind, name, None) for kind in ("pin", "serving_status", "fingerprint")]
+    return [Change("pending_deletion", name, dump(pending_deletion)), *gone]
+
+
+def _pushed(history: tuple[int, ...], live: int | None) -> tuple[int, ...]:
+    return history if live is None else (*history, live)[-HISTORY:]
+
+
+def _without(adapter: Adapter, number: int) -> tuple[int, ...]:
+    """Its history without a version that is no more: what then stands twice in a row was one stay."""
+    history: list[int] = []
+    for past in adapter.history:
+        if past != number and past != (history[-1] if history else None):
+            history.append(past)
+    if history and history[-1] == adapter.live:
+        history.pop()
+    return tuple(history)
+
+
+def _switch(reading: ChangeContext, old: Adapter, new: Adapter) -> list[Change]:
+    return [_change_of(reading, old, new), *_pins(reading, old, new)]
+
+
+def _change_of(reading: ChangeContext, old: Adapter | None, new: Adapter) -> Change:
+    return Change("adapter", new.name, dump(new), expect=None if old is None else reading.expected(old))
+
+
+def _pins(
+    reading: ChangeContext, old: Adapter | None, new: Adapter, added: Version | None = None
+) -> list[Change]:
+    """Pins follow what is called by the bare name: the live version and the canary."""
+    before = {old.live, old.canary} if old and old.pinned else set()
+    after = {new.live, new.canary} if new.pinned else set()
+    changes = []
+    for number in sorted(n for n in before ^ after if n is not None):
+        fresh = added is not None and added.number == number
+        version = added if fresh and added else reading.version(new, number)
+        data = f'{{"version":"{version.id}"}}' if number in after else None
+        changes.append(Change("pin", version.engine_name, data))
+    return changes
+
+
+def _label(number: int | None) -> str | None:
+    return None if number is None else f"v{number}"

@@ -1,0 +1,301 @@
+"""Everything that changes adapters: add, promote, roll back, retire, pin, remove.
+
+Each change is one atomic commit with its entry in the audit. Its expectations are the documents that it was
+planned from: this worker's view first; if that proves stale (a conflict, or a refusal), a fresh snapshot. So
+of two that change one adapter at once, both succeed, one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from adapters import sources
+from adapters.checks.findings import Findings, shown
+from adapters.checks.validate import AdapterFacts, validate
+from adapters.errors import AdaptersError, ConflictError, NotFoundError, RejectedError
+from adapters.model import Adapter, AdapterName, Version
+from adapters.progress import Progress
+from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
+from adapters.registry.catalog import Catalog
+from adapters.registry.change_context import ChangeContext, FleetLimits, fleet_for
+from adapters.registry.changes import (
+    PlannedChange,
+    Registered,
+    plan_add,
+    plan_pin,
+    plan_promote,
+    plan_remove,
+    plan_retire,
+    plan_rollback,
+)
+from adapters.sources import archive
+from adapters.sources.options import FetchOptions
+from adapters.store.protocol import Store
+
+T = TypeVar("T")
+
+_ATTEMPTS = 32
+"""Of N changes of one adapter at once, each round of attempts lets one through."""
+_INGESTS = 4
+"""Adapters fetched, copied and hashed at a time: of more, the disk would only seek; of fewer, a slow server
+would hold up what comes from others."""
+
+Plan = Callable[[ChangeContext], PlannedChange[T]]
+"""Pure. Raises AdaptersError for what cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An archive on this host's disk, which stays the caller's to remove."""
+
+    path: Path
+    name: str = ""
+    """What the uploader calls it, for `Version.source`."""
+
+    @property
+    def source(self) -> str:
+        return f"upload:{self.name}" if self.name else "upload"
+
+
+class Registrar:
+    """`tenant_document`: the stored text of a tenant, as this worker's view has it, or None. `fetching`: the
+    limits under which sources are read. `now`: Unix microseconds.
+
+    `actor` is everywhere who does it, as the audit names them."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        artifacts: ArtifactStore,
+        *,
+        tenant_document: Callable[[str], str | None],
+        fetching: FetchOptions,
+        now: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._artifacts = artifacts
+        self._tenant_document = tenant_document
+        self._fetching = fetching
+        self._now = now
+        self._ingesting = asyncio.Semaphore(_INGESTS)
+
+    async def add_adapter(
+        self,
+        name: AdapterName,
+        source: str | Upload,
+        *,
+        base_model: str | None = None,
+        assume_base: bool = False,
+        digest: str | None = None,
+        number: int | None = None,
+        actor: str = "",
+        progress: Progress | None = None,
+    ) -> Registered:
+        """Fetch, check, store and register. The first version goes live; a later one when promoted.
+
+        `digest`: what the version's must be, `sha256:<hex>`. `number`: restores it under that number.
+        `progress` is called from another thread; what it raises ends the work and is passed on.
+        Raises RejectedError (all findings), NotFoundError (tenant, base model, engines), ConflictError,
+        StoreUnavailableError, OSError (the artifact disk).
+        """
+        version = await self.prepare(
+            name,
+            source,
+            base_model=base_model,
+            assume_base=assume_base,
+            digest=digest,
+            progress=progress,
+        )
+
+        def plan(reading: ChangeContext) -> PlannedChange[Registered]:
+            return plan_add(reading, name, version, number=number, vouched=digest is not None)
+
+        return await self.change(name, actor, plan)
+
+    async def prepare(
+        self,
+        name: AdapterName,
+        source: str | Upload,
+        *,
+        base_model: str | None = None,
+        assume_base: bool = False,
+        digest: str | None = None,
+        progress: Progress | None = None,
+    ) -> Version:
+        """A version, checked and with its files in the artifact store, that is not registered yet: its number
+        is 0. With a `digest` whose files are there, `source` is not read. Raises as `add_adapter`."""
+        options = self._fetching if progress is None else replace(self._fetching, progress=progress)
+        ingest = _Ingest(self._artifacts, str(name), source, options, assume_base, digest)
+        fleet = await self._fleet(name, base_model)
+        try:
+            facts, artifact, found = await self._ingest(ingest, fleet)
+        except RejectedError:
+            # This worker may not have heard yet of an engine or a config that another has just taken in.
+            fresh = fleet_for(await self._fresh(), name, base_model)
+            if fresh == fleet:
+                raise
+            fleet = fresh
+            facts, artifact, found = await self._ingest(ingest, fleet)
+        return Version(
+            adapter=str(name),
+            number=0,
+            digest=artifact.digest,
+            engine_name=f"fl-{secrets.token_hex(10)}",
+            path=str(artifact.path),
+            base_model=fleet.base.name,
+            rank=facts.rank,
+            size_bytes=artifact.size_bytes,
+            source=found,
+            created=self._now(),
+            warnings=facts.warnings,
+        )
+
+    async def check(self, name: AdapterName, base_model: str | None = None) -> None:
+        """Refuses what `add_adapter` would refuse whatever the files are. Raises NotFoundError,
+        RejectedError, StoreUnavailableError."""
+        await self._fleet(name, base_model)
+
+    def loadable_version(self, name: AdapterName, number: int) -> Version:
+        """As this worker's view has it: one that is worth an attempt to load it. Raises NotFoundError (a
+        retired one, too), QuarantinedError."""
+        reading = self._view()
+        return reading.callable_version(reading.adapter(name), number, failed_too=True)
+
+    async def promote(self, name: AdapterName, number: int, *, weight: int = 100, actor: str = "") -> Adapter:
+        """Make a version live, where `rollback` goes back to its predecessor; or, with a `weight` of 1 to 99
+        percent, a canary beside what is live. Idempotent. Raises NotFoundError, InUseError (it is live
+        already), QuarantinedError, LoadFailedError."""
+        return await self.change(name, actor, lambda reading: plan_promote(reading, name, number, weight))
+
+    async def rollback(self, name: AdapterName, *, actor: str = "") -> Adapter:
+        """End the canary; without one, make live what was live before, one step further back each time.
+        NotFoundError: nothing was. Raises as `promote`."""
+        return await self.change(name, actor, lambda reading: plan_rollback(reading, name))
+
+    async def retire(self, name: AdapterName, number: int, *, actor: str = "") -> Version:
+        """Nobody may call it from now on; the caller takes it off the engines. Idempotent. InUseError: it is
+        live, or the canary."""
+        return await self.change(name, actor, lambda reading: plan_retire(reading, name, number, self._now()))
+
+    async def pin(self, name: AdapterName, pinned: bool, *, actor: str = "") -> Adapter:  # noqa: FBT001 - the value itself, not an option
+        """Protect the live version and the canary from eviction, whichever they are, or stop doing so.
+        Idempotent."""
+        return await self.change(name, actor, lambda reading: plan_pin(reading, name, pinned=pinned))
+
+    async def remove(self, name: AdapterName, *, actor: str = "") -> tuple[Version, ...]:
+        """Forget the adapter and its versions, which are returned: the caller takes them off the engines.
+        Their numbers are never given again. Their files stay until no engine can hold them."""
+        return await self.change(name, actor, lambda reading: plan_remove(reading, name, self._now()))
+
+    async def _fleet(self, name: AdapterName, base_model: str | None) -> FleetLimits:
+        try:
+            return fleet_for(self._view(), name, base_model)
+        except (NotFoundError, RejectedError):
+            return fleet_for(await self._fresh(), name, base_model)
+
+    async def _ingest(self, ingest: _Ingest, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
+        async with self._ingesting:
+            return await asyncio.to_thread(ingest.run, fleet)
+
+    def _view(self) -> ChangeContext:
+        return ChangeContext(self._catalog, None, self._tenant_document)
+
+    async def _fresh(self) -> ChangeContext:
+        snapshot = await self._store.snapshot()
+        catalog = Catalog()
+        catalog.load(snapshot.documents)
+        return ChangeContext(catalog, snapshot.documents, self._tenant_document)
+
+    async def change(self, name: AdapterName, actor: str, plan: Plan[T]) -> T:
+        """Commit what `plan` makes of this worker's view; if that was stale, or `plan` refuses, of fresh
+        readings. Raises what `plan` raises, ConflictError, StoreUnavailableError."""
+        reading = self._view()
+        for _ in range(_ATTEMPTS):
+            try:
+                planned = plan(reading)
+            except AdaptersError:
+                if reading.documents is not None:
+                    raise
+            else:
+                try:
+                    await self._store.commit(planned.changes, audit=planned.note(actor, name))
+                except ConflictError:
+                    pass
+                else:
+                    return planned.answer
+            reading = await self._fresh()
+        raise ConflictError("The adapter is being changed by many others at once: try again.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ingest:
+    """A version's files on their way into the artifact store: fetched, checked, published. Blocking."""
+
+    artifacts: ArtifactStore
+    adapter: str
+    source: str | Upload
+    options: FetchOptions
+    assume_base: bool
+    digest: str | None
+
+    def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
+        """The last: where it came from, as it may be shown."""
+        kept = None if self.digest is None else self.artifacts.find(self.digest)
+        if kept is not None:
+            return self._check(kept.path, fleet), kept, self._public
+        with self.artifacts.staging() as staged:
+            found = self._fetch(staged)
+            facts = self._check(staged, fleet)
+            self.options.progress("store", 0, None)
+            return facts, self.artifacts.publish(staged), found
+
+    def _check(self, directory: Path, fleet: FleetLimits) -> AdapterFacts:
+        self.options.progress("check", 0, None)
+        return validate(
+            directory,
+            base=fleet.base,
+            max_rank=fleet.ranks[-1],
+            max_bytes=self.options.max_bytes,
+            assume_base=self.assume_base,
+            adapter=self.adapter,
+            fleet_ranks=fleet.ranks,
+            progress=self.options.progress,
+        )
+
+    @property
+    def _public(self) -> str:
+        return self.source.source if isinstance(self.source, Upload) else sources.public(self.source)
+
+    def _fetch(self, staged: Path) -> str:
+        findings, options, where = Findings(), self.options, self._public
+        if isinstance(self.source, Upload):
+            archive.unpack(
+                self.source.path,
+                staged,
+                max_bytes=options.max_bytes,
+                findings=findings,
+                progress=options.progress,
+            )
+        else:
+            where = sources.fetch(self.source, staged, options=options, findings=findings)
+        findings.refuse_if_any(self.adapter)
+        if self.digest is None:
+            return where
+        found = f"sha256:{digest_of(staged)}"
+        if found != self.digest:
+            findings.add(
+                "digest_mismatch",
+                "The files are not the ones that were expected.",
+                found=found,
+                expected=shown(self.digest),
+            )
+            findings.refuse_if_any(self.adapter)
+        return where

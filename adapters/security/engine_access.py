@@ -1,0 +1,106 @@
+"""How engines know that it is Florin who calls, and Florin that it is its engine: a private CA, a client
+certificate, a bearer token. One set for an installation; the gateway and the agents use it alike.
+
+Certificate and token are renewed from their files without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import weakref
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+
+from adapters.security.secret_files import NotPrivateError, read_secret
+from adapters.security.tls import Identity, Renewable, TlsError, client_context, stamp
+
+log = logging.getLogger(__name__)
+
+_TOKEN_BYTES = 4096
+
+
+class TokenFile:
+    """A bearer token in a file of mode 0600. It goes along with every request of the sessions it is given to,
+    unless a request names an authorization of its own.
+
+    Mutable state: the token, the stamp of the file that was last tried, the sessions.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises TlsError."""
+        self.path = path
+        self._tried = stamp(path)
+        self._token = read_token(path)
+        self._sessions: weakref.WeakSet[aiohttp.ClientSession] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"<TokenFile {self.path}>"
+
+    def give(self, session: aiohttp.ClientSession) -> None:
+        self._sessions.add(session)
+        session.headers["authorization"] = f"Bearer {self._token}"
+
+    def read_changed(self, now: float) -> str | None:
+        """See `tls.Renewable`."""
+        del now
+        found = stamp(self.path)
+        if found == self._tried:
+            return None
+        self._tried = found
+        try:
+            token = read_token(self.path)
+        except TlsError as error:
+            log.error("The new engine token is not used, and the old one stays: %s", error)
+            return None
+        return token if token != self._token else None
+
+    def use(self, new: str) -> None:
+        self._token = new
+        for session in self._sessions:
+            self.give(session)
+        log.info("The engine token was renewed from %s", self.path)
+
+
+def read_token(path: Path) -> str:
+    """Raises TlsError."""
+    try:
+        token = read_secret(path, limit=_TOKEN_BYTES).decode("ascii", errors="replace").strip()
+    except NotPrivateError as error:
+        raise TlsError(f"{error}.") from error
+    except OSError as error:
+        raise TlsError(f"the token file {path} cannot be read: {error.strerror}.") from error
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise TlsError(f"{path} holds no token: it must be one line of printable characters without spaces.")
+    return token
+
+
+class EngineAccess:
+    """What connections to engines and agents are made with."""
+
+    def __init__(
+        self,
+        *,
+        ca: Path | None = None,
+        certificate: tuple[Path, Path] | None = None,
+        token: Path | None = None,
+    ) -> None:
+        """`certificate`: with its key. Raises TlsError."""
+        self.identity = Identity("engine client", *certificate) if certificate else None
+        self.token = TokenFile(token) if token else None
+        self.ssl: ssl.SSLContext | Literal[True] = True
+        if self.identity:
+            self.ssl = self.identity.client_context(ca)
+        elif ca:
+            self.ssl = client_context(ca)
+
+    @property
+    def renewables(self) -> tuple[Renewable, ...]:
+        return tuple(one for one in (self.identity, self.token) if one)
+
+    def authorize(self, session: aiohttp.ClientSession) -> aiohttp.ClientSession:
+        if self.token:
+            self.token.give(session)
+        return session

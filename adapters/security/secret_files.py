@@ -1,0 +1,112 @@
+"""Secrets in files: read only where nobody else can read them, and written so that nobody ever could.
+
+A key file holds the key in its first line that is neither empty nor a comment (`#`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+MAX_BYTES = 4096
+_OTHERS = 0o077
+_GROUP_READ = stat.S_IRGRP
+
+
+class KeyFileError(Exception):
+    """The file cannot be used; the message says why and what to do."""
+
+
+def read_key(path: Path) -> str:
+    """The key in the file. Raises KeyFileError when it is missing, empty, or open to others."""
+    lines = [line.strip() for line in read_private(path).splitlines()]
+    found = next((line for line in lines if line and not line.startswith("#")), "")
+    if not found:
+        raise KeyFileError(f"{path} holds no key: write the key into it, on a line of its own.")
+    if not (found.isascii() and found.isprintable()) or " " in found:
+        raise KeyFileError(f"{path} holds characters that no key has: copy the key once more.")
+    return found
+
+
+def read_private(path: Path) -> str:
+    """The whole of a small text file that only its owner can read. A file of root's may also be readable by
+    its group, as mounted secrets are. Raises KeyFileError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from error
+    try:
+        _check(path, os.fstat(descriptor))  # of what was opened, so that nothing can be exchanged between
+        content = os.read(descriptor, MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MAX_BYTES:
+        raise KeyFileError(f"{path} is no key file: it has more than {MAX_BYTES} bytes.")
+    try:
+        return content.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise KeyFileError(f"{path} is no key file: it is not ASCII.") from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, with mode 0600 from its first byte, in a directory that is made with 0700. Raises
+    OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+    _sync_directory(path.parent)
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise KeyFileError(f"{path} is not a file.")
+    shared = found.st_mode & _OTHERS
+    if found.st_uid == 0:
+        shared &= ~_GROUP_READ
+    if shared:
+        mode = stat.S_IMODE(found.st_mode)
+        raise KeyFileError(
+            f"{path} holds a secret, and others can read or change it (mode {mode:04o}): chmod 600 {path}"
+        )
+    if found.st_uid not in {0, os.geteuid()} and os.geteuid() != 0:
+        raise KeyFileError(f"{path} belongs to another user, who could exchange the key: chown it.")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class NotPrivateError(Exception):
+    """Others may read the file; the message names it and the remedy."""
+
+
+def read_secret(path: Path, *, limit: int = 64 * 1024) -> bytes:
+    """The content of a key or token file that only its owner may read. As with PostgreSQL, a file of root's
+    may be readable for a group (0640), which is how secrets are mounted for a service's user. Raises
+    NotPrivateError, OSError."""
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        ours = found.st_uid == os.geteuid()
+        if found.st_mode & (0o077 if ours or found.st_uid else 0o027):
+            mode = f"{stat.S_IMODE(found.st_mode):04o}"
+            raise NotPrivateError(f"{path} has mode {mode}, so others can read it: chmod 600 {path}")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(0, f"larger than {limit} bytes", str(path))
+    return content

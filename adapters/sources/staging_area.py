@@ -1,0 +1,102 @@
+"""Where an adapter's files arrive: only under names of the table, only up to their limits, chunk by chunk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from adapters.checks.file_kinds import FILES, limit_of
+from adapters.checks.findings import Findings
+
+_SPARE = 64 * 1024 * 1024
+"""Bytes that a download leaves on the disk for the others."""
+
+
+_BESIDE = 64 * 1024 * 1024
+"""Bytes of an archive that its wrapping, texts and tokenizer files may take."""
+
+
+def archive_limit(max_bytes: int) -> int:
+    """Most bytes that the archive of a version may have which may have `max_bytes`."""
+    return max_bytes + _BESIDE
+
+
+class SourceRefusedError(Exception):
+    """Ends a fetch; becomes a finding."""
+
+    def __init__(self, code: str, message: str, *, found: str, expected: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.found = found
+        self.expected = expected
+
+    def add_to(self, findings: Findings) -> None:
+        findings.add(self.code, self.message, found=self.found, expected=self.expected)
+
+
+class StagingArea:
+    """An empty directory that takes the known files of one adapter, of at most `max_bytes`."""
+
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._taken = 0  # mutable: bytes of the two files that are published
+
+    def limit(self, name: str) -> int:
+        """Most bytes that the known file `name` may have now."""
+        return limit_of(name, self.max_bytes - self._taken)
+
+    def write(self, name: str, chunks: Iterable[bytes], *, packed: int | None = None) -> int:
+        """Its size. `packed`: bytes of the archive that it comes from. Raises SourceRefusedError over the
+        limit."""
+        limit, size = self.limit(name), 0
+        with (self.directory / name).open("xb") as file:
+            for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise too_much(name, size, limit, packed)
+                file.write(chunk)
+        self.took(name, size)
+        return size
+
+    def took(self, name: str, size: int) -> None:
+        """`name` lies there now, with so many bytes."""
+        if name in FILES:
+            self._taken += size
+
+    def check_whole(self, where: str) -> None:
+        """Raises SourceRefusedError if one of the two files did not come."""
+        for name in FILES:
+            if not (self.directory / name).is_file():
+                raise SourceRefusedError(
+                    "file_missing",
+                    f"{name} is missing.",
+                    found=f"no such file {where}",
+                    expected=" and ".join(FILES),
+                )
+
+
+def too_much(what: str, size: int, limit: int, packed: int | None = None) -> SourceRefusedError:
+    if packed is not None and size > 100 * packed:
+        return SourceRefusedError(
+            "archive_bomb",
+            f"{what} grows far beyond the limit as it is unpacked.",
+            found=f"at least {size} bytes out of {packed}",
+            expected=f"at most {limit} bytes",
+        )
+    return SourceRefusedError(
+        "too_large",
+        f"{what} is too large.",
+        found=f"at least {size} bytes",
+        expected=f"at most {limit} bytes",
+    )
+
+
+def check_space(directory: Path, size: int) -> None:
+    """Raises OSError (ENOSPC) if the disk of `directory` cannot take `size` more bytes."""
+    if shutil.disk_usage(directory).free < size + _SPARE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))

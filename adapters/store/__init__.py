@@ -1,0 +1,1 @@
+"""What the workers share: the protocol, Redis, its scripts, the change feed, the embedded server."""

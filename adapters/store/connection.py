@@ -1,0 +1,100 @@
+"""How a Redis or Valkey server is asked, and what its answers mean when they are none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from redis import exceptions as redis_errors
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol import ServerInfo
+
+
+async def bounded(reply: object, timeout: float) -> Any:
+    """The reply, or StoreUnavailableError after so many seconds."""
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
+    with unavailable():
+        async with asyncio.timeout(timeout):
+            result = await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
+    if task.cancelling() > cancelled:  # Python 3.11's wait_for, in redis-py, can swallow it
+        raise asyncio.CancelledError
+    return result
+
+
+def client(url: str, timeout: float, connections: int) -> Redis:
+    """Never retries by itself: whether a script ran before its connection broke cannot be known."""
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=connections,
+        timeout=timeout,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+        protocol=2,
+    )
+    return Redis.from_pool(pool)
+
+
+UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ")
+"""Beginnings of a server's refusals that are about its condition, not about the command."""
+_CONDITIONS = (redis_errors.OutOfMemoryError, redis_errors.NoPermissionError)
+"""The same, where the client has a class for it and drops the beginning."""
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Whatever keeps the server from answering becomes StoreUnavailableError."""
+    try:
+        yield
+    except (TimeoutError, redis_errors.TimeoutError) as error:
+        raise StoreUnavailableError("Redis does not answer in time.") from error
+    except redis_errors.BusyLoadingError as error:
+        raise StoreUnavailableError("Redis is starting: it still loads its data.") from error
+    except redis_errors.ReadOnlyError as error:
+        raise StoreUnavailableError("Redis is a read-only replica: name its primary.") from error
+    except (redis_errors.ConnectionError, redis_errors.ClusterError, OSError) as error:
+        raise StoreUnavailableError(f"Redis cannot be reached: {error}") from error
+    except RuntimeError as error:
+        if "the handler is closed" not in str(error):  # uvloop's, of a connection reset a moment ago
+            raise
+        raise StoreUnavailableError("Redis cannot be reached: it has closed the connection.") from error
+    except redis_errors.ResponseError as error:
+        if str(error).startswith(UNFIT) or isinstance(error, _CONDITIONS):
+            raise StoreUnavailableError(f"Redis refuses to work: {error}") from error
+        raise
+
+
+def facts_of(info: dict[str, Any], saves: str | None) -> ServerInfo:
+    """`saves`: the setting by which snapshots are written; None: unknown."""
+    log = bool(info.get("aof_enabled"))
+    trouble = [
+        f"{what}: {info[key]}"
+        for key, what in (
+            ("aof_last_write_status", "append-only file"),
+            ("rdb_last_bgsave_status", "snapshot"),
+        )
+        if info.get(key, "ok") != "ok"
+    ]
+    name, version = info.get("server_name", "redis"), info.get("valkey_version", info.get("redis_version"))
+    return ServerInfo(
+        server=f"{name} {version}",
+        persistent=True if log else None if saves is None else bool(saves),
+        trouble="; ".join(trouble),
+        policy=info.get("maxmemory_policy"),
+        limit_bytes=info.get("maxmemory"),
+        used_bytes=info.get("used_memory"),
+    )
+
+
+def without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -1,0 +1,71 @@
+"""What the routes of the admin and finance side get injected: the worker's state, and who is asking."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from gateway.dataplane.exchange import Exchange
+from gateway.lifecycle import authenticate
+from gateway.operations.authorization import actor_of, check_own_engine, check_role
+from gateway.operations.state import State
+from gateway.tenants.directory import Key, Role
+
+
+def get_state(request: Request) -> State:
+    return cast("State", request.app.state.florin)
+
+
+StateDep = Annotated[State, Depends(get_state)]
+
+
+def _require(request: Request, state: State, *roles: Role) -> Key:
+    exchange = Exchange(request.scope, request.receive, _no_send)
+    return check_role(authenticate(exchange, state.directory, state.follower), *roles)
+
+
+def require_operator(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.OPERATOR)
+
+
+def require_host(request: Request, state: StateDep) -> Key:
+    """An operator's key, or an engine's own. Where the path names an engine, it must be that one; what else
+    an engine's key may not do, the route refuses."""
+    key = _require(request, state, Role.OPERATOR, Role.ENGINE)
+    named = request.path_params.get("name")
+    if named is not None:
+        check_own_engine(key, named)
+    return key
+
+
+def require_enrolment(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.ENROLMENT)
+
+
+def require_metrics(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.METRICS, Role.OPERATOR)
+
+
+def require_finance(request: Request, state: StateDep) -> Key:
+    """Analysts and operators see everything; a tenant's key is let in too, and sees its own rows: the route
+    restricts by `key.tenant` when `key.role` is tenant."""
+    return _require(request, state, Role.FINANCE, Role.OPERATOR, Role.TENANT)
+
+
+async def _no_send(message: object) -> None:
+    raise AssertionError(message)
+
+
+OperatorKey = Annotated[Key, Depends(require_operator)]
+HostKey = Annotated[Key, Depends(require_host)]
+EnrolmentKey = Annotated[Key, Depends(require_enrolment)]
+MetricsKey = Annotated[Key, Depends(require_metrics)]
+FinanceKey = Annotated[Key, Depends(require_finance)]
+
+
+def actor(key: OperatorKey) -> str:
+    return actor_of(key)
+
+
+Actor = Annotated[str, Depends(actor)]

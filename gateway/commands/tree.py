@@ -1,0 +1,252 @@
+"""The tree of `florin` commands. The commands live in gateway.commands, the server in gateway.serving.server.
+
+Listing the commands imports none of them, and running one imports only its group: `florin --help` and `florin
+engine list` must not wait for the modules of eighty others. A new command joins the group that its module
+belongs to below; a new group, or a command of its own, is a new entry.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_HELP = (
+    "Florin: a multi-LoRA serving gateway for vLLM. Each request to the right adapter on the right GPU, "
+    "each customer's cost to the token."
+)
+_EPILOG = (
+    "All but serve, demo and version speak to a running gateway: FLORIN_URL, FLORIN_OPERATOR_KEY. "
+    "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """`florin NAME …`."""
+
+    help: str
+    load: Callable[[], Sequence[typer.Typer]]
+    """The apps whose commands it consists of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """`florin NAME`."""
+
+    help: str
+    """Its first line, as its docstring has it."""
+    load: Callable[[], typer.Typer]
+    """The app that has a command of this name."""
+
+
+def _tenant() -> Sequence[typer.Typer]:
+    from gateway.commands import tenants
+
+    return (tenants.app,)
+
+
+def _key() -> Sequence[typer.Typer]:
+    from gateway.commands import keys
+
+    return (keys.app,)
+
+
+def _adapter() -> Sequence[typer.Typer]:
+    from gateway.commands import adapter_add, adapters, check, release
+
+    return (adapters.app, adapter_add.app, check.app, release.app)
+
+
+def _engine() -> Sequence[typer.Typer]:
+    from gateway.commands import engine_run, engines, enrolling, tokens, trust
+
+    return (engines.app, engine_run.app, enrolling.app, trust.app, tokens.app)
+
+
+def _placement() -> typer.Typer:
+    from gateway.commands import placement
+
+    return placement.app
+
+
+def _price() -> Sequence[typer.Typer]:
+    from gateway.commands import prices
+
+    return (prices.app,)
+
+
+def _cost() -> Sequence[typer.Typer]:
+    from gateway.commands.cost import (
+        bills,
+        compare,
+        export,
+        periods,
+        proofs,
+        reconcile,
+        report,
+        set_aside,
+        statement,
+    )
+
+    return (
+        *(report.app, statement.app, export.app, compare.app, periods.app, proofs.app),
+        *(bills.app, reconcile.app, set_aside.app),
+    )
+
+
+def _calibrate() -> typer.Typer:
+    from gateway.commands import calibrate
+
+    return calibrate.app
+
+
+def _declarative() -> typer.Typer:
+    from gateway.commands import declarative
+
+    return declarative.app
+
+
+def _registry() -> Sequence[typer.Typer]:
+    from gateway.commands import registry
+
+    return (registry.app,)
+
+
+def _audit() -> Sequence[typer.Typer]:
+    from gateway.commands import audit
+
+    return (audit.app,)
+
+
+def _doctor() -> typer.Typer:
+    from gateway.commands import doctor
+
+    return doctor.app
+
+
+_LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
+    "tenant": _Group("Customers: who owns keys and adapters.", _tenant),
+    "key": _Group("API keys: what clients, operators and finance show.", _key),
+    "adapter": _Group("LoRA adapters: register, ship, roll back.", _adapter),
+    "engine": _Group("vLLM engines: the fleet that serves.", _engine),
+    "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),
+    "explain": _Command("Say where a request for an adapter would go now, and why.", _placement),
+    "price": _Group("GPU hourly rates over time.", _price),
+    "cost": _Group("What each customer used and cost.", _cost),
+    "calibrate": _Command(
+        "Measure what a token costs an engine's GPU: computed, cached, made, kept; and an adapter's load.",
+        _calibrate,
+    ),
+    "apply": _Command(
+        "Bring the installation to what a file says. The same file again changes nothing.", _declarative
+    ),
+    "export": _Command(
+        "Write the whole registry as a fleet file: applied to an empty installation, it restores this one.",
+        _declarative,
+    ),
+    "registry": _Group("The registry in Redis: what to do when it has lost something.", _registry),
+    "audit": _Group("Who did what when, and what answered a request.", _audit),
+    "doctor": _Command("Say what is wrong with this installation, and how to fix it.", _doctor),
+}
+
+
+class _Root(TyperGroup):
+    """Has a line of help for each of `_LOADED_WHEN_ASKED` until the command itself is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, entry in _LOADED_WHEN_ASKED.items():
+            self.add_command(TyperGroup(name=name, help=entry.help))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperGroup | TyperCommand | None:  # noqa: ARG002  # Typer's
+        entry = _LOADED_WHEN_ASKED.get(cmd_name)
+        if entry is None:
+            return self.commands.get(cmd_name)  # type: ignore[return-value]  # every command of Typer's is one
+        return _loaded(cmd_name, entry)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
+        """As Typer does, but from the lines of help alone."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(width)) for name, command in self.commands.items()]
+            )
+
+
+def _loaded(name: str, entry: _Group | _Command) -> TyperGroup | TyperCommand:
+    group = typer.Typer(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
+    if isinstance(entry, _Command):
+        group.add_typer(entry.load())
+        return typer.main.get_group(group).commands[name]  # type: ignore[return-value]  # as above
+    for app in entry.load():
+        group.add_typer(app)
+    return typer.main.get_group(group)
+
+
+def tree() -> typer.Typer:
+    """The whole command."""
+    app = typer.Typer(
+        cls=_Root,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=_HELP,
+        epilog=_EPILOG,
+    )
+    for command in (serve, demo, version):
+        app.command()(command)
+    return app
+
+
+def loaded_tree() -> TyperGroup:
+    """The same with every command loaded, for whoever describes it."""
+    root: Any = typer.main.get_command(tree())
+    root.commands |= {name: _loaded(name, entry) for name, entry in _LOADED_WHEN_ASKED.items()}
+    return root  # type: ignore[no-any-return]  # as above
+
+
+def serve() -> None:
+    """Run the gateway until SIGTERM or Ctrl-C. Settings: FLORIN_* variables or florin.yaml.
+
+    Example: FLORIN_OPERATOR_KEY=… FLORIN_PORT=8080 florin serve
+    """
+    from gateway.serving import server
+
+    raise typer.Exit(server.serve())
+
+
+def demo(
+    *,
+    exit_after: Annotated[bool, typer.Option("--exit", help="Play the transcript, then stop.")] = False,
+    env_file: Annotated[
+        Path | None, typer.Option(help="Write the demo's URLs and keys here, as shell lines.")
+    ] = None,
+) -> None:
+    """Show the whole system on this machine: real engines, three customers. Ctrl-C stops all of it.
+
+    Example: florin demo --exit
+    """
+    from deploy.demo import main
+
+    gc.enable()  # off since `gateway.cli`
+    raise typer.Exit(main.run(exit_after=exit_after, env_file=env_file))
+
+
+def version(*, as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False) -> None:
+    """Print Florin's version."""
+    from importlib.metadata import version as version_of
+
+    from gateway.commands.output import print_json, say
+
+    number = version_of("florin-gateway")
+    if as_json:
+        print_json({"version": number})
+    else:
+        say(f"florin {number}")

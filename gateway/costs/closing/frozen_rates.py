@@ -1,0 +1,62 @@
+"""What a month's rows are priced with, written into them when it is closed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, select, update
+
+from gateway.costs.periods import HOUR
+from gateway.costs.prices.book import PriceBook, Series
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.schema import calibrations, rollups
+
+_CALIBRATION = tuple(str(c.name) for c in calibrations.columns if c.name != "document")
+
+
+def freeze(connection: Connection, of: str) -> tuple[str | None, list[Series], list[dict[str, Any]]]:
+    """In a write transaction: write the rates into a month's rows. Returns the currency, the series that
+    lack a price at a time in which they ran, and the price book. Without a price the rate is frozen as 0
+    without a currency, so that a later price makes a correction and changes nothing here."""
+    prices = read_prices(connection)
+    book = PriceBook(prices)
+    table = rollups.c
+    unfrozen = [table.posted == of, table.rate_micros.is_(None)]
+    series = (table.gpu_type, table.region, table.purchase)
+    spans = connection.execute(
+        select(*series, func.min(table.piece), func.max(table.piece)).where(*unfrozen).group_by(*series)
+    ).all()
+    missing: set[Series] = set()
+    for *names, first, last in spans:
+        gpu_type, region, purchase = names
+        edges = [first, *book.changes(gpu_type, region, purchase, first, last + 1), last + 1]
+        for start, end in pairwise(edges):
+            rate = book.rate(gpu_type, region, purchase, start)
+            here = and_(
+                *unfrozen,
+                *(column == name for column, name in zip(series, names, strict=True)),
+                table.hour > start - HOUR,  # for the index; an hour's pieces begin within it
+                table.piece >= start,
+                table.piece < end,
+            )
+            if rate is None and _uses_time(connection, here):
+                missing.add((gpu_type, region, purchase))
+            currency = None if rate is None else book.currency
+            connection.execute(update(rollups).where(here).values(rate_micros=rate or 0, currency=currency))
+    return book.currency, sorted(missing), [asdict(price) for price in prices]
+
+
+def _uses_time(connection: Connection, where: Any) -> bool:
+    query = select(rollups.c.id).where(where, rollups.c.nano_gpu_hours != 0).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def calibrations_of(connection: Connection, of: str) -> list[dict[str, Any]]:
+    """Those with which the rows were made."""
+    used = select(rollups.c.calibration).where(rollups.c.posted == of).distinct()
+    query = select(*(calibrations.c[name] for name in _CALIBRATION)).where(calibrations.c.id.in_(used))
+    # By our own names: those that a row of mappings has are no plain texts, and have no canonical JSON.
+    rows = connection.execute(query.order_by(calibrations.c.id))
+    return [dict(zip(_CALIBRATION, row, strict=True)) for row in rows]

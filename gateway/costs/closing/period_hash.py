@@ -1,0 +1,137 @@
+"""What a period's root is made of, computed from the ledger: a function of what was frozen when the month was
+cut off, so that it comes out the same however often it is computed, and by whom.
+
+    record ──► tree of each tenant ──► its statement ──► tree of statements ─┐
+    roll-up rows in the month's books ──► digest ────────────────────────────┤
+    price book as it was ──► digest ─────────────────────────────────────────┼─► header ──► root
+    books: cutoff, policy, totals ──► digest ────────────────────────────────┤
+    root of the period before ───────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from gateway.costs.allocation import AllocationPolicy, allocate
+from gateway.costs.closing.coverage import Coverage, records, rollups_digest
+from gateway.costs.closing.settlement import Settlement, settle
+from gateway.costs.cost_lines import read_lines
+from gateway.costs.periods import month
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.proofs.merkle import MerkleTree, digest, header_hash, record_leaf
+from gateway.costs.proofs.proof import SUMS, VERSION, tenants_root
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods, rollups
+
+Progress = Callable[[str, int, int], None]
+"""(what is being done, how much of it, of how much)"""
+_EVERY = 10_000
+
+
+@dataclass(slots=True)
+class TenantSums:
+    """Mutable: a tenant's records so far."""
+
+    tree: MerkleTree = field(default_factory=MerkleTree)
+    tokens: list[int] = field(default_factory=lambda: [0] * len(SUMS))
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self.tree.add(record_leaf(record))
+        for index, name in enumerate(SUMS):
+            self.tokens[index] += record[name] or 0
+
+    def document(self) -> dict[str, Any]:
+        tokens = dict(zip(SUMS, self.tokens, strict=True))
+        return {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class HashedPeriod:
+    root: str
+    header: dict[str, Any]
+    books: dict[str, Any]
+    statements: list[dict[str, Any]]
+
+
+def sums_of_records(
+    ledger: Ledger,
+    cover: Coverage,
+    progress: Progress,
+    each: Callable[[Mapping[str, Any]], None] | None = None,
+) -> dict[str, TenantSums]:
+    """By tenant, in one pass over the records. `each` sees every one of them, in order."""
+    with ledger.read() as connection:
+        query = select(func.coalesce(func.sum(rollups.c.requests), 0)).where(rollups.c.posted == cover.month)
+        expected = int(connection.execute(query).scalar_one())
+    sums: dict[str, TenantSums] = {}
+    for count, record in enumerate(records(ledger, cover)):
+        if count % _EVERY == 0:
+            progress("records", count, expected)
+        if each is not None:
+            each(record)
+        sums.setdefault(record["tenant"], TenantSums()).add(record)
+    return sums
+
+
+def settlement_of(
+    connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
+) -> Settlement:
+    """From the rows in a month's books, whose rates are frozen."""
+    lines = list(read_lines(connection, PriceBook([]), month(of), ("tenant", "adapter")))
+    return settle(lines, allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines), tenants)
+
+
+def seal(
+    ledger: Ledger,
+    cover: Coverage,
+    terms: Mapping[str, Any],
+    previous_root: str | None,
+    sums: Mapping[str, Mapping[str, Any]],
+) -> HashedPeriod:
+    """`terms` as `closing` wrote them down at the cutoff; `sums`: of each tenant's records, Sums.document().
+
+    Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        settlement = settlement_of(connection, cover.month, terms, list(sums))
+        rows = rollups_digest(connection, cover.month)
+    nothing = TenantSums().document()
+    statements = [
+        {
+            "version": VERSION,
+            "month": cover.month,
+            "tenant": tenant,
+            "currency": terms["currency"],
+            **sums.get(tenant, nothing),
+            **figures,
+        }
+        for tenant, figures in sorted(settlement.statements.items())
+    ]
+    books = {
+        "first_batch": cover.first_batch,
+        "cutoff_batch": cover.cutoff_batch,
+        **{name: value for name, value in terms.items() if name != "prices"},
+        "records": sum(document["records"] for document in sums.values()),
+        "tenants": len(statements),
+        "totals": settlement.totals,
+    }
+    header = {
+        "version": VERSION,
+        "month": cover.month,
+        "previous_root": previous_root,
+        "tenants_root": tenants_root(statements),
+        "rollups": rows,
+        "prices": digest(terms["prices"]),
+        "books": digest(books),
+    }
+    return HashedPeriod(header_hash(header).hex(), header, books, statements)
+
+
+def previous_root(connection: Connection, of: str) -> str | None:
+    """Of the latest period before a month."""
+    query = select(periods.c.root).where(periods.c.month < of).order_by(periods.c.month.desc()).limit(1)
+    root: str | None = connection.execute(query).scalar_one_or_none()
+    return root

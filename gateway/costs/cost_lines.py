@@ -1,0 +1,177 @@
+"""Cost lines: sums of roll-ups with their price, the one thing that reports, exports, statements and
+comparisons are made of.
+
+The database does the sums. Prices go into the query as a CASE over the times at which they hold, so that rows
+of one rate are one line, however long they have been coming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal_column, null, select
+
+from gateway.costs.periods import DAY, HOUR, LAST_HOUR, Period, iso, month, months
+from gateway.costs.prices.book import PriceBook, Rate
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import rollups as table
+
+BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
+"""usage: delivered attempts; retry_waste: other attempts that reached an engine, and what it took to read a
+prompt once more where a stream was resumed; rejected: requests that did
+not (counted, without GPU-time); headroom: busy time beyond the work that calibrated weights account for;
+startup: alive but not ready; idle: provisioned, and nothing in flight. The last three have no tenant."""
+
+DIMENSIONS = (
+    "tenant", "adapter", "version", "base_model", "gpu_type", "engine", "region", "purchase", "hour", "day",
+)  # fmt: skip  # one name a line says no more
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    keys: tuple[str, ...]
+    """Values of the dimensions asked for, in their order; hours and days as ISO 8601."""
+    bucket: str
+    gpu_type: str
+    region: str
+    purchase: str
+    rate_micros: int | None
+    """Millionths of the currency per GPU-hour; None: no price."""
+    calibration: int
+    correction: bool
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    nano_gpu_hours: int
+    """May be negative in corrections."""
+    weight_input: int
+    weight_cached: int
+    weight_output: int
+    weight_other: int
+
+    @property
+    def cost(self) -> int | None:
+        """10**-15 of the currency; None: no price."""
+        return None if self.rate_micros is None else self.nano_gpu_hours * self.rate_micros
+
+
+_FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction")
+"""What a line is, besides its keys and its rate."""
+SUMS = (
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
+    "weight_input", "weight_cached", "weight_output", "weight_other",
+)  # fmt: skip  # one name a line says no more
+"""What is summed."""
+_HIGH = 1 << 32
+
+
+def lines(
+    ledger: Ledger, period: Period, by: Sequence[str] = (), *, tenants: Sequence[str] = ()
+) -> Iterator[CostLine]:
+    """Sums by `by` and by what decides on the price, in order of the keys. A period of whole months is read
+    from those months' books: with the corrections posted in it, and without those posted later. Any other is
+    read as it is known now, by the hours that it touches (see `effective`). `tenants`: only rows of a tenant
+    that is each of them.
+
+    Holds a read transaction while it is iterated. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        yield from read_lines(connection, PriceBook(read_prices(connection)), period, by, tenants=tenants)
+
+
+def read_lines(
+    connection: Connection,
+    book: PriceBook,
+    period: Period,
+    by: Sequence[str] = (),
+    *,
+    tenants: Sequence[str] = (),
+    corrections: bool | None = None,
+) -> Iterator[CostLine]:
+    """`lines` within a transaction of the caller's. `corrections`: only those, or all but those."""
+    where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
+    if corrections is not None:
+        where.append(table.c.correction == corrections)
+    if corrections and (books := months(period)) is not None:  # for the index: they are of months before
+        where.append(table.c.hour < month(books[-1]).start)
+    keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
+    inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
+        and_(*where)
+    )
+    for row in connection.execute(_grouped(inner, len(keys)).execution_options(yield_per=1000)):
+        yield _line(row, by)
+
+
+def effective(period: Period) -> Period:
+    """The whole hours that the period touches: what is told of it."""
+    return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
+
+
+def _within(period: Period) -> ColumnElement[bool]:
+    if (books := months(period)) is not None:
+        return table.c.posted.between(books[0], books[-1])
+    whole = effective(period)
+    return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
+
+
+def _key(name: str) -> ColumnElement[Any]:
+    if name == "day":
+        return table.c.hour - table.c.hour % DAY
+    if name not in DIMENSIONS:
+        raise ValueError(f"{name} is not one of {DIMENSIONS}")
+    return table.c[name]
+
+
+def _rate(book: PriceBook) -> ColumnElement[int | None]:
+    """The rate of a row in SQL: its own if it is frozen, or else what PriceBook.rate would say."""
+    whens: list[tuple[ColumnElement[bool], Any]] = [(table.c.rate_micros.is_not(None), table.c.rate_micros)]
+    for gpu_type, region, purchase, rates in book.rules():
+        fits = [table.c.gpu_type == gpu_type, table.c.purchase == purchase]
+        if region is not None:
+            fits.append(table.c.region == region)
+        whens.append((and_(*fits), literal_column(_at(rates))))
+    return case(*whens, else_=null())
+
+
+def _at(rates: Sequence[Rate]) -> str:
+    """SQL of the rate at `piece`, by halving: an hourly spot price makes hundreds of rates in a month. As
+    text: a long price book has more numbers than SQLite takes parameters."""
+    if not rates:
+        return "NULL"
+    if len(rates) > 1:
+        half = len(rates) // 2
+        return (
+            f"CASE WHEN piece < {rates[half].start:d} THEN {_at(rates[:half])} ELSE {_at(rates[half:])} END"
+        )
+    [rate] = rates
+    ends = "" if rate.end is None else f" AND piece < {rate.end:d}"
+    return f"CASE WHEN piece >= {rate.start:d}{ends} THEN {rate.rate_micros:d} END"
+
+
+def _grouped(inner: Select[Any], keys: int) -> Select[Any]:
+    """Each sum in two, of the high digits and of the low: SQLite refuses sums beyond 64 bits. (Both databases
+    round the quotient towards zero and give the remainder the sign of the whole.)"""
+    rows = inner.subquery()
+    group = [*(rows.c[f"key_{index}"] for index in range(keys)), *(rows.c[n] for n in _FACTS), rows.c.price]
+    high = [func.sum(rows.c[n] // _HIGH) for n in SUMS]
+    low = [func.sum(rows.c[n] % _HIGH) for n in SUMS]
+    return select(*group, *high, *low).group_by(*group).order_by(*group)
+
+
+def _line(row: Row[Any], by: Sequence[str]) -> CostLine:
+    values = tuple(row)
+    facts, first = values[len(by) :], len(by) + len(_FACTS) + 1
+    highs, lows = values[first : first + len(SUMS)], values[first + len(SUMS) :]
+    sums = (int(high) * _HIGH + int(low) for high, low in zip(highs, lows, strict=True))
+    bucket, gpu_type, region, purchase, calibration, correction, rate = facts[: len(_FACTS) + 1]
+    keys = tuple(_text(name, value) for name, value in zip(by, values, strict=False))
+    return CostLine(keys, bucket, gpu_type, region, purchase, rate, calibration, correction, *sums)
+
+
+def _text(dimension: str, value: Any) -> str:
+    if dimension == "hour":
+        return iso(value)
+    return iso(value)[:10] if dimension == "day" else str(value)

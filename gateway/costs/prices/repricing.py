@@ -1,0 +1,75 @@
+"""What a new price makes stale: hours that it cuts in two, and hours of closed months that it makes dearer or
+cheaper. Hours of open months need nothing else, since they are priced when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.book import PriceBook
+from gateway.metering.ledger.ledger import PoolHour
+from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
+
+Schedule = tuple[tuple[int, int | None], ...]
+
+
+def opened_at(connection: Connection) -> int:
+    """Since when no month is closed; 0: none is."""
+    last = connection.execute(select(func.max(periods.c.month))).scalar()
+    return 0 if last is None else month(last).end
+
+
+def stale(
+    connection: Connection,
+    old: PriceBook,
+    new: PriceBook,
+    *,
+    gpu_type: str,
+    start: int,
+    end: int | None,
+    opened: int,
+) -> Iterator[PoolHour]:
+    """Pool-hours to be rolled up anew when a price of `gpu_type` for [start, end) makes `new` of `old`."""
+    cut = {at - at % HOUR for at in (start, end) if at is not None and at % HOUR}
+    yield from marked(connection, gpu_type, dirty_hours.c.hour.in_(cut))
+    table = pool_hours.c
+    touched = [table.hour >= start - start % HOUR, table.hour < opened]
+    if end is not None:
+        touched.append(table.hour < end)
+    query = select(
+        table.hour, table.engine, table.gpu_type, table.gpu_count, table.region, table.purchase
+    ).where(table.gpu_type == gpu_type, or_(table.hour.in_(cut), and_(*touched)))
+    differs = _differs(old, new)
+    for *place, region, purchase in connection.execute(query.execution_options(yield_per=1000)):
+        hour, engine, _, gpu_count = place
+        if hour in cut or differs(gpu_type, region, purchase, hour):
+            yield hour, engine, gpu_type, gpu_count
+
+
+def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[PoolHour]:
+    """Pool-hours that wait to be rolled up. Somebody may be computing them just now as they were: what
+    changes them marks them again, or its mark would go with theirs."""
+    mark = dirty_hours.c
+    query = select(mark.hour, mark.engine, mark.gpu_type, mark.gpu_count)
+    rows = connection.execute(query.where(mark.gpu_type == gpu_type, where))
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def _differs(old: PriceBook, new: PriceBook) -> Callable[[str, str, str, int], bool]:
+    """Whether an hour has other rates."""
+    known: dict[tuple[str, str, str, int], bool] = {}
+
+    def differs(gpu_type: str, region: str, purchase: str, hour: int) -> bool:
+        key = (gpu_type, region, purchase, hour)
+        if key not in known:
+            known[key] = _schedule(old, *key) != _schedule(new, *key)
+        return known[key]
+
+    return differs
+
+
+def _schedule(book: PriceBook, gpu_type: str, region: str, purchase: str, hour: int) -> Schedule:
+    times = [hour, *book.changes(gpu_type, region, purchase, hour, hour + HOUR)]
+    return tuple((at, book.rate(gpu_type, region, purchase, at)) for at in times)

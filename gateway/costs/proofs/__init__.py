@@ -1,0 +1,1 @@
+"""Merkle trees over records and statements, and proofs made of them."""

@@ -1,0 +1,147 @@
+"""A tenant's proof: that its statement is part of a closed period, and covers its records and no others.
+
+Pure, and offline: whoever checks needs the proof, the records, SHA-256 and JSON, and believes nobody. The
+root should come from elsewhere than the proof: the month's invoice, or the next month's proof, whose header
+names it as `previous_root`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.costs.proofs.merkle import (
+    MerkleStep,
+    canonical,
+    climb,
+    header_hash,
+    leaf_hash,
+    path,
+    record_leaf,
+    root_of,
+)
+
+VERSION = 1
+SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+
+
+class ProofError(ValueError):
+    """Not a proof, or not records: a field is missing or of a wrong type."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofCheck:
+    name: str
+    ok: bool | None
+    """None: it cannot be said; `detail` tells why."""
+    detail: str
+
+
+def prove(
+    header: Mapping[str, Any], root: str, statements: Sequence[Mapping[str, Any]], tenant: str
+) -> dict[str, Any]:
+    """The proof document. `statements` are those of all tenants. Raises KeyError if it has none."""
+    ordered = in_order(statements)
+    index = next((i for i, s in enumerate(ordered) if s["tenant"] == tenant), None)
+    if index is None:
+        raise KeyError(tenant)
+    leaves = [leaf_hash(canonical(s)) for s in ordered]
+    return {
+        "version": VERSION,
+        "month": header["month"],
+        "root": root,
+        "header": dict(header),
+        "statement": dict(ordered[index]),
+        "path": [{"side": step.side, "hash": step.hash.hex()} for step in path(leaves, index)],
+    }
+
+
+def in_order(statements: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As the leaves of the upper tree stand: by tenant."""
+    return sorted(statements, key=lambda s: str(s["tenant"]))
+
+
+def tenants_root(statements: Iterable[Mapping[str, Any]]) -> str:
+    return root_of([leaf_hash(canonical(s)) for s in in_order(statements)]).hex()
+
+
+def verify_proof(
+    proof: Mapping[str, Any], records: Iterable[Mapping[str, Any]] | None = None, root: str | None = None
+) -> list[ProofCheck]:
+    """Each check in turn. `records`: the tenant's, in any order, as the API gives them; `root`: where the
+    caller has it from another source. Raises ProofError."""
+    try:
+        checks = [_root_check(proof, root), _header_check(proof), _statement_check(proof)]
+        if records is None:
+            return [*checks, ProofCheck("records", None, "Not given.")]
+        return [*checks, *_records_checks(proof["statement"], list(records))]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProofError(f"A field is missing or not what it should be: {error}") from error
+
+
+def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
+    root = proof["root"]
+    if expected is None:
+        return ProofCheck(
+            "root", None, f"Compare {root} with the one on the invoice, or pass it with --root."
+        )
+    same = expected.strip().lower() == root
+    return ProofCheck("root", same, root if same else f"The proof is of {root}, you expect {expected}.")
+
+
+def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
+    header = proof["header"]
+    made = header_hash(header).hex()
+    if made != proof["root"]:
+        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the root.")
+    months = {proof["month"], header["month"], proof["statement"]["month"]}
+    if len(months) != 1:
+        return ProofCheck(
+            "header", ok=False, detail=f"It mixes the months {', '.join(sorted(map(str, months)))}."
+        )
+    return ProofCheck("header", ok=True, detail=f"The root is that of {header['month']}'s header.")
+
+
+def _statement_check(proof: Mapping[str, Any]) -> ProofCheck:
+    statement = proof["statement"]
+    steps = [MerkleStep(_side(step["side"]), bytes.fromhex(step["hash"])) for step in proof["path"]]
+    reached = climb(leaf_hash(canonical(statement)), steps).hex()
+    if reached != proof["header"]["tenants_root"]:
+        return ProofCheck(
+            "statement", ok=False, detail="The statement is not the one that the period covers."
+        )
+    return ProofCheck(
+        "statement", ok=True, detail=f"The period covers this statement of {statement['tenant']}."
+    )
+
+
+def _side(text: Any) -> Any:
+    if text not in {"left", "right"}:
+        raise ValueError(f"side {text!r}")
+    return text
+
+
+def _records_checks(statement: Mapping[str, Any], records: list[Mapping[str, Any]]) -> list[ProofCheck]:
+    tenant = statement["tenant"]
+    ordered = sorted(records, key=lambda r: (r["ended"], r["id"]))
+    foreign = [r["id"] for r in ordered if r["tenant"] != tenant]
+    if foreign:
+        return [ProofCheck("records", ok=False, detail=f"{len(foreign)} are not {tenant}'s: {foreign[0]} …")]
+    made = root_of([record_leaf(r) for r in ordered]).hex()
+    count, covered = len(ordered), statement["records"]
+    if made == statement["root"] and count == covered:
+        detail = f"The statement covers these {count:,} records and no others."
+        return [ProofCheck("records", ok=True, detail=detail), _sums_check(statement, ordered)]
+    if count != covered:
+        detail = f"The statement covers {covered:,} records; {count:,} are given."
+    else:
+        detail = f"At least one of the {count:,} records is not as the statement covers it."
+    return [ProofCheck("records", ok=False, detail=detail)]
+
+
+def _sums_check(statement: Mapping[str, Any], records: list[Mapping[str, Any]]) -> ProofCheck:
+    wrong = [name for name in SUMS if sum(r[name] or 0 for r in records) != statement[name]]
+    if wrong:
+        return ProofCheck("tokens", ok=False, detail=f"The records do not sum to its {', '.join(wrong)}.")
+    return ProofCheck("tokens", ok=True, detail="The records' tokens sum to the statement's.")

@@ -1,0 +1,109 @@
+"""The lines of a bill beside what Florin saw of the same engines: who is to be compared with whom.
+
+By engine, where the bill's resources are named like engines; all engines of one GPU type, region and purchase
+model, where no resource is; by resource, where only this one is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.prices.book import NOT_SAID, Series
+from gateway.costs.reconciliation.bill_files import BillLine
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What Florin saw of an engine in a time, as one thing."""
+
+    engine: str
+    gpu_type: str
+    region: str
+    purchase: str
+    gpu_count: int
+    hours: Mapping[int, int]
+    """Start of the hour → nano-GPU-hours provisioned."""
+    attributed: int = 0
+    """Of them, to tenants' requests."""
+    cost: int = 0
+    """Of all, 10**-15 of the price book's currency; what has no price, at 0."""
+
+
+@dataclass(slots=True)
+class Side:
+    """What one account is made of. Mutable while it is gathered."""
+
+    name: str
+    series: Series
+    lines: list[BillLine] = field(default_factory=list)
+    ours: list[Ours] = field(default_factory=list)
+    known: bool = True
+    """Whether an engine of that name was ever registered."""
+
+
+def sides(
+    bill: Iterable[BillLine], ours: Sequence[Ours], known: frozenset[str], within: Period
+) -> list[Side]:
+    """`bill`: the lines that touch `within`; of those that reach out of it, the part that lies in it.
+    `known`: the names of all engines that ever were."""
+    lines = [part for line in bill if (part := _clip(line, within)) is not None]
+    speaks = any(line.resource in known for line in lines)  # the bill names resources as we name engines
+    by_name: dict[str, Side] = {}
+    pooled: dict[Series, Side] = {}
+    for line in lines:
+        series = (line.gpu_type, line.region, line.purchase)
+        if line.resource and speaks:
+            side = by_name.setdefault(
+                line.resource, Side(line.resource, series, known=line.resource in known)
+            )
+        else:
+            side = pooled.setdefault(series, Side("", series))
+        side.lines.append(line)
+    for own in ours:
+        _place(own, by_name, pooled)
+    return [*(by_name[name] for name in sorted(by_name)), *(pooled[key] for key in sorted(pooled))]
+
+
+def _place(own: Ours, by_name: dict[str, Side], pooled: Mapping[Series, Side]) -> None:
+    series = (own.gpu_type, own.region, own.purchase)
+    pool = None if own.engine in by_name else _pool(series, pooled)
+    if pool is not None:
+        pooled[pool].ours.append(own)
+        return
+    side = by_name.setdefault(own.engine, Side(own.engine, series))
+    side.series = series
+    side.ours.append(own)
+
+
+def _pool(series: Series, pooled: Mapping[Series, Side]) -> Series | None:
+    """Which pool of the bill an engine stands in; one that says neither region nor purchase model, in the
+    only one of its GPU type."""
+    if series in pooled:
+        return series
+    alike = [key for key in pooled if key[0] == series[0]]
+    return alike[0] if len(alike) == 1 and series[1:] == NOT_SAID else None
+
+
+def _clip(line: BillLine, within: Period) -> BillLine | None:
+    """The part of a line within a time, by time."""
+    start, end = max(line.start, within.start), min(line.end, within.end)
+    if start >= end:
+        return None
+    if (start, end) == (line.start, line.end):
+        return line
+    share = Fraction(end - start, line.end - line.start)
+    # From the line's beginning on, so that the months that share a line share it without remainder.
+    until, since = (Fraction(t - line.start, line.end - line.start) for t in (end, start))
+    nano = int(line.nano_gpu_hours * until) - int(line.nano_gpu_hours * since)
+    return BillLine(
+        line.line, start, end, line.resource, line.gpu_type, line.region, line.purchase, nano,
+        str(Fraction(line.cost) * share), line.currency, line.description,
+    )  # fmt: skip  # as they are declared
+
+
+def hours_of(line: BillLine) -> range:
+    """The starts of the hours that a line touches."""
+    return range(line.start - line.start % HOUR, line.end, HOUR)

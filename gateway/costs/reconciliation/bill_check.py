@@ -1,0 +1,248 @@
+"""GPU-hours and cost on the provider's bill against those that Florin saw: pure.
+
+In each account (see `bill_accounts`) a line's hours are laid on the hours of its time: first where an engine
+of ours was up, then on the rest of those hours, then where none was up. So what the two disagree on falls
+apart into differences, each with its hours, that sum to the whole exactly; and so does the cost, each hour
+taken at the price book's rate, and what the provider charged otherwise as differences of rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.reconciliation.bill_accounts import Ours, Side, hours_of, sides
+from gateway.costs.reconciliation.bill_files import NANO, BillLine
+
+MINUTE = NANO // 60
+"""A GPU-minute in nano-GPU-hours."""
+HALF_A_CENT = Fraction(5, 1000)
+
+KINDS: Mapping[str, tuple[bool, str]] = {
+    "never_registered": (True, "billed, and no engine of that name was ever registered"),
+    "down": (True, "billed for hours in which the engine was not up, or not registered"),
+    "partly_up": (True, "billed for the rest of hours in which the engine was up for a part"),
+    "rounding": (True, "rounded to whole minutes by the provider"),
+    "not_billed": (True, "up by Florin's account, and the bill has no line for the time"),
+    "taken_back": (True, "hours taken back by the provider"),
+    "other_charges": (True, "charges without GPU-time: taxes, credits, purchases"),
+    "rate": (True, "charged at another rate than the price book's"),
+    "cost_rounding": (True, "each line's cost rounded by the provider"),
+    "no_price": (False, "the price book has no price for the time"),
+    "other_currency": (False, "billed in another currency than the price book's, so not compared"),
+    "billed_less": (False, "billed for fewer hours than the engine was up in the line's time"),
+    "more_than_time": (False, "billed for more hours than its GPUs have: twice, or of more GPUs"),
+    "remaining": (False, "no cause known (or a price that changed within an hour)"),
+}
+"""Kind of a difference → whether it counts as explained, and what a person is told."""
+
+RateAt = Callable[[str, str, str, int], int | None]
+"""GPU type, region, purchase model, time → millionths of the currency per GPU-hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class BillDifference:
+    kind: str
+    nano: int
+    """Billed less provisioned."""
+    cost: Fraction
+    """Billed less by the price book."""
+    hours: int
+    """How many hours it is about, 0: none in particular."""
+    first: int | None
+    last: int | None
+    """Start of the first and of the last of them."""
+
+    @property
+    def explained(self) -> bool:
+        return KINDS[self.kind][0]
+
+
+@dataclass(frozen=True, slots=True)
+class BillAccount:
+    """`billed_nano` - `provisioned_nano` and `billed_cost` - `own_cost` are the sums of `differences`."""
+
+    engine: str
+    """Or the resource that no engine is named like; empty: all engines of the series."""
+    gpu_type: str
+    region: str
+    purchase: str
+    billed_nano: int
+    provisioned_nano: int
+    attributed_nano: int
+    billed_cost: Fraction
+    """In the price book's currency."""
+    own_cost: Fraction
+    other_currencies: Mapping[str, Fraction]
+    differences: tuple[BillDifference, ...]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Mutable while an account is made."""
+
+    nano: int = 0
+    cost: Fraction = Fraction(0)
+    hours: set[int] = field(default_factory=set)
+
+
+def check_bill(
+    bill: Iterable[BillLine],
+    ours: Sequence[Ours],
+    known: frozenset[str],
+    rate_at: RateAt,
+    currency: str | None,
+    within: Period,
+) -> list[BillAccount]:
+    """`within`: a time of whole hours; `currency`: the price book's. For the others see `sides`."""
+    return [_Layout(side, rate_at, currency).result() for side in sides(bill, ours, known, within)]
+
+
+class _Layout:
+    """Lays the lines of one account on its hours. Mutable until `result`."""
+
+    def __init__(self, account: Side, rate_at: RateAt, currency: str | None) -> None:
+        self._account = account
+        self._rate_at = rate_at
+        self._currency = currency
+        self._left: dict[int, int] = {}
+        """Hour → nano-GPU-hours provisioned that no line has covered yet."""
+        self._up: dict[int, Ours] = {}
+        most: dict[str, int] = {}
+        for own in account.ours:
+            most[own.engine] = max(most.get(own.engine, 0), own.gpu_count)
+            for hour, nano in own.hours.items():
+                self._left[hour] = self._left.get(hour, 0) + nano
+                self._up[hour] = own
+        self._gpus = sum(most.values())
+        self._covered: set[int] = set()
+        self._laid: dict[int, int] = {}
+        """Hour → nano-GPU-hours that lines have laid on it: never more than its GPUs have."""
+        self._sums: dict[str, _Sum] = {}
+        self._other: dict[str, Fraction] = {}
+        self._billed_cost = Fraction(0)
+
+    def result(self) -> BillAccount:
+        account = self._account
+        provisioned = sum(self._left.values())
+        for line in account.lines:
+            self._take(line)
+        self._leftover()
+        billed = sum(line.nano_gpu_hours for line in account.lines)
+        own_cost = Fraction(sum(own.cost for own in account.ours), 10**15)
+        rest = self._billed_cost - own_cost - sum((s.cost for s in self._sums.values()), Fraction(0))
+        if rest:
+            self._add("remaining", 0, rest)
+        return BillAccount(
+            account.name,
+            *account.series,
+            billed_nano=billed,
+            provisioned_nano=provisioned,
+            attributed_nano=sum(own.attributed for own in account.ours),
+            billed_cost=self._billed_cost,
+            own_cost=own_cost,
+            other_currencies=self._other,
+            differences=tuple(
+                BillDifference(
+                    kind, s.nano, s.cost, len(s.hours), min(s.hours, default=None), max(s.hours, default=None)
+                )
+                for kind, s in sorted(self._sums.items(), key=lambda item: list(KINDS).index(item[0]))
+                if s.nano or s.cost
+            ),
+        )
+
+    def _take(self, line: BillLine) -> None:
+        cost = Fraction(line.cost)
+        foreign = self._currency is not None and line.currency != self._currency
+        if foreign:
+            self._other[line.currency] = self._other.get(line.currency, Fraction(0)) + cost
+            cost = Fraction(0)
+        self._billed_cost += cost
+        if line.nano_gpu_hours <= 0:
+            self._add("taken_back" if line.nano_gpu_hours else "other_charges", line.nano_gpu_hours, cost)
+            return
+        if not self._account.known:
+            self._add("never_registered", line.nano_gpu_hours, cost, hours_of(line))
+            return
+        value, priced = self._lay(line)
+        odd = cost - value
+        if not odd:
+            return
+        if foreign:
+            kind = "other_currency"
+        elif not priced:
+            kind = "no_price"
+        else:
+            kind = "cost_rounding" if abs(odd) <= HALF_A_CENT else "rate"
+        self._add(kind, 0, odd)
+
+    def _lay(self, line: BillLine) -> tuple[Fraction, bool]:
+        """The line's hours on ours: their value by the price book, and whether all had a price."""
+        want = line.nano_gpu_hours
+        room = {hour: self._room(line, hour) for hour in hours_of(line)}
+        value, priced = Fraction(0), True
+        for kind, hour in self._places(line):
+            if want <= 0:
+                break
+            limit = min(room[hour], self._left.get(hour, 0)) if kind == "" else room[hour]
+            nano = min(want, limit)
+            if nano <= 0:
+                continue
+            want -= nano
+            room[hour] -= nano
+            self._laid[hour] = self._laid.get(hour, 0) + nano
+            worth, known = self._value(hour, nano)
+            value, priced = value + worth, priced and known
+            if kind == "":
+                self._left[hour] -= nano
+            else:
+                small = kind == "partly_up" and nano < MINUTE * max(self._gpus, 1)
+                self._add("rounding" if small else kind, nano, worth, [hour])
+        if want > 0:
+            worth, known = self._value(line.start - line.start % HOUR, want)
+            value, priced = value + worth, priced and known
+            self._add("more_than_time", want, worth)
+        self._covered.update(hours_of(line))
+        return value, priced
+
+    def _places(self, line: BillLine) -> Iterator[tuple[str, int]]:
+        """Where its hours may lie, the likeliest first; the kind of difference, empty: none."""
+        hours = hours_of(line)
+        yield from (("", hour) for hour in hours if hour in self._up)
+        yield from (("partly_up", hour) for hour in hours if hour in self._up)
+        yield from (("down", hour) for hour in hours if hour not in self._up)
+
+    def _room(self, line: BillLine, hour: int) -> int:
+        """Nano-GPU-hours that a line can have in an hour, rounded up: of a microsecond, no hours are lost.
+        Of an engine that was never up, nobody knows how many GPUs it has: evenly."""
+        inside = min(line.end, hour + HOUR) - max(line.start, hour)
+        if not self._gpus:
+            return -(-inside * line.nano_gpu_hours // (line.end - line.start))
+        most = -(-inside * self._gpus * NANO // HOUR)
+        return min(most, self._gpus * NANO - self._laid.get(hour, 0))
+
+    def _leftover(self) -> None:
+        """What we saw, and no line has."""
+        for hour, nano in sorted(self._left.items()):
+            if not nano:
+                continue
+            if hour not in self._covered:
+                kind = "not_billed"
+            else:
+                kind = "rounding" if nano < MINUTE * self._gpus else "billed_less"
+            self._add(kind, -nano, -self._value(hour, nano)[0], [hour])
+
+    def _value(self, hour: int, nano: int) -> tuple[Fraction, bool]:
+        """Of GPU-time in an hour by the price book; 0 without a price."""
+        own = self._up.get(hour) or (self._account.ours[-1] if self._account.ours else None)
+        series = (own.gpu_type, own.region, own.purchase) if own else self._account.series
+        rate = self._rate_at(*series, hour)
+        return (Fraction(nano * rate, 10**15), True) if rate is not None else (Fraction(0), False)
+
+    def _add(self, kind: str, nano: int, cost: Fraction, hours: Iterable[int] = ()) -> None:
+        found = self._sums.setdefault(kind, _Sum())
+        found.nano += nano
+        found.cost += cost
+        found.hours.update(hours)

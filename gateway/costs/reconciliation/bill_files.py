@@ -1,0 +1,246 @@
+"""A GPU provider's bill as a file: plain CSV, or FOCUS 1.0 to 1.4 as CSV. Pure: rows in, lines and complaints
+out.
+
+Where a field comes from is a table of columns, `Column`, or of keys in a column of JSON, `Tags.engine`; a
+mapping puts another before them, and renames put our words for the provider's. What a FOCUS file charges for
+other things than GPUs is set aside and added up, so that nobody takes it for lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+from gateway.costs.periods import PeriodError, instant
+from gateway.costs.prices.book import PURCHASES
+from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, column_of, decimal_in, rows_of
+
+NANO = 1_000_000_000
+MAX_BYTES = 64 * 1024 * 1024
+"""Of a file."""
+MAX_LINES = 100_000
+"""Of GPUs; one more is a reason to split the file."""
+
+_CSV: dict[str, tuple[str, ...]] = {
+    name: (name,)
+    for name in (
+        "start", "end", "resource", "gpu_type", "region", "purchase", "gpu_hours", "cost", "currency",
+        "description",
+    )
+}  # fmt: skip  # one name a line says no more
+_FOCUS: dict[str, tuple[str, ...]] = {
+    "start": ("ChargePeriodStart",),
+    "end": ("ChargePeriodEnd",),
+    "resource": ("ResourceName", "ResourceId"),
+    "gpu_type": ("x_GpuType", "SkuPriceDetails.GpuType", "SkuPriceDetails.x_GpuType", "Tags.gpu_type"),
+    "gpu_count": ("x_GpuCount", "SkuPriceDetails.GpuCount", "SkuPriceDetails.x_GpuCount", "Tags.gpu_count"),
+    "region": ("RegionId",),
+    "purchase": ("PricingCategory",),
+    "cost": ("BilledCost",),
+    "currency": ("BillingCurrency",),
+    "category": ("ChargeCategory",),
+    "description": ("ChargeDescription",),
+    "gpu_hours": (),  # as a mapping only: the quantity columns come with their units
+}
+_QUANTITIES = (("ConsumedQuantity", "ConsumedUnit"), ("PricingQuantity", "PricingUnit"))
+_REQUIRED = {
+    "csv": ("start", "end", "gpu_type", "gpu_hours", "cost", "currency"),
+    "focus": ("start", "end", "cost", "currency"),
+}
+_PURCHASE = {"standard": "on_demand", "dynamic": "spot", "committed": "reserved", "": "on_demand"}
+_UNIT = re.compile(r"(gpu[ -]?)?(h|hrs?|hours?|m|min|minutes?|s|secs?|seconds?)")
+_PER_HOUR = {"h": 1, "m": 60, "s": 3600}
+_LARGEST = 10**6
+"""GPU-hours of one line: more is a slip, and a sum of them would not fit in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BillLine:
+    line: int
+    """Number of the line in the file at which it begins; the heading is 1."""
+    start: int
+    """Unix microseconds, UTC."""
+    end: int
+    resource: str
+    gpu_type: str
+    region: str
+    purchase: str
+    nano_gpu_hours: int
+    """Negative: taken back. 0: a charge without GPU-time."""
+    cost: str
+    """Exact decimal."""
+    currency: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BillFormat:
+    """How to read a file."""
+
+    format: str = ""
+    """`csv`, `focus`, or empty: by its heading."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Field → `Column` or `Column.key`, looked at before the format's own."""
+    renames: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(field, the provider's word) → ours."""
+    effective: bool = False
+    """FOCUS: EffectiveCost, commitments spread over what they cover, rather than what was invoiced."""
+
+
+@dataclass(slots=True)
+class Parsed:
+    """Mutable while the file is read."""
+
+    format: str
+    lines: list[BillLine] = field(default_factory=list)
+    bad: list[BadLine] = field(default_factory=list)
+    ignored: int = 0
+    """Lines about other things than GPUs."""
+    ignored_cost: dict[str, Decimal] = field(default_factory=dict)
+    """By currency."""
+
+
+class _NotGpuError(Exception):
+    """A sound line about something else."""
+
+    def __init__(self, currency: str, cost: Decimal) -> None:
+        super().__init__(currency, cost)
+        self.currency = currency
+        self.cost = cost
+
+
+def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
+    """The lines of a bill, from the file's text opened with newline="". Raises BillError."""
+    rows = rows_of(text)
+    heading = next(rows, (0, [], ""))[1]
+    columns = {name.strip(): index for index, name in enumerate(heading)}
+    if len(columns) != len(heading):
+        raise BillError("The heading names a column twice.")
+    kind = reading.format or ("focus" if "ChargePeriodStart" in columns else "csv")
+    sources = _sources(kind, reading)
+    _check_heading(kind, sources, columns)
+    parsed = Parsed(kind)
+    for number, cells, trouble in rows:
+        if trouble or len(cells) != len(heading):
+            reason = trouble or f"It has {len(cells)} fields, and the heading {len(heading)}."
+            parsed.bad.append(BadLine(number, reason))
+            continue
+        try:
+            parsed.lines.append(_line(number, Cells(cells, columns, sources, reading.renames), kind))
+        except _NotGpuError as other:
+            parsed.ignored += 1
+            before = parsed.ignored_cost.get(other.currency, Decimal(0))
+            parsed.ignored_cost[other.currency] = before + other.cost
+        except (BillError, PeriodError) as error:
+            parsed.bad.append(BadLine(number, str(error)))
+        if len(parsed.lines) > MAX_LINES:
+            raise BillError(f"It has more than {MAX_LINES:,} lines about GPUs: split the file.")
+    return parsed
+
+
+def _sources(kind: str, reading: BillFormat) -> dict[str, tuple[str, ...]]:
+    known = dict(_FOCUS if kind == "focus" else _CSV)
+    if kind == "focus" and reading.effective:
+        known["cost"] = ("EffectiveCost",)
+    for name, source in reading.columns.items():
+        if name not in known:
+            raise BillError(f"A {kind} bill has no field {name!r} to map; it has {', '.join(known)}.")
+        known[name] = (source, *known[name])
+    return known
+
+
+def _check_heading(kind: str, sources: Mapping[str, tuple[str, ...]], columns: Mapping[str, int]) -> None:
+    missing = [
+        " or ".join(sources[name])
+        for name in _REQUIRED[kind]
+        if not any(column_of(source, columns)[0] in columns for source in sources[name])
+    ]
+    measured = any(quantity in columns and unit in columns for quantity, unit in _QUANTITIES)
+    if kind == "focus" and not measured and not sources["gpu_hours"]:
+        missing.append("ConsumedQuantity and ConsumedUnit")
+    if missing:
+        raise BillError(f"The heading of a {kind} bill must name {', '.join(missing)}.")
+
+
+def _line(number: int, cells: Cells, kind: str) -> BillLine:
+    cost = decimal_in("cost", cells.need("cost"))
+    currency = cells.need("currency").upper()
+    if not re.fullmatch("[A-Z]{3}", currency):
+        raise BillError(f"currency: {currency[:40]!r} is not three letters.")
+    hours = _csv_hours(cells) if kind == "csv" else _focus_hours(cells, currency, cost)
+    start, end = instant("start", cells.need("start")), instant("end", cells.need("end"))
+    if end <= start:
+        raise BillError("It ends before it begins.")
+    if abs(hours) > _LARGEST:
+        raise BillError(f"More than {_LARGEST:,} GPU-hours in one line.")
+    return BillLine(
+        line=number,
+        start=start,
+        end=end,
+        resource=cells.name("resource"),
+        gpu_type=cells.name("gpu_type"),
+        region=cells.name("region"),
+        purchase=_purchase(cells.get("purchase")),
+        nano_gpu_hours=_nano(hours),
+        cost=f"{cost:f}",
+        currency=currency,
+        description=cells.get("description")[:LONGEST],
+    )
+
+
+def _csv_hours(cells: Cells) -> Fraction:
+    cells.need("gpu_type")
+    return Fraction(decimal_in("gpu_hours", cells.need("gpu_hours")))
+
+
+def _focus_hours(cells: Cells, currency: str, cost: Decimal) -> Fraction:
+    """GPU-hours of a line; 0 of taxes, credits and purchases. Raises _NotGpuError."""
+    if stated := cells.get("gpu_hours"):
+        cells.need("gpu_type")
+        return Fraction(decimal_in("gpu_hours", stated))
+    quantities = [(cells.raw(quantity), cells.raw(unit)) for quantity, unit in _QUANTITIES]
+    of_gpus = any(unit.casefold().startswith("gpu") for _, unit in quantities)
+    if not cells.get("gpu_type"):
+        if of_gpus:
+            raise BillError("Nothing says the GPU type: map gpu_type to the column that does.")
+        raise _NotGpuError(currency, cost)
+    if (cells.get("category") or "Usage") != "Usage":
+        return Fraction(0)
+    for quantity, unit in quantities:
+        match = _UNIT.fullmatch(unit.casefold())
+        if match and quantity:
+            hours = Fraction(decimal_in("quantity", quantity)) / _PER_HOUR[match[2][0]]
+            return hours if match[1] else hours * _gpus(cells, unit)
+    units = " or ".join(repr(unit) for _, unit in quantities if unit) or "nothing"
+    raise BillError(f"A quantity of GPU-Hours or Hours is needed, and the unit is {units[:80]}.")
+
+
+def _gpus(cells: Cells, unit: str) -> Fraction:
+    count = cells.get("gpu_count")
+    if not count:
+        raise BillError(f"The unit is {unit!r}, and nothing says of how many GPUs: map gpu_count.")
+    return Fraction(decimal_in("gpu_count", count))
+
+
+def _purchase(value: str) -> str:
+    known = value.casefold().replace("-", "_").replace(" ", "_")
+    known = _PURCHASE.get(known, known)
+    if known not in PURCHASES:
+        raise BillError(
+            f"purchase: {value[:40]!r} is not one of {', '.join(PURCHASES)}; rename it to one of them."
+        )
+    return known
+
+
+def _nano(hours: Fraction) -> int:
+    """Whole nano-GPU-hours: 3.6 microseconds each, so nothing that a provider measures is lost."""
+    return round(hours * NANO)

@@ -1,0 +1,211 @@
+"""The GPU provider's bill, as imported: each line of each file once, by the file's SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select
+
+from gateway.costs.periods import Period, iso
+from gateway.costs.prices.amounts import decimal_of, total
+from gateway.costs.reconciliation.bill_cells import BillError
+from gateway.costs.reconciliation.bill_files import NANO, BadLine, BillFormat, BillLine, Parsed, parse_bill
+from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import bill_lines as table
+
+_SHOWN = 100
+"""Bad lines that are told; their number is told in any case."""
+_CHUNK = 1000
+_CONTENT = (
+    "start", "end", "resource", "gpu_type", "region", "purchase", "nano_gpu_hours", "cost", "currency",
+    "description",
+)  # fmt: skip  # one name a line says no more
+PREFIX = 8
+"""Hexadecimal digits of a file's SHA-256 that name it."""
+
+
+class BillRefusedError(Exception):
+    """Nothing was imported: `bad` says which lines, and why."""
+
+    def __init__(self, message: str, bad: tuple[BadLine, ...] = ()) -> None:
+        super().__init__(message, bad)  # both, so that it survives the way from the books' process
+        self.message = message
+        self.bad = bad
+
+
+class BillConflictError(Exception):
+    """The file was imported before, and read otherwise."""
+
+
+class BillNotFoundError(Exception):
+    """No such import, or several."""
+
+
+def import_bill(
+    ledger: Ledger,
+    path: str,
+    *,
+    file_name: str,
+    reading: BillFormat,
+    skip_bad: bool,
+    now: int,
+    actor: str = "",
+) -> dict[str, Any]:
+    """Take a file's lines, all or none; the same file again changes nothing. With `skip_bad`, all the good
+    ones. `actor`: who is noted as having done it; empty: nobody.
+
+    Raises BillRefusedError, BillConflictError, LedgerUnavailableError."""
+    with Path(path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with Path(path).open(encoding="utf-8-sig", newline="") as text:
+        try:
+            parsed = parse_bill(text, reading)
+        except BillError as error:
+            raise BillRefusedError(str(error)) from error
+    if parsed.bad and not skip_bad:
+        count = len(parsed.bad)
+        what = "1 line is bad" if count == 1 else f"{count:,} lines are bad"
+        raise BillRefusedError(f"{what}, so nothing was imported.", tuple(parsed.bad[:_SHOWN]))
+    if not parsed.lines:
+        raise BillRefusedError("It has no line about a GPU.", tuple(parsed.bad[:_SHOWN]))
+    with ledger.write() as connection:
+        new = _store(connection, digest, parsed, file_name, now)
+        if new:
+            told = {"file_name": file_name, "lines": new, "skip_bad": skip_bad}
+            record(connection, actor, "bill.import", digest, told, now)
+        repeated = _repeated(connection, digest)
+    return {
+        "source": digest,
+        "file_name": file_name,
+        "format": parsed.format,
+        "lines": len(parsed.lines),
+        "new": new,
+        "repeated": repeated,
+        "gpu_hours": decimal_of(_hours(sum(line.nano_gpu_hours for line in parsed.lines))),
+        "cost": _by_currency((line.currency, line.cost) for line in parsed.lines),
+        "ignored": parsed.ignored,
+        "ignored_cost": {c: f"{cost:f}" for c, cost in sorted(parsed.ignored_cost.items())},
+        "bad": [{"line": bad.line, "reason": bad.reason} for bad in parsed.bad[:_SHOWN]],
+        "bad_lines": len(parsed.bad),
+    }
+
+
+def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, now: int) -> int:
+    """How many lines are new."""
+    columns = (table.c.line, *(table.c[name] for name in _CONTENT))
+    known = {row[0]: tuple(row)[1:] for row in connection.execute(select(*columns).where(_is(digest)))}
+    new = [line for line in parsed.lines if line.line not in known]
+    for line in parsed.lines:
+        if line.line in known and known[line.line] != _content(line):
+            raise BillConflictError(
+                f"This file was imported before, and line {line.line} read otherwise: remove that import "
+                f"({digest[:PREFIX]}) first."
+            )
+    rows = [
+        {
+            "source": digest,
+            "line": line.line,
+            "file_name": file_name,
+            "imported_at": now,
+            **dict(zip(_CONTENT, _content(line), strict=True)),
+        }
+        for line in new
+    ]
+    for first in range(0, len(rows), _CHUNK):
+        connection.execute(insert(table), rows[first : first + _CHUNK])
+    return len(new)
+
+
+def _repeated(connection: Connection, digest: str) -> int:
+    """Lines that stand in another import, word for word: perhaps the same bill, exported anew."""
+    other = table.alias()
+    alike = and_(*(table.c[name] == other.c[name] for name in _CONTENT))
+    query = select(func.count(table.c.line.distinct())).where(
+        _is(digest), exists(select(other.c.id).where(alike, other.c.source != digest))
+    )
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _content(line: BillLine) -> tuple[Any, ...]:
+    return tuple(getattr(line, name) for name in _CONTENT)
+
+
+def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
+    """The imports, the latest first. Raises LedgerUnavailableError."""
+    query = select(
+        table.c.source,
+        func.min(table.c.file_name).label("file_name"),
+        func.min(table.c.imported_at).label("imported_at"),
+        func.count().label("lines"),
+        func.min(table.c.start).label("start"),
+        func.max(table.c.end).label("end"),
+        func.sum(table.c.nano_gpu_hours).label("nano"),
+    ).group_by(table.c.source)
+    with ledger.read() as connection:
+        found = connection.execute(query).all()
+        costs = connection.execute(select(table.c.source, table.c.currency, table.c.cost)).all()
+    of: dict[str, list[tuple[str, str]]] = {}
+    for source, currency, cost in costs:
+        of.setdefault(source, []).append((currency, cost))
+    return [
+        {
+            "source": row.source,
+            "file_name": row.file_name,
+            "imported_at": iso(row.imported_at),
+            "lines": row.lines,
+            "from": iso(row.start),
+            "to": iso(row.end),
+            "gpu_hours": decimal_of(_hours(int(row.nano))),
+            "cost": _by_currency(of[row.source]),
+        }
+        for row in sorted(found, key=lambda r: (-r.imported_at, r.source))
+    ]
+
+
+def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -> dict[str, Any]:
+    """Forget an import, named by the SHA-256 of its file or the beginning of it.
+
+    Raises BillNotFoundError, LedgerUnavailableError."""
+    with ledger.write() as connection:
+        query = select(table.c.source).where(table.c.source.startswith(source, autoescape=True)).distinct()
+        found = connection.execute(query).scalars().all()
+        if len(source) < PREFIX or len(found) != 1:
+            raise BillNotFoundError(
+                f"{len(found) or 'No'} imports begin with {source[:64]!r}: give at least {PREFIX} digits of "
+                "one, as the list of bills shows them."
+            )
+        count = connection.execute(delete(table).where(_is(found[0])).returning(table.c.id)).all()
+        record(connection, actor, "bill.remove", found[0], {"lines": len(count)}, now)
+    return {"source": found[0], "lines": len(count)}
+
+
+def read_bill(connection: Connection, within: Period) -> Iterator[BillLine]:
+    """The lines that touch a period, in order of their time."""
+    query = (
+        select(table.c.line, *(table.c[name] for name in _CONTENT))
+        .where(table.c.start < within.end, table.c.end > within.start)
+        .order_by(table.c.start, table.c.source, table.c.line)
+    )
+    for row in connection.execute(query):
+        yield BillLine(*row)
+
+
+def _is(digest: str) -> ColumnElement[bool]:
+    return table.c.source == digest
+
+
+def _hours(nano: int) -> Fraction:
+    return Fraction(nano, NANO)
+
+
+def _by_currency(costs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Exact sums; money of different currencies is never added."""
+    of: dict[str, list[str]] = {}
+    for currency, cost in costs:
+        of.setdefault(currency, []).append(cost)
+    return {currency: decimal_of(total(of[currency])) for currency in sorted(of)}

@@ -1,0 +1,113 @@
+"""Is everything of a month in the ledger, once, and rolled up?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, func, select
+
+from gateway.costs.periods import Period, month
+from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.set_aside import read_set_aside
+from gateway.costs.rollups.soundness import storable
+from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
+from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
+
+_CHUNK = 500
+
+
+def completeness(connection: Connection, of: str, within: Period) -> dict[str, Any]:
+    """Of the month `of`, as far as it lies in `within`; but hours that are set aside, of all of it. Reads the
+    month's records once."""
+    records, second_attempts = _records(connection, within)
+    return {
+        "imbalances": [str(one) for one in imbalances(connection, of)],
+        "hours_pending": _pending(connection, within),
+        "quarantined": _quarantined(connection),
+        "delivered_twice": delivered_twice(connection, within) if second_attempts else 0,
+        "records": records,
+        "implausible": _implausible(connection, within),
+        "set_aside": [one.document() for one in read_set_aside(connection, month(of))],
+    }
+
+
+def _pending(connection: Connection, within: Period) -> int:
+    """Pool-hours whose roll-up is older than what is known."""
+    hour = dirty_hours.c.hour
+    query = select(func.count()).where(hour >= within.start, hour < within.end)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _quarantined(connection: Connection) -> dict[str, int]:
+    """All there are, by reason: when they came says little of the month that they are about."""
+    reason = quarantine.c.reason
+    rows = connection.execute(select(reason, func.count()).group_by(reason).order_by(reason))
+    return {name: int(count) for name, count in rows}
+
+
+def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any]], int]:
+    """How sure the counts are, and how the attempts ended; and how many second and later attempts are
+    billable, so that one reading of the month's records does."""
+    c = usage_records.c
+    query = (
+        select(
+            c.usage_source,
+            c.outcome,
+            func.count(),
+            func.sum(c.prompt_tokens),
+            func.sum(c.completion_tokens),
+            func.sum(case((and_(c.attempt >= 2, c.billable, c.outcome.not_in(CONTINUED)), 1), else_=0)),
+        )
+        .where(c.ended >= within.start, c.ended < within.end, storable(usage_records))
+        .group_by(c.usage_source, c.outcome)
+        .order_by(c.usage_source, c.outcome)
+    )
+    rows = connection.execute(query).all()
+    shown = [
+        {
+            "usage_source": row[0],
+            "outcome": row[1],
+            "records": int(row[2]),
+            "prompt_tokens": int(row[3]),
+            "completion_tokens": int(row[4]),
+        }
+        for row in rows
+    ]
+    return shown, sum(int(row[5]) for row in rows)
+
+
+def _implausible(connection: Connection, within: Period) -> int:
+    """Records whose counts cannot be: they are in none of the sums."""
+    c = usage_records.c
+    query = select(func.count()).where(
+        c.ended >= within.start, c.ended < within.end, ~storable(usage_records)
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def delivered_twice(connection: Connection, within: Period) -> int:
+    """Requests of which two attempts are billable, and the later did not go on where the earlier ended. The
+    ids of a request's attempts follow from one another, so only those of second and later attempts need
+    looking for."""
+    c = usage_records.c
+    query = select(c.request_id, c.attempt).where(
+        c.ended >= within.start,
+        c.ended < within.end,
+        c.attempt.between(2, MOST_ATTEMPTS),
+        c.billable,
+        c.outcome.not_in(CONTINUED),
+    )
+    twice: set[str] = set()
+    for chunk in _chunks(connection.execute(query).all()):
+        earlier = {
+            record_id(request, number): request for request, last in chunk for number in range(1, last)
+        }
+        found = select(c.id).where(c.id.in_(list(earlier)), c.billable)
+        twice.update(earlier[one] for one in connection.execute(found).scalars())
+    return len(twice)
+
+
+def _chunks(rows: Any) -> Iterator[list[tuple[str, int]]]:
+    for first in range(0, len(rows), _CHUNK):
+        yield [(row[0], row[1]) for row in rows[first : first + _CHUNK]]

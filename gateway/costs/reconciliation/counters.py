@@ -1,0 +1,282 @@
+"""Records against the engines' own token counters: pure.
+
+A window is what one engine process counted between two samples of its counters. Beside it stand the records
+that ended in the window. They differ by rules that are exact, and by what can only be bounded:
+
+- Probes: Florin asks for a few tokens of its own after each load. They are no customer's, and no record.
+- `n` answers to a prompt: its tokens are once in the usage, and so in the record; the engine counts them `n`
+  times.
+- In flight at a sample: the engine had counted a part of what the record, which belongs to the time at which
+  it ended, has whole.
+- Broken off: the engine went on for a moment after the last count that it sent.
+- Without any counts (an answer that was not streamed, given up): between nothing and the largest that was
+  seen elsewhere.
+- Estimated: the gateway's guess in place of the engine's word.
+
+What is bounded takes of the difference as much as its bounds allow, in this order; what is left is `rest`:
+somebody else uses the engine, or a warm-up (above 0), or the engine never counted it (below 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.costs.periods import Period
+from gateway.metering.records import UsageSource
+
+TOKEN_TYPES = ("input", "output", "cached")
+"""As in florin_tokens_total."""
+BROKEN_OFF = 64
+"""Tokens an answer that the engine may go on for after a client has left: it notices within a few steps."""
+ORPHANED = 1024
+"""And after a worker was killed: what the record knows is a checkpoint, up to 5 s old."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSample:
+    """An engine's counters, cumulative since its epoch."""
+
+    engine: str
+    epoch: int
+    """When the engine's process began, Unix microseconds."""
+    at: int
+    input: int
+    output: int
+    cached: int | None
+    """Part of the input; None: the engine does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one engine process counted in (start, end]."""
+
+    engine: str
+    epoch: int
+    start: int
+    end: int
+    input: int
+    output: int
+    cached: int | None
+
+    def tokens(self, of: str) -> int | None:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTally:
+    """Sums over attempts that reached an engine, of one kind."""
+
+    source: str = UsageSource.ENGINE_FINAL
+    orphaned: bool = False
+    records: int = 0
+    several: int = 0
+    """Records of more than one answer."""
+    cached_unsure: int = 0
+    """Records whose cached tokens the engine can have counted otherwise."""
+    input: int = 0
+    input_n: int = 0
+    """Prompt tokens times `n`: as the engine counts them."""
+    output: int = 0
+    cached: int = 0
+    cached_n: int = 0
+    """Cached tokens, and those of the `n` - 1 further prompts that may have been, too: the most that the
+    engine can have counted."""
+    answers: int = 0
+    """Sum of `n`."""
+    largest_input: int = 0
+    largest_output: int = 0
+
+    def tokens(self, of: str) -> int:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTokens:
+    """Sums over what Florin itself asked an engine for in a window."""
+
+    count: int = 0
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def tokens(self, of: str) -> int:
+        return {"input": self.input, "output": self.output, "cached": self.cached}[of]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A line that is between two bounds."""
+
+    kind: str
+    low: int
+    high: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLine:
+    kind: str
+    tokens: int
+    """Of the difference, what this accounts for."""
+    low: int
+    high: int
+    """What it could account for."""
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CounterCheck:
+    """engine_tokens - record_tokens = sum of the lines + rest."""
+
+    window: Window
+    token_type: str
+    engine_tokens: int
+    record_tokens: int
+    lines: tuple[TokenLine, ...]
+    rest: int
+
+
+def windows(before: Iterable[CounterSample], last: Iterable[CounterSample]) -> list[Window]:
+    """`last`: the last sample of each engine process in a time; `before`: the last ones from before it, of
+    those processes that have any. A process without one counted from 0 at its epoch."""
+    base = {(s.engine, s.epoch): s for s in before}
+    return [_window(base.get((s.engine, s.epoch)), s) for s in sorted(last, key=_order)]
+
+
+def _order(sample: CounterSample) -> tuple[str, int]:
+    return sample.engine, sample.epoch
+
+
+def _window(base: CounterSample | None, last: CounterSample) -> Window:
+    if base is None:
+        base = CounterSample(last.engine, last.epoch, min(last.epoch, last.at), 0, 0, 0)
+    known = last.cached is not None and base.cached is not None
+    return Window(
+        engine=last.engine,
+        epoch=last.epoch,
+        start=base.at,
+        end=last.at,
+        input=last.input - base.input,
+        output=last.output - base.output,
+        cached=(last.cached or 0) - (base.cached or 0) if known else None,
+    )
+
+
+def outside(within: Period, covered: Sequence[Window]) -> list[Period]:
+    """The parts of a period that no window of one engine covers. Records end at a time in (start, end]."""
+    gaps: list[Period] = []
+    at = within.start
+    for window in sorted(covered, key=lambda w: w.start):
+        if window.start + 1 > at:
+            gaps.append(Period(at, min(window.start + 1, within.end)))
+        at = max(at, window.end + 1)
+    if at < within.end:
+        gaps.append(Period(at, within.end))
+    return [gap for gap in gaps if gap.start < gap.end]
+
+
+def check(
+    window: Window,
+    ended: Sequence[TokenTally],
+    at_start: TokenTally,
+    at_end: TokenTally,
+    of: str,
+    probes: ProbeTokens = ProbeTokens(),
+) -> CounterCheck | None:
+    """One window and one of TOKEN_TYPES. `ended`: what ended in it, by kind; `at_start`: what of that was in
+    flight at the window's first sample; `at_end`: what was in flight at its last, and ended later; `probes`:
+    what was answered to Florin itself in it. None: the engine does not count this."""
+    counted = window.tokens(of)
+    if counted is None:
+        return None
+    recorded = sum(tally.tokens(of) for tally in ended)
+    own = probes.tokens(of)
+    spans = [Span("verification", own, own, probes.count), *_spans(ended, at_start, at_end, of)]
+    left = counted - recorded
+    lines: list[TokenLine] = []
+    # The exact ones first: low and high are the same.
+    left -= sum(span.low for span in spans if span.low == span.high)
+    for span in spans:
+        exact = span.low == span.high
+        taken = span.low if exact else max(span.low, min(span.high, left))
+        left -= 0 if exact else taken
+        if span.records and (taken or span.low or span.high):
+            lines.append(TokenLine(span.kind, taken, span.low, span.high, span.records))
+    return CounterCheck(window, of, counted, recorded, _merged(lines), left)
+
+
+def _merged(lines: Sequence[TokenLine]) -> tuple[TokenLine, ...]:
+    """One of each kind, in their order."""
+    of: dict[str, TokenLine] = {}
+    for line in lines:
+        old = of.get(line.kind, TokenLine(line.kind, 0, 0, 0, 0))
+        of[line.kind] = TokenLine(
+            line.kind,
+            old.tokens + line.tokens,
+            old.low + line.low,
+            old.high + line.high,
+            old.records + line.records,
+        )
+    return tuple(of.values())
+
+
+def _spans(ended: Sequence[TokenTally], at_start: TokenTally, at_end: TokenTally, of: str) -> list[Span]:
+    largest = TokenTally(
+        largest_input=max((t.largest_input for t in ended), default=0),
+        largest_output=max((t.largest_output for t in ended), default=0),
+    )
+    before, after = _as_counted(at_start, of), _as_counted(at_end, of)
+    return [
+        *(span for tally in ended for span in _again(tally, of)),
+        Span("in_flight_at_start", -before, 0, at_start.records),
+        Span("in_flight_at_end", 0, after, at_end.records),
+        *(span for tally in ended for span in _uncertain(tally, largest, of)),
+    ]
+
+
+def _as_counted(tally: TokenTally, of: str) -> int:
+    """The most that an engine can have counted for them."""
+    return {"input": tally.input_n, "output": tally.output, "cached": tally.cached_n}[of]
+
+
+def _again(tally: TokenTally, of: str) -> list[Span]:
+    """Prompts of several answers."""
+    if tally.source == UsageSource.ESTIMATED:
+        return []
+    if of == "input":
+        more = tally.input_n - tally.input
+        exact = tally.source == UsageSource.ENGINE_FINAL
+        return [Span("prompt_of_each_answer", more if exact else 0, more, tally.several)] if more else []
+    more = tally.cached_n - tally.cached if of == "cached" else 0
+    return [Span("cached_not_told", 0, more, tally.cached_unsure)] if more else []
+
+
+def _uncertain(tally: TokenTally, largest: TokenTally, of: str) -> list[Span]:
+    most = {
+        "input": tally.answers * largest.largest_input,
+        "output": tally.answers * max(largest.largest_output, BROKEN_OFF),
+        "cached": tally.answers * largest.largest_input,
+    }[of]
+    if tally.source == UsageSource.NONE:
+        return [Span("without_counts", 0, most, tally.records)]
+    if tally.source == UsageSource.ESTIMATED:
+        return [Span("estimated", -tally.tokens(of), most, tally.records)]
+    if tally.source == UsageSource.ENGINE_PARTIAL and of == "output":
+        each = ORPHANED if tally.orphaned else BROKEN_OFF
+        return [Span("orphaned" if tally.orphaned else "broken_off", 0, each * tally.answers, tally.records)]
+    return []
+
+
+REASONS: Mapping[str, str] = {
+    "verification": "asked for by Florin itself, to verify what was loaded",
+    "prompt_of_each_answer": "n > 1: the engine counts the prompt once for each answer",
+    "cached_not_told": "cached tokens that the engine counted and did not tell of in each answer",
+    "in_flight_at_start": "in flight at the first sample: counted in part before it",
+    "in_flight_at_end": "in flight at the last sample: recorded later",
+    "broken_off": "broken off: the engine went on after the last count seen",
+    "orphaned": "a gateway worker died: the engine went on after the last checkpoint",
+    "without_counts": "given up before the engine told any counts",
+    "estimated": "estimated by the gateway, where the engine said nothing",
+}
+"""Kind of a line → what a person is told."""

@@ -1,0 +1,211 @@
+"""Records against the engines' own token counters: what is read for it, and the hourly figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, or_, select
+
+from gateway.costs.periods import HOUR, LAST_HOUR, Period
+from gateway.costs.reconciliation.counters import (
+    TOKEN_TYPES,
+    CounterCheck,
+    CounterSample,
+    ProbeTokens,
+    TokenTally,
+    Window,
+    check,
+    outside,
+    windows,
+)
+from gateway.costs.rollups.soundness import MOST_TOKENS, storable
+from gateway.metering.engine_metrics import MOST_COUNTED
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_counters, engine_probes, pool_hours
+from gateway.metering.ledger.schema import usage_records as table
+from gateway.metering.records import Outcome
+
+LONGEST = 6 * HOUR
+"""Of an attempt: how far from a sample those in flight at it are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What of an engine's tokens no rule and no bound explains."""
+
+    engine: str
+    token_type: str
+    """One of counters.TOKEN_TYPES."""
+    ratio: float
+    """Of the engine's tokens; of the records' where the engine counted none. Below 0: the engine counted
+    fewer than the records have."""
+    unexplained: int
+    engine_tokens: int
+    record_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsampled:
+    """Records of an engine in a time of which there are no counters: since its last sample, before a restart
+    or a loss of the ledger."""
+
+    engine: str
+    within: Period
+    tally: TokenTally
+
+
+def drift(ledger: Ledger, now: int) -> list[Drift]:
+    """Of the last whole hour, of every engine that was sampled in it. Reads the records of that hour.
+
+    Raises LedgerUnavailableError."""
+    end = now - now % HOUR
+    with ledger.read() as connection:
+        checks = token_checks(connection, Period(end - HOUR, end))
+    sums: dict[tuple[str, str], list[int]] = {}
+    for found in checks:
+        total = sums.setdefault((found.window.engine, found.token_type), [0, 0, 0])
+        for index, value in enumerate((found.rest, found.engine_tokens, found.record_tokens)):
+            total[index] += value
+    return [
+        Drift(engine, token_type, rest / max(counted or recorded, 1), rest, counted, recorded)
+        for (engine, token_type), (rest, counted, recorded) in sorted(sums.items())
+    ]
+
+
+def token_checks(connection: Connection, within: Period) -> list[CounterCheck]:
+    """Every engine process that was sampled in a time of whole hours, and each token type that it counts."""
+    found: list[CounterCheck] = []
+    for window in read_windows(connection, within):
+        ended = _tallies(connection, _ended(window))
+        at_start = _sum(_tallies(connection, and_(_in_flight(window, window.start), _ended(window))))
+        at_end = _sum(_tallies(connection, _in_flight(window, window.end)))
+        probes = _probes(connection, window)
+        checks = (check(window, ended, at_start, at_end, of, probes) for of in TOKEN_TYPES)
+        found += [one for one in checks if one is not None]
+    return found
+
+
+def unsampled(connection: Connection, within: Period) -> list[Unsampled]:
+    """What the windows of `token_checks` leave out, by engine and gap."""
+    covered: dict[str, list[Window]] = {}
+    for window in read_windows(connection, within):
+        covered.setdefault(window.engine, []).append(window)
+    engines = (
+        select(pool_hours.c.engine)
+        .where(pool_hours.c.hour >= within.start, pool_hours.c.hour < within.end, pool_hours.c.engine != "")
+        .distinct()
+    )
+    found: list[Unsampled] = []
+    for engine in sorted({*connection.execute(engines).scalars(), *covered}):
+        for gap in outside(within, covered.get(engine, ())):
+            where = and_(table.c.engine == engine, table.c.ended >= gap.start, table.c.ended < gap.end)
+            tally = _sum(_tallies(connection, where))
+            if tally.records:
+                found.append(Unsampled(engine, gap, tally))
+    return found
+
+
+def read_windows(connection: Connection, within: Period) -> list[Window]:
+    hour = engine_counters.c.hour
+    last = _latest(connection, and_(hour >= within.start, hour < within.end))
+    before = _latest(connection, hour < within.start)
+    return windows(before, last)
+
+
+def _latest(connection: Connection, where: ColumnElement[bool]) -> list[CounterSample]:
+    """The last sample of each engine process among some."""
+    c = engine_counters.c
+    newest = (
+        select(c.engine, c.epoch, func.max(c.hour).label("hour")).where(where).group_by(c.engine, c.epoch)
+    ).subquery()
+    query = (
+        select(c.engine, c.epoch, c.at, c.prompt_tokens, c.completion_tokens, c.cached_tokens)
+        .join(newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour))
+        # Counters that no engine can have: an older Florin took what it was told.
+        .where(
+            c.epoch.between(0, LAST_HOUR),
+            c.at.between(0, LAST_HOUR),
+            c.prompt_tokens.between(0, MOST_COUNTED),
+            c.completion_tokens.between(0, MOST_COUNTED),
+            func.coalesce(c.cached_tokens, 0).between(0, MOST_COUNTED),
+        )
+    )
+    return [CounterSample(*row) for row in connection.execute(query)]
+
+
+def _probes(connection: Connection, window: Window) -> ProbeTokens:
+    c = engine_probes.c
+    sums = [func.coalesce(func.sum(of), 0) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)]
+    query = select(func.count(), *sums).where(
+        c.engine == window.engine,
+        c.at > window.start,
+        c.at <= window.end,
+        *(of.between(0, MOST_TOKENS) for of in (c.prompt_tokens, c.completion_tokens, c.cached_tokens)),
+    )
+    return ProbeTokens(*map(int, connection.execute(query).one()))  # PostgreSQL's sums are decimals
+
+
+def _ended(window: Window) -> ColumnElement[bool]:
+    return and_(table.c.engine == window.engine, table.c.ended > window.start, table.c.ended <= window.end)
+
+
+def _in_flight(window: Window, at: int) -> ColumnElement[bool]:
+    c = table.c
+    return and_(c.engine == window.engine, c.ended > at, c.ended <= at + LONGEST, c.dispatched <= at)
+
+
+def _tallies(connection: Connection, where: ColumnElement[bool]) -> list[TokenTally]:
+    """By kind, of the attempts that reached the engine."""
+    return [_tally(row) for row in connection.execute(_query(where))]
+
+
+def _query(where: ColumnElement[bool]) -> Select[Any]:
+    c = table.c
+    orphaned = case((c.outcome == Outcome.ORPHANED.value, 1), else_=0)
+    cached_n = case(
+        (c.cached_tokens.is_(None), c.prompt_tokens * c.n),
+        else_=c.cached_tokens + c.prompt_tokens * (c.n - 1),
+    )
+    return (
+        select(
+            c.usage_source,
+            orphaned,
+            func.count(),
+            func.sum(case((c.n > 1, 1), else_=0)),
+            func.sum(case((or_(c.n > 1, c.cached_tokens.is_(None)), 1), else_=0)),
+            func.sum(c.prompt_tokens),
+            func.sum(c.prompt_tokens * c.n),
+            func.sum(c.completion_tokens),
+            func.sum(func.coalesce(c.cached_tokens, 0)),
+            func.sum(cached_n),
+            func.sum(c.n),
+            func.max(c.prompt_tokens),
+            func.max(c.completion_tokens),
+        )
+        .where(where, c.outcome != Outcome.REJECTED.value, storable(table))
+        .group_by(c.usage_source, orphaned)
+        .order_by(c.usage_source, orphaned)
+    )
+
+
+def _tally(row: Row[Any]) -> TokenTally:
+    values = tuple(row)
+    return TokenTally(values[0], bool(values[1]), *map(int, values[2:]))  # PostgreSQL's sums are decimals
+
+
+def _sum(tallies: Sequence[TokenTally]) -> TokenTally:
+    """Of all kinds."""
+    names = (
+        "records",
+        "several",
+        "cached_unsure",
+        "input",
+        "input_n",
+        "output",
+        "cached",
+        "cached_n",
+        "answers",
+    )
+    return TokenTally(**{name: sum(getattr(tally, name) for tally in tallies) for name in names})

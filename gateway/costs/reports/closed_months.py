@@ -1,0 +1,180 @@
+"""What is shown of months, open or closed: to those who run the fleet, and to a tenant.
+
+Plain data, since it comes from the process beside the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping, delete, exists, func, select
+
+from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.closing.coverage import cover_of, record_page
+from gateway.costs.periods import iso, month
+from gateway.costs.proofs.proof import prove
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.verification.verify import NotClosedError, read_stored, verify
+from gateway.metering.ledger.database import LedgerUnavailableError, insert
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import period_tenants, periods, rollups, snapshots
+
+ALIVE_SECONDS = 15
+"""A closing that has not said for so long how far it is has died."""
+_ROLL_SECONDS = 3.0
+_SUMMARY = (
+    "tenant", "records", "root", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
+)  # fmt: skip  # one name a line says no more
+
+
+def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[str, Any]]:
+    """All months that have books, oldest first. `tenant`: as it may see them.
+
+    Raises LedgerUnavailableError."""
+    roll(ledger, now, patience=_ROLL_SECONDS)
+    with ledger.read() as connection:
+        rows = connection.execute(select(periods).order_by(periods.c.month)).mappings().all()
+        made = [_period(connection, row, now, tenant) for row in rows]
+        latest = rows[-1]["month"] if rows else ""
+        return made + [_open(name, now, tenant) for name in _open_months(connection, latest, now)]
+
+
+def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[str, Any]:
+    """With the statements' sums: of all tenants, or of one. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+        if row is None:
+            return {**_open(of, now, tenant), "statements": []}
+        query = select(period_tenants.c.document).where(period_tenants.c.month == of)
+        if tenant is not None:
+            query = query.where(period_tenants.c.tenant == tenant)
+        documents = connection.execute(query.order_by(period_tenants.c.tenant)).scalars()
+        statements = [{name: made[name] for name in _SUMMARY} for made in map(json.loads, documents)]
+        return {**_period(connection, row, now, tenant), "statements": statements}
+
+
+def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
+    """Those after the latest closed one in whose books something stands."""
+    query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
+    name = connection.execute(query).scalar_one_or_none()
+    found = []
+    while name is not None and month(name).start <= now:
+        if connection.execute(select(exists().where(rollups.c.posted == name))).scalar():
+            found.append(name)
+        name = iso(month(name).end)[:7]
+    return found
+
+
+def _open(of: str, now: int, tenant: str | None) -> dict[str, Any]:
+    whole = month(of)
+    made: dict[str, Any] = {"month": of, "state": "open", "from": iso(whole.start), "to": iso(whole.end)}
+    return made if tenant is not None else {**made, "can_be_closed": now >= whole.end + GRACE}
+
+
+def _period(connection: Connection, row: RowMapping, now: int, tenant: str | None) -> dict[str, Any]:
+    shown = {
+        **_open(row["month"], now, "-"),
+        "state": row["state"],
+        "closed_at": None if row["closed_at"] is None else iso(row["closed_at"]),
+        "root": row["root"],
+        "previous_root": row["previous_root"],
+        "currency": row["currency"],
+    }
+    if tenant is not None:
+        return shown
+    document = json.loads(row["document"])
+    books = document.get("books", {})
+    return {
+        **shown,
+        "closed_by": row["closed_by"],
+        "policy": row["policy"],
+        "shares": document["terms"]["shares"],
+        "records": row["records"],
+        "tenants": books.get("tenants"),
+        "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],
+        "totals": books.get("totals"),
+        "progress": _progress(connection, row["month"], now) if row["state"] == "closing" else None,
+    }
+
+
+def _progress(connection: Connection, of: str, now: int) -> dict[str, Any] | None:
+    row = connection.execute(select(snapshots).where(snapshots.c.name == _name(of))).one_or_none()
+    if row is None or now - row.at > ALIVE_SECONDS * 1_000_000:
+        return None
+    document: dict[str, Any] = json.loads(row.document)
+    return document
+
+
+def progress_of(ledger: Ledger, of: str, now: int) -> dict[str, Any] | None:
+    """How far a closing is that some worker is at. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return _progress(connection, of, now)
+
+
+def close_watched(ledger: Ledger, /, of: str, **terms: Any) -> bool:
+    """`close`, saying once a second where everybody sees it how far it is. Whether it was closed already."""
+    last = 0.0
+
+    def say(doing: str, done: int, whole: int) -> None:
+        nonlocal last
+        if time.monotonic() - last < 1:
+            return
+        last = time.monotonic()
+        row = {"name": _name(of), "at": time.time_ns() // 1000}
+        row["document"] = json.dumps({"doing": doing, "done": done, "of": whole})
+        try:
+            with ledger.write() as connection:
+                put = insert(connection, snapshots).values(row)
+                connection.execute(put.on_conflict_do_update(index_elements=["name"], set_=row))
+        except LedgerUnavailableError:
+            return  # the closing itself will say so, if it lasts
+
+    try:
+        return bool(close(ledger, of, progress=say, **terms)["already"])
+    finally:
+        with ledger.write() as connection:
+            connection.execute(delete(snapshots).where(snapshots.c.name == _name(of)))
+
+
+def _name(of: str) -> str:
+    return f"closing {of}"
+
+
+def verified(ledger: Ledger, of: str, now: int) -> dict[str, Any]:
+    """What waits to be corrected is, first: an hour that is marked cannot be compared.
+
+    Raises NotClosedError, LedgerUnavailableError."""
+    roll(ledger, now)
+    return verify(ledger, of)[0].document()
+
+
+def proof_of(ledger: Ledger, of: str, tenant: str) -> dict[str, Any]:
+    """Raises NotClosedError, also if the period has no such tenant; LedgerUnavailableError."""
+    try:
+        with ledger.read() as connection:
+            stored = read_stored(connection, of)
+        return prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
+    except (KeyError, NotClosedError):
+        raise NotClosedError(no_statement(of, tenant)) from None
+
+
+def no_statement(of: str, tenant: str) -> str:
+    return f"{tenant} has no statement in {of}, or {of} is not closed."
+
+
+def covered_page(
+    ledger: Ledger, of: str, tenant: str | None, after: tuple[int, str] | None, limit: int
+) -> tuple[bytes, tuple[int, str] | None]:
+    """A JSON array of at most `limit` records, and the place of the last, if there are more: a thousand are
+    too many to render on the event loop. Raises NotClosedError, LedgerUnavailableError."""
+    with ledger.read() as connection:
+        cover = cover_of(connection, of)
+    if cover is None:
+        raise NotClosedError(f"{of} is not closed.")
+    page = record_page(ledger, cover, tenant=tenant, after=after, limit=limit + 1)
+    shown = [dict(record) for record in page[:limit]]
+    last = (shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
+    return orjson.dumps(shown), last

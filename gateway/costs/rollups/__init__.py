@@ -1,0 +1,1 @@
+"""Engine-hours divided among the requests that ran in them."""

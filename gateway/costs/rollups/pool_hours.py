@@ -1,0 +1,162 @@
+"""One pool's hour, computed from what the ledger holds: what the roller writes, and verifying compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select, type_coerce
+
+from gateway.costs.periods import HOUR
+from gateway.costs.prices.book import NOT_SAID, PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.attribution import BRIDGED, PoolHour, divide
+from gateway.costs.rollups.posting import (
+    BILLABLE,
+    OUTCOME,
+    READ,
+    Figures,
+    HourContext,
+    RowKey,
+    continued,
+    tally,
+)
+from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
+from gateway.costs.rollups.soundness import check_figures, check_place, check_records
+from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
+from gateway.metering.ledger.ledger import PoolHour as Place
+from gateway.metering.ledger.ledger import pool_hour_records
+from gateway.metering.ledger.schema import calibrations, engine_spans, usage_records
+from gateway.metering.records import CONTINUED, Outcome
+
+PLACE = ("hour", "engine", "gpu_type", "gpu_count")
+"""Columns of a `Place`."""
+AT = (
+    bindparam("at_hour", type_=BigInteger),
+    bindparam("at_engine", type_=Text),
+    bindparam("at_gpu_type", type_=Text),
+    bindparam("at_gpu_count", type_=BigInteger),
+)
+"""A `Place` in statements that are made once: making one costs more than what the database does for it."""
+_RECORD = tuple(
+    type_coerce(usage_records.c[name], Integer).label(name) if name == "billable" else usage_records.c[name]
+    for name in READ
+)
+"""The flag as the database has it: turning it into a bool costs as much as all the rest of a row."""
+_RECORDS = pool_hour_records(AT, *_RECORD)  # type: ignore[arg-type]  # stand for a PoolHour
+_SPAN = engine_spans.c
+_SPANS = select(
+    _SPAN.started, _SPAN.seen, _SPAN.worker, _SPAN.phase, _SPAN.region, _SPAN.purchase, _SPAN.base_model
+).where(
+    _SPAN.engine == AT[1],
+    _SPAN.gpu_type == AT[2],
+    _SPAN.gpu_count == AT[3],
+    _SPAN.started < AT[0] + (HOUR + BRIDGED),
+    _SPAN.seen > AT[0] - BRIDGED,
+)
+"""With those so near to the hour's ends that a gap across may have to be bridged."""
+
+
+_WHOLE = ("provisioned_us", "nano_gpu_hours")
+
+
+def at(place: Place) -> dict[str, Any]:
+    """The parameters AT."""
+    return {f"at_{name}": value for name, value in zip(PLACE, place, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedHour:
+    place: Place
+    whole: dict[str, Any]
+    """The row of pool_hours."""
+    rows: dict[RowKey, Figures]
+    """Of rollups."""
+
+
+class HourTerms:
+    """What is the same for all pool-hours of a transaction, read when first needed. Mutable: keeps it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def book(self) -> PriceBook:
+        return PriceBook(read_prices(self._connection))
+
+    @cached_property
+    def _calibrations(self) -> list[Any]:
+        table = calibrations.c
+        names = (table.id, table.prefill_ps, table.cached_ps, table.decode_ps, table.kv_ps, table.load_ps)
+        query = select(table.gpu_type, table.base_model, table.valid_from, *names).order_by(table.valid_from)
+        return list(self._connection.execute(query))
+
+    def weights(self, gpu_type: str, base_model: str, hour: int) -> Weights:
+        """Of the latest calibration that holds in an hour."""
+        for row in reversed(self._calibrations):
+            if (row.gpu_type, row.base_model) == (gpu_type, base_model) and row.valid_from <= hour:
+                return Weights(*row[3:])
+        return UNCALIBRATED
+
+
+def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedHour:
+    """From what the transaction sees: its records, sightings, weights and prices. Raises UnsoundError."""
+    hour, _, gpu_type, gpu_count = place
+    check_place(hour, gpu_count)
+    attempts: list[Any] = []
+    rejected: list[Any] = []
+    said: list[Any] = []
+    for record in connection.execute(_RECORDS, at(place)).all():
+        outcome = record[OUTCOME]
+        if outcome in CONTINUED and record[BILLABLE]:
+            reread, rest = continued(record)
+            attempts.append(reread)
+            said.append(rest)
+        else:
+            (rejected if outcome == Outcome.REJECTED else attempts).append(record)
+    for records in (attempts, rejected, said):
+        check_records(records)
+    spans = connection.execute(_SPANS, at(place)).all()
+    region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
+    weights = terms.weights(gpu_type, base_model, hour)
+    pieces = divide(
+        PoolHour(
+            hour,
+            gpu_count,
+            up=[(s.started, s.seen) for s in spans if s.phase == "up"],
+            startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
+            cuts=terms.book.changes(gpu_type, region, purchase, hour, hour + HOUR),
+            weights=weights,
+        ),
+        [*attempts, *said],
+    )
+    pool = HourContext(region, purchase, base_model, weights.id)
+    whole = {
+        **dict(zip(PLACE, place, strict=True)),
+        "region": region,
+        "purchase": purchase,
+        "base_model": base_model,
+        "provisioned_us": sum(p.provisioned_us for p in pieces),
+        "startup_us": sum(p.startup_us for p in pieces),
+        "busy_us": sum(p.busy_us for p in pieces),
+        "nano_gpu_hours": sum(p.whole for p in pieces),
+        "records": len(attempts) + len(rejected),
+        "calibration": weights.id,
+    }
+    rows = tally(pool, pieces, attempts, rejected, said)
+    for figures in rows.values():
+        check_figures(FIGURE_NAMES, figures)
+    check_figures(_WHOLE, (whole[name] for name in _WHOLE))
+    return ComputedHour(place, whole, rows)
+
+
+def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:
+    """Region, purchase model and base model of a pool in an hour: as the latest sighting in it has them.
+    Without one (records of engines that nobody looked at), what the records know."""
+    inside = [s for s in spans if s.started < hour + HOUR and s.seen >= hour]
+    if inside:
+        last = max(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))
+        return last.region, last.purchase, last.base_model
+    return *NOT_SAID, min((r[-1] for r in records), default="")

@@ -1,0 +1,204 @@
+"""From a divided hour to rows of roll-ups, and from two states of an hour to those of a correction. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gateway.costs.rollups.attribution import Piece
+
+READ = (
+    "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
+    "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
+)  # fmt: skip  # one name a line says no more
+"""Columns of a usage record, in the order in which `tally` wants them; the first eight are an
+`attribution.Attempt`."""
+REASONING, OUTCOME, BILLABLE, OWNER = 8, 9, 10, slice(10, 15)
+
+FIGURES = (
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
+    "weight_input", "weight_cached", "weight_output", "weight_other",
+)  # fmt: skip  # one name a line says no more
+
+Figures = tuple[int, ...]
+"""As in FIGURES."""
+
+
+class RowKey(NamedTuple):
+    """What tells the rows of one pool's hour apart."""
+
+    piece: int
+    bucket: str
+    tenant: str
+    adapter: str
+    version: str
+    base_model: str
+    region: str
+    purchase: str
+    calibration: int
+
+
+class RowPrice(NamedTuple):
+    """Of a row: millionths of the currency per GPU-hour. None: by the price book."""
+
+    rate_micros: int | None
+    currency: str | None
+
+
+BY_BOOK = RowPrice(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class HourContext:
+    """What the rows of a pool's hour have in common."""
+
+    region: str
+    purchase: str
+    base_model: str
+    calibration: int
+
+
+def tally(
+    pool: HourContext,
+    pieces: Sequence[Piece],
+    attempts: Sequence[tuple[Any, ...]],
+    rejected: Sequence[tuple[Any, ...]] = (),
+    said: Sequence[tuple[Any, ...]] = (),
+) -> dict[RowKey, Figures]:
+    """Sums by key. Requests and tokens stand where their attempt ended, GPU-time and ω where they were spent.
+
+    `attempts`, and after them `said` (see `continued`): in the order in which they were divided; these and
+    `rejected`: tuples as in READ."""
+    rows: dict[RowKey, Figures] = {}
+    owners = [a[OWNER] for a in attempts]
+    of_said = [a[OWNER] for a in said]
+    for piece in pieces:
+        start, end = piece.start, piece.end
+        sums = _spent(piece, [*owners, *of_said] if said else owners)
+        _count(sums, start, end, attempts, owners)
+        if said:  # the request was counted with the attempt that began it
+            _count(sums, start, end, said, of_said, each=0)
+        _put(rows, pool, start, sums, ("retry_waste", "usage"))
+        if rejected:
+            refused: dict[tuple[Any, ...], list[int]] = {}
+            _count(refused, start, end, rejected, [r[OWNER] for r in rejected])
+            _put(rows, pool, start, refused, ("rejected", "rejected"))
+        for bucket, nano in (
+            ("headroom", piece.headroom), ("startup", piece.startup), ("idle", piece.idle),
+        ):  # fmt: skip  # a row each
+            if nano:
+                key = RowKey(
+                    start, bucket, "", "", "", pool.base_model, pool.region, pool.purchase, pool.calibration
+                )
+                rows[key] = (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)
+    return rows
+
+
+def continued(record: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """A billable record whose outcome is in CONTINUED, in its two parts: what it cost to read the prompt once
+    more, which is retry waste, and what it said, which is the customer's. Marks at the turns of hours serve
+    both: of each, what a part has not counts as nothing."""
+    name, dispatched, ended, prompt, cached, completion, loads, marks, reasoning, outcome, _, *owner = record
+    return (
+        (name, dispatched, ended, prompt, cached, 0, loads, marks, 0, outcome, 0, *owner),
+        (name + "+", dispatched, ended, 0, None, completion, 0, marks, reasoning, outcome, 1, *owner),
+    )
+
+
+_Sums = dict[tuple[Any, ...], list[int]]
+
+
+def _spent(piece: Piece, owners: Sequence[tuple[Any, ...]]) -> _Sums:
+    sums: _Sums = {}
+    for n, nano, a, b, c, d in zip(piece.who, piece.shares, *piece.omegas, strict=True):
+        held = sums.get(owners[n])
+        if held is None:
+            sums[owners[n]] = [0, 0, 0, 0, 0, nano, a, b, c, d]
+            continue
+        held[5] += nano
+        held[6] += a
+        held[7] += b
+        held[8] += c
+        held[9] += d
+    return sums
+
+
+def _count(
+    sums: _Sums,
+    start: int,
+    end: int,
+    records: Sequence[tuple[Any, ...]],
+    owners: Sequence[tuple[Any, ...]],
+    each: int = 1,
+) -> None:
+    for record, owner in zip(records, owners, strict=True):
+        if start <= record[2] < end:
+            held = sums.get(owner)
+            if held is None:
+                held = sums[owner] = [0] * len(FIGURES)
+            held[0] += each
+            held[1] += record[3]
+            held[2] += record[4] or 0
+            held[3] += record[5]
+            held[4] += record[REASONING]
+
+
+def _put(
+    rows: dict[RowKey, Figures], pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str]
+) -> None:
+    """`buckets`: of what is not billable, and of what is."""
+    for (billable, tenant, adapter, version, base_model), figures in sums.items():
+        if any(figures):
+            bucket = buckets[bool(billable)]
+            key = RowKey(
+                piece, bucket, tenant, adapter, version, base_model,
+                pool.region, pool.purchase, pool.calibration,
+            )  # fmt: skip  # in the order of the fields
+            held = rows.get(key)
+            rows[key] = tuple(figures) if held is None else _plus(held, figures)
+
+
+def _plus(a: Iterable[int], b: Iterable[int]) -> Figures:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def corrections(
+    standing: Iterable[tuple[RowKey, RowPrice, Figures]],
+    fresh: Mapping[RowKey, Figures],
+    price: Callable[[RowKey], RowPrice],
+) -> list[tuple[RowKey, RowPrice, Figures]]:
+    """The rows that turn what stands in closed books into `fresh`: -old at the price it has there, +new by
+    the price book; none for a key whose figures and price stand as they are now. `price`: what the book says
+    now. Where it has ceased to say anything (a second series has made the choice unclear), the one price that
+    stands there holds on: a late record must not take back what was charged."""
+    held: dict[RowKey, dict[RowPrice, Figures]] = {}
+    for key, at, figures in standing:
+        of = held.setdefault(key, {})
+        of[at] = _plus(of[at], figures) if at in of else figures
+    charged: dict[tuple[int, str, str], set[RowPrice]] = {}
+    for key, of in held.items():
+        still = {at for at, figures in of.items() if at.rate_micros is not None and any(figures)}
+        charged.setdefault((key.piece, key.region, key.purchase), set()).update(still)
+    made: list[tuple[RowKey, RowPrice, Figures]] = []
+    for key in sorted({*held, *fresh}):
+        old = [(at, figures) for at, figures in held.get(key, {}).items() if any(figures)]
+        new = fresh.get(key)
+        if _stands(old, new, price(key)):
+            continue
+        made += [(key, at, tuple(-figure for figure in figures)) for at, figures in old]
+        if new is not None:
+            known = charged.get((key.piece, key.region, key.purchase), set())
+            silent = price(key).rate_micros is None and len(known) == 1
+            made.append((key, next(iter(known)) if silent else BY_BOOK, new))
+    return made
+
+
+def _stands(old: Sequence[tuple[RowPrice, Figures]], new: Figures | None, now: RowPrice) -> bool:
+    if new is None:
+        return not old
+    if len(old) != 1:
+        return False
+    [(at, figures)] = old
+    # Where either says nothing there is no other price to correct to.
+    return figures == new and (at == now or None in (at.rate_micros, now.rate_micros))

@@ -1,0 +1,232 @@
+"""What a statement says, before it is a page. Money is in hundredths of the currency, rounded once.
+
+A closed month's figures are those sealed with it, so that the statements of all tenants sum to the invoice
+whole; they are only divided further, among versions, without rounding anything anew. Before that they are
+computed in the same way from what is known, for this tenant alone, and are preliminary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from gateway.costs.closing.settlement import COUNTS, rounded, settle
+from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.export.chargeback import split
+from gateway.costs.export.files import MissingPriceError, missing_prices
+from gateway.costs.periods import Period
+from gateway.costs.periods import month as month_of
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.schema import period_tenants, periods
+
+_BY = ("adapter", "version", "base_model")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One line of the table."""
+
+    name: str
+    """`acme/support@v3`, or the base model."""
+    gpu: str
+    """GPU type, and where and how it is paid for."""
+    requests: int
+    input_tokens: int
+    """Those that were computed: without the cached."""
+    cached_tokens: int
+    output_tokens: int
+    nano_gpu_hours: int
+    cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPrice:
+    """What a million tokens of each kind came to on a GPU type, in 10**-15 of the currency; None: none."""
+
+    gpu_type: str
+    input: int | None
+    cached: int | None
+    output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodHash:
+    """How a closed month can be checked."""
+
+    closed_at: int
+    records: int
+    tenant_root: str
+    """Empty: the tenant has no records."""
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    tenant: str
+    month: str
+    period: Period
+    currency: str
+    policy: str
+    usage: tuple[Item, ...]
+    allocated: tuple[Item, ...]
+    corrections: tuple[Item, ...]
+    unit_prices: tuple[UnitPrice, ...]
+    days: Mapping[str, tuple[int, ...]]
+    """Tokens by adapter, each day of the month."""
+    calibrated: bool
+    retries: int
+    """Requests answered at a second attempt or not at all; not billed."""
+    cents: int
+    seal: PeriodHash | None
+    """None: the month is open, all this is preliminary."""
+
+
+def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
+    """None: nothing in that month's books is of that tenant, who is not `known` besides. Raises
+    MissingPriceError while a price is missing of what is not closed yet."""
+    book, period = PriceBook(read_prices(connection)), month_of(month)
+    lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))
+    closed = _closed(connection, tenant, month)
+    if not lines and closed is None:
+        return _empty(connection, tenant, month) if known else None
+    if missing := missing_prices(lines):
+        raise MissingPriceError(f"No price of {missing} for all of {month}: florin price add has it.")
+    document = closed.document if closed else _preliminary(tenant, lines)
+    items = _items(lines, document)
+    used = [line for line in lines if line.bucket == "usage" and not line.correction]
+    return Statement(
+        tenant=tenant,
+        month=month,
+        period=period,
+        currency=(closed.currency if closed else None) or book.currency or "",
+        policy=closed.policy if closed else "",
+        **items,
+        unit_prices=unit_prices(used),
+        days=_days(connection, book, period, tenant),
+        calibrated=any(line.calibration for line in used),
+        retries=sum(line.requests for line in lines if line.bucket == "retry_waste"),
+        cents=document["amount_cents"],
+        seal=closed.seal if closed else None,
+    )
+
+
+def _empty(connection: Connection, tenant: str, month: str) -> Statement:
+    query = select(periods).where(periods.c.month == month, periods.c.state == "closed")
+    row = connection.execute(query).one_or_none()
+    seal = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
+    currency, policy = ("", "") if row is None else (row.currency or "", row.policy)
+    return Statement(
+        tenant, month, month_of(month), currency, policy, (), (), (), (), {},
+        calibrated=False, retries=0, cents=0, seal=seal,
+    )  # fmt: skip  # one empty table after the other says no more
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    document: dict[str, Any]
+    currency: str | None
+    policy: str
+    seal: PeriodHash
+
+
+def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
+    query = (
+        select(periods, period_tenants.c.document.label("own"), period_tenants.c.root.label("tenant_root"),
+               period_tenants.c.records.label("own_records"))
+        .join(period_tenants, period_tenants.c.month == periods.c.month)
+        .where(periods.c.month == month, periods.c.state == "closed", period_tenants.c.tenant == tenant)
+    )  # fmt: skip  # as the query reads
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    seal = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
+    return _Closed(json.loads(row.own), row.currency, row.policy, seal)
+
+
+def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:
+    own = [replace(line, keys=(tenant, line.keys[0])) for line in lines if line.bucket != "rejected"]
+    return settle(own, {}, [tenant]).statements[tenant]
+
+
+def _items(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, tuple[Item, ...]]:
+    """The document's lines, those of usage divided among versions."""
+    found: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
+    for entry in document["lines"]:
+        if entry["kind"] == "usage":
+            found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry)
+        elif entry["kind"] == "allocated":
+            found["allocated"].append(
+                Item("", _gpu(entry), 0, 0, 0, 0, entry["nano_gpu_hours"], entry["amount_cents"])
+            )
+    return {kind: tuple(items) for kind, items in found.items()}
+
+
+def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any]) -> list[Item]:
+    """One line of a document, by version. Its hundredths stay in sum what they are."""
+    parts: dict[tuple[str, str], list[int]] = {}
+    for line in lines:
+        adapter, version, base_model = line.keys
+        same = (
+            (line.bucket, adapter, line.correction) == (entry["kind"], entry["adapter"], entry["correction"])
+            and (line.gpu_type, line.region, line.purchase)
+            == (entry["gpu_type"], entry["region"], entry["purchase"])
+        )  # fmt: skip  # the formatter's way hides what is compared
+        if same:
+            assert line.cost is not None, "checked before"
+            held = parts.setdefault((version, base_model), [0] * (len(COUNTS) + 2))
+            values = (*(getattr(line, name) for name in COUNTS), line.nano_gpu_hours, line.cost)
+            parts[version, base_model] = [a + b for a, b in zip(held, values, strict=True)]
+    cents = rounded({key: values[-1] for key, values in parts.items()}, entry["amount_cents"])
+    return [
+        _item(entry, version, base_model, values, cents[version, base_model])
+        for (version, base_model), values in sorted(parts.items())
+    ]
+
+
+def _item(entry: Mapping[str, Any], version: str, base_model: str, values: list[int], cents: int) -> Item:
+    requests, prompt, cached, output, _, nano, _ = values
+    name = f"{entry['adapter']}@{version}" if entry["adapter"] else base_model
+    return Item(name, _gpu(entry), requests, prompt - cached, cached, output, nano, cents)
+
+
+def _gpu(entry: Mapping[str, Any]) -> str:
+    purchase = {"on_demand": "", "spot": "spot", "reserved": "reserved"}[entry["purchase"]]
+    return ", ".join(part for part in (entry["gpu_type"], entry["region"], purchase) if part)
+
+
+def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:
+    """By GPU type, of delivered answers: their cost, divided among the kinds of tokens as the export divides
+    it, over the tokens."""
+    sums: dict[str, tuple[list[int], list[int]]] = {}
+    for line in lines:
+        tokens = (line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)
+        nanos, _ = split(line, tokens)
+        costs, counts = sums.setdefault(line.gpu_type, ([0, 0, 0], [0, 0, 0]))
+        for index in range(3):
+            costs[index] += nanos[index] * (line.rate_micros or 0)
+            counts[index] += tokens[index]
+    return tuple(
+        UnitPrice(gpu_type, *(_per_million(c, n) for c, n in zip(*sums[gpu_type], strict=True)))
+        for gpu_type in sorted(sums)
+    )
+
+
+def _per_million(cost: int, count: int) -> int | None:
+    return cost * 1_000_000 // count if count else None
+
+
+def _days(connection: Connection, book: PriceBook, period: Period, tenant: str) -> dict[str, tuple[int, ...]]:
+    count = (period.end - period.start) // (24 * 3_600_000_000)
+    found: dict[str, list[int]] = {}
+    lines = read_lines(connection, book, period, ("day", *_BY), tenants=(tenant,), corrections=False)
+    for line in lines:
+        if line.bucket == "usage":
+            day, adapter, _, base_model = line.keys
+            series = found.setdefault(adapter or base_model, [0] * count)
+            series[int(day[-2:]) - 1] += line.prompt_tokens + line.completion_tokens
+    return {name: tuple(series) for name, series in found.items()}

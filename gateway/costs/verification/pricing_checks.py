@@ -1,0 +1,124 @@
+"""Checks of a closed month's money: that the price book still says what it said, that each row has the rate
+that it says, and that all that was spent is GPU-hours times rate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from gateway.costs.periods import iso, month
+from gateway.costs.prices.book import Price, PriceBook, decimal_text
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.schema import pool_hours, rollups
+
+_SERIES = ("gpu_type", "region", "purchase")
+
+
+def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prices of the snapshot that the book does not hold any more, as they were."""
+    held = {(*price.series, price.valid_from): price for price in read_prices(connection)}
+    wrong = []
+    for document in snapshot:
+        price = Price(**document)
+        now = held.get((*price.series, price.valid_from))
+        if now != price:
+            was = _rate_text(price.rate_micros)
+            if now is None:
+                said = f"was {was}, is gone"
+            elif now.rate_micros != price.rate_micros:
+                said = f"was {was}, is {_rate_text(now.rate_micros)}"
+            else:
+                said = "its currency or its times are not what they were"
+            wrong.append(f"{' '.join(filter(None, price.series))} from {iso(price.valid_from)} {said}")
+    return wrong
+
+
+def wrong_rates(connection: Connection, of: str, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rows in a month's books whose rate is not the snapshot's. Corrections take back old rows at the rate
+    that those have."""
+    book = PriceBook(Price(**document) for document in snapshot)
+    table = rollups.c
+    columns = [*(table[name] for name in _SERIES), table.piece, table.rate_micros, table.correction]
+    wrong = []
+    for *series, piece, rate, correction in connection.execute(
+        select(*columns).where(table.posted == of).distinct().order_by(*columns)
+    ).all():
+        gpu_type, region, purchase = series
+        right = book.rate(gpu_type, region, purchase, piece) or 0
+        if rate == right or (correction and _stood(connection, of, series, piece, rate)):
+            continue
+        said = "none" if rate is None else _rate_text(rate)
+        wrong.append(
+            f"{' '.join(filter(None, series))} at {iso(piece)}: rate {said}, "
+            f"by the price book {_rate_text(right)}"
+        )
+    return wrong
+
+
+def _stood(connection: Connection, of: str, series: Sequence[str], piece: int, rate: int) -> bool:
+    """Was that rate in the books of an earlier month?"""
+    table = rollups.c
+    fits = [table[name] == value for name, value in zip(_SERIES, series, strict=True)]
+    query = select(table.id).where(table.posted < of, table.piece == piece, table.rate_micros == rate, *fits)
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def cost_check(connection: Connection, of: str) -> tuple[list[str], int, int]:
+    """What is wrong, and of the month's hours, over all postings, the GPU-time (nano-GPU-hours) and its cost
+    (10**-15). Of each piece of an engine-hour all that remains has one rate; so parts times rates are the
+    whole times the rate."""
+    book = PriceBook(read_prices(connection))
+    wrong: list[str] = []
+    nano = cost = 0
+    for (hour, engine), pieces in groupby(_pieces(connection, of, book), key=lambda p: (p[0], p[1])):
+        for piece, rates in groupby(pieces, key=lambda p: p[2]):
+            amounts: defaultdict[int, int] = defaultdict(int)  # a correction not frozen yet has the same rate
+            for _, _, _, rate, amount in rates:
+                amounts[rate] += amount
+            left = [rate for rate, amount in amounts.items() if amount]
+            if len(left) > 1:
+                shown = ", ".join(map(_rate_text, left))
+                wrong.append(f"{engine} at {iso(piece)} ({iso(hour)}): several rates remain ({shown})")
+            nano += sum(amounts.values())
+            cost += sum(rate * amount for rate, amount in amounts.items())
+    whole = month(of)
+    query = select(func.coalesce(func.sum(pool_hours.c.nano_gpu_hours), 0)).where(
+        pool_hours.c.hour >= whole.start, pool_hours.c.hour < whole.end
+    )
+    provisioned = int(connection.execute(query).scalar_one())
+    if nano != provisioned:
+        wrong.insert(0, f"{nano:,} nano-GPU-hours are accounted for, {provisioned:,} were provisioned")
+    return wrong, nano, cost
+
+
+def _pieces(connection: Connection, of: str, book: PriceBook) -> Iterator[tuple[int, str, int, int, int]]:
+    """(hour, engine with its GPUs, piece, rate, nano-GPU-hours), by the first three."""
+    table = rollups.c
+    whole = month(of)
+    key = [
+        table.hour,
+        table.engine,
+        table.gpu_type,
+        table.gpu_count,
+        table.piece,
+        table.region,
+        table.purchase,
+    ]
+    query = (
+        select(*key, table.rate_micros, func.sum(table.nano_gpu_hours))
+        .where(table.posted >= of, table.hour >= whole.start, table.hour < whole.end)
+        .group_by(*key, table.rate_micros)
+        .order_by(*key)
+    )
+    for row in connection.execute(query):
+        hour, engine, gpu_type, gpu_count, piece, region, purchase, frozen, amount = tuple(row)
+        rate = frozen if frozen is not None else book.rate(gpu_type, region, purchase, piece) or 0
+        yield hour, f"{engine} ({gpu_count} {gpu_type})", piece, rate, int(amount)
+
+
+def _rate_text(rate_micros: int) -> str:
+    return decimal_text(rate_micros, 6)

@@ -1,0 +1,101 @@
+"""The engine-hours of a month divided once more, from records, sightings, weights and prices as the ledger
+has them now, and compared with what all roll-up rows of each hour sum to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
+
+from gateway.costs.closing.period_hash import Progress
+from gateway.costs.periods import iso, month
+from gateway.costs.rollups.pool_hours import PLACE, HourTerms, compute
+from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
+from gateway.costs.rollups.soundness import UnsoundError
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.ledger import PoolHour as Place
+from gateway.metering.ledger.schema import dirty_hours, pool_hours, rollups, set_aside_hours
+
+_AT_A_TIME = 32
+
+
+@dataclass(slots=True)
+class RecomputedHour:
+    """Mutable while it is made."""
+
+    compared: int = 0
+    skipped: int = 0
+    """Marked: something has changed, and the correction is not posted yet; or set aside, until somebody
+    decides."""
+    differences: list[str] = field(default_factory=list)
+
+
+def divided_anew(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
+    """A few pool-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
+    whole = month(of)
+    table = pool_hours.c
+    within = and_(table.hour >= whole.start, table.hour < whole.end)
+    made = RecomputedHour()
+    after: Place | None = None
+    with ledger.read() as connection:
+        count = connection.execute(select(func.count()).select_from(pool_hours).where(within)).scalar_one()
+    while True:
+        with ledger.read() as connection:
+            key = [table[name] for name in PLACE]
+            query = select(*key).where(within).order_by(*key).limit(_AT_A_TIME)
+            if after is not None:
+                query = query.where(tuple_(*key) > after)
+            places: list[Place] = [(row[0], row[1], row[2], row[3]) for row in connection.execute(query)]
+            if not places:
+                return made
+            progress("engine-hours", made.compared + made.skipped, count)
+            _compare(connection, places, made)
+        after = places[-1]
+
+
+def _compare(connection: Connection, places: list[Place], made: RecomputedHour) -> None:
+    terms = HourTerms(connection)
+    for place in places:
+        if _marked(connection, place):
+            made.skipped += 1
+            continue
+        made.compared += 1
+        try:
+            rows = compute(connection, terms, place).rows
+        except UnsoundError as error:
+            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be divided: {error}")
+            continue
+        fresh = {key: figures for key, figures in rows.items() if any(figures)}
+        standing = _standing(connection, place)
+        made.differences += _differing(place, fresh, standing)
+
+
+def _marked(connection: Connection, place: Place) -> bool:
+    marks = (
+        exists().where(*(table.c[name] == value for name, value in zip(PLACE, place, strict=True)))
+        for table in (dirty_hours, set_aside_hours)
+    )
+    return bool(connection.execute(select(or_(*marks))).scalar())
+
+
+def _standing(connection: Connection, place: Place) -> dict[RowKey, Figures]:
+    """All postings of a pool-hour together."""
+    at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
+    key = [rollups.c[name] for name in RowKey._fields]
+    sums: dict[RowKey, Figures] = {}
+    for row in connection.execute(select(*key, *(rollups.c[name] for name in FIGURES)).where(at)):
+        found, figures = RowKey(*row[: len(key)]), row[len(key) :]
+        held = sums.get(found, (0,) * len(FIGURES))
+        sums[found] = tuple(a + b for a, b in zip(held, figures, strict=True))
+    return {found: figures for found, figures in sums.items() if any(figures)}
+
+
+def _differing(place: Place, fresh: dict[RowKey, Figures], standing: dict[RowKey, Figures]) -> Iterator[str]:
+    nothing = (0,) * len(FIGURES)
+    for key in sorted(fresh.keys() | standing.keys()):
+        made, stands = fresh.get(key, nothing), standing.get(key, nothing)
+        what = [f"{n} {b:,}, computed {a:,}" for n, a, b in zip(FIGURES, made, stands, strict=True) if a != b]
+        if what:
+            whose = " ".join(filter(None, (key.bucket, key.tenant, key.adapter, key.version)))
+            yield f"{place[1]} at {iso(place[0])}, {whose}: {', '.join(what)}"

@@ -1,0 +1,78 @@
+"""Records against roll-ups, hour by hour: each tenant's requests and tokens must be the same in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import func, select
+
+from gateway.costs.periods import HOUR, iso
+from gateway.costs.proofs.proof import SUMS
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import rollups
+
+_COUNTS = ("requests", *SUMS)
+_NONE = (0,) * len(_COUNTS)
+
+
+class HourlyCounts:
+    """Mutable: takes a month's records in order, an hour at a time in memory."""
+
+    def __init__(self, ledger: Ledger, of: str) -> None:
+        self._ledger = ledger
+        self._month = of
+        self._hour: int | None = None
+        self._counts: dict[str, list[int]] = {}
+        self._seen: set[int] = set()
+        self.differences: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<HourlyCounts of {self._month}: {len(self.differences)} differences>"
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        hour = record["ended"] - record["ended"] % HOUR
+        if hour != self._hour:
+            self._end_of_hour()
+            self._hour = hour
+        held = self._counts.setdefault(record["tenant"], [0] * len(_COUNTS))
+        held[0] += 1
+        for index, name in enumerate(SUMS, 1):
+            held[index] += record[name] or 0
+
+    def end(self) -> None:
+        """After the last record: hours of which there are roll-ups and no records."""
+        self._end_of_hour()
+        table = rollups.c
+        with self._ledger.read() as connection:
+            query = select(table.hour).where(table.posted == self._month).distinct()
+            hours = set(connection.execute(query).scalars())
+        for hour in sorted(hours - self._seen):
+            self._compare(hour, {})
+
+    def _end_of_hour(self) -> None:
+        if self._hour is not None:
+            self._compare(self._hour, self._counts)
+            self._counts = {}
+
+    def _compare(self, hour: int, counted: Mapping[str, list[int]]) -> None:
+        self._seen.add(hour)
+        posted = self._posted(hour)
+        for tenant in sorted(counted.keys() | posted.keys()):
+            mine, theirs = tuple(counted.get(tenant, _NONE)), posted.get(tenant, _NONE)
+            if mine != theirs:
+                self.differences.append(f"{tenant} at {iso(hour)}: {', '.join(_differing(mine, theirs))}")
+
+    def _posted(self, hour: int) -> dict[str, tuple[int, ...]]:
+        table = rollups.c
+        sums = (func.sum(table[name]) for name in _COUNTS)
+        query = select(table.tenant, *sums).where(table.posted == self._month, table.hour == hour)
+        with self._ledger.read() as connection:
+            rows = connection.execute(query.group_by(table.tenant)).all()
+        return {row[0]: tuple(int(n) for n in row[1:]) for row in rows if any(row[1:])}
+
+
+def _differing(mine: tuple[int, ...], theirs: tuple[int, ...]) -> Iterator[str]:
+    for name, a, b in zip(_COUNTS, mine, theirs, strict=True):
+        if a != b:
+            yield f"{name} {a:,} in records, {b:,} in roll-ups"

@@ -1,0 +1,279 @@
+"""A closed period, computed once more from what the ledger holds now and compared with what was sealed.
+
+Each check stands for itself, so that what differs is named: root, chain, roll-ups, prices, rates, balance,
+cost, statements, cents, records, counts, attribution.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from gateway.costs.closing.coverage import Coverage, late_hours, rollups_digest
+from gateway.costs.closing.period_hash import (
+    Progress,
+    TenantSums,
+    previous_root,
+    settlement_of,
+    sums_of_records,
+)
+from gateway.costs.periods import iso, month
+from gateway.costs.prices.book import decimal_text
+from gateway.costs.proofs.merkle import digest, header_hash
+from gateway.costs.proofs.proof import SUMS, ProofCheck, tenants_root
+from gateway.costs.rollups.balance import imbalances
+from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
+from gateway.costs.verification.recomputation import divided_anew
+from gateway.costs.verification.record_counts import HourlyCounts
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
+
+_SHOWN = 3
+"""How many of what differs are named."""
+_COLUMNS = ("policy", "currency", "records", "first_batch", "cutoff_batch")
+"""Of `periods`, which the sealed books say, too."""
+
+
+class NotClosedError(Exception):
+    """There is no such closed period."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPeriod:
+    month: str
+    root: str
+    checks: tuple[ProofCheck, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed; what could not be checked is not counted as failed."""
+        return all(check.ok is not False for check in self.checks)
+
+    def document(self) -> dict[str, Any]:
+        checks = [asdict(check) for check in self.checks]
+        return {"month": self.month, "root": self.root, "ok": self.ok, "checks": checks}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPeriod:
+    """A closed period as the ledger has it."""
+
+    cover: Coverage
+    row: RowMapping
+    terms: dict[str, Any]
+    header: dict[str, Any]
+    books: dict[str, Any]
+    tenants: tuple[RowMapping, ...]
+    """Rows of period_tenants."""
+    statements: dict[str, dict[str, Any]]
+
+
+def read_stored(connection: Connection, of: str) -> StoredPeriod:
+    """Raises NotClosedError."""
+    row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+    if row is None or row["state"] != "closed":
+        raise NotClosedError(f"{of} is not closed.")
+    document = json.loads(row["document"])
+    query = select(period_tenants).where(period_tenants.c.month == of).order_by(period_tenants.c.tenant)
+    tenants = tuple(connection.execute(query).mappings())
+    return StoredPeriod(
+        cover=Coverage(of, row["first_batch"], row["cutoff_batch"]),
+        row=row,
+        terms=document["terms"],
+        header=document["header"],
+        books=document["books"],
+        tenants=tenants,
+        statements={tenant["tenant"]: json.loads(tenant["document"]) for tenant in tenants},
+    )
+
+
+def verify(
+    ledger: Ledger, of: str | None = None, progress: Progress = lambda *_: None
+) -> list[VerifiedPeriod]:
+    """One closed month, or all of them in order. Reads each record once.
+
+    Raises PeriodError, NotClosedError, LedgerUnavailableError."""
+    if of is not None:
+        month(of)
+        return [_verify(ledger, of, progress)]
+    with ledger.read() as connection:
+        query = select(periods.c.month).where(periods.c.state == "closed").order_by(periods.c.month)
+        closed = list(connection.execute(query).scalars())
+    return [_verify(ledger, name, progress) for name in closed]
+
+
+def _verify(ledger: Ledger, of: str, progress: Progress) -> VerifiedPeriod:
+    with ledger.read() as connection:
+        stored = read_stored(connection, of)
+        progress("sums", 0, 0)
+        checks = [
+            _root(stored),
+            _chain(connection, stored),
+            _rollups(connection, stored),
+            _said("prices", changed_prices(connection, stored.terms["prices"]), "The book still holds them."),
+            _said("rates", wrong_rates(connection, of, stored.terms["prices"]), "Each row's is the book's."),
+            _said("balance", imbalances(connection, of), "The parts of each engine-hour sum to its whole."),
+            _cost(connection, stored),
+            _statements(connection, stored),
+            _cents(stored),
+        ]
+        pruned = _pruned(connection, of)
+    if pruned is not None:
+        checks.append(
+            ProofCheck("records", None, f"Cannot: raw records that ended before {pruned} are removed.")
+        )
+    else:
+        checks += _records(ledger, stored, progress)
+        checks.append(_attribution(ledger, of, progress))
+    return VerifiedPeriod(of, stored.row["root"], tuple(checks))
+
+
+def _said(name: str, wrong: Sequence[object], right: str) -> ProofCheck:
+    if not wrong:
+        return ProofCheck(name, ok=True, detail=right)
+    more = f"; and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+    return ProofCheck(name, ok=False, detail="; ".join(map(str, wrong[:_SHOWN])) + more)
+
+
+def _pruned(connection: Connection, of: str) -> str | None:
+    """Since when raw records are there, if that is too late for this period."""
+    query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
+    before = connection.execute(query).scalar_one_or_none() or 0
+    first = min([month(of).start, *late_hours(connection, of)])
+    return iso(before) if before > first else None
+
+
+def _root(stored: StoredPeriod) -> ProofCheck:
+    """The root is the header's, and what the header names is what is stored."""
+    header = stored.header
+    made = {
+        "month": stored.cover.month,
+        "previous_root": stored.row["previous_root"],
+        "tenants_root": tenants_root(stored.statements.values()),
+        "prices": digest(stored.terms["prices"]),
+        "books": digest(stored.books),
+    }
+    wrong = [
+        f"{name} is {made[name]}, sealed as {header[name]}" for name in made if made[name] != header[name]
+    ]
+    if (root := header_hash(header).hex()) != stored.row["root"]:
+        wrong.insert(0, f"the stored root is {stored.row['root']}, the header's {root}")
+    said = {
+        **{name: stored.row[name] for name in _COLUMNS},
+        "shares": json.loads(stored.row["policy_shares"]),
+    }
+    terms = {name: value for name, value in stored.terms.items() if name != "prices"}
+    for values in (said, terms):
+        wrong += [
+            f"{n} is {v}, sealed as {stored.books[n]}" for n, v in values.items() if v != stored.books[n]
+        ]
+    return _said("root", wrong, stored.row["root"])
+
+
+def _chain(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    before = previous_root(connection, stored.cover.month)
+    sealed = stored.header["previous_root"]
+    if before != sealed:
+        wrong = f"the period before has the root {before}, this one was sealed after {sealed}"
+        return ProofCheck("chain", ok=False, detail=wrong)
+    return ProofCheck("chain", ok=True, detail=f"after {before}" if before else "It is the first.")
+
+
+def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    made = rollups_digest(connection, stored.cover.month)
+    if made != stored.header["rollups"]:
+        wrong = f"a row of the month's books was changed, added or removed: {made}"
+        return ProofCheck("roll-ups", ok=False, detail=wrong)
+    return ProofCheck("roll-ups", ok=True, detail="The rows of the month's books are as sealed.")
+
+
+def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    wrong, nano, cost = cost_check(connection, stored.cover.month)
+    return _said(
+        "cost",
+        wrong,
+        f"{decimal_text(nano, 9)} GPU-hours at their rates are {decimal_text(cost, 15)}, "
+        "with what was corrected later.",
+    )
+
+
+def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
+    """Computed from the roll-ups once more; what they say of records is checked with those."""
+    made = settlement_of(connection, stored.cover.month, stored.terms, list(stored.statements))
+    wrong = []
+    for tenant in sorted(made.statements.keys() | stored.statements.keys()):
+        sealed, figures = stored.statements.get(tenant), made.statements[tenant]
+        if sealed is None:
+            wrong.append(f"{tenant} has none")
+        else:
+            names = [name for name, value in figures.items() if sealed[name] != value]
+            wrong += [
+                f"{tenant}: {name} {_short(sealed[name])}, computed {_short(figures[name])}" for name in names
+            ]
+    if made.totals != stored.books["totals"]:
+        wrong.append("the totals are not what the roll-ups sum to")
+    wrong += [
+        f"{tenant['tenant']}: its row is not its statement's"
+        for tenant in stored.tenants
+        if any(tenant[n] != stored.statements[tenant["tenant"]][n] for n in ("tenant", "records", "root"))
+    ]
+    return _said("statements", wrong, f"{len(stored.statements):,} are what the roll-ups give.")
+
+
+def _short(value: Any) -> str:
+    return f"of {len(value)} lines" if isinstance(value, list) else str(value)
+
+
+def _cents(stored: StoredPeriod) -> ProofCheck:
+    totals = stored.books["totals"]
+    wrong = []
+    for tenant, statement in stored.statements.items():
+        lines = sum(line["amount_cents"] or 0 for line in statement["lines"])
+        if lines != statement["amount_cents"]:
+            wrong.append(f"{tenant}: its lines sum to {lines}, it says {statement['amount_cents']}")
+    billed = sum(s["amount_cents"] for s in stored.statements.values())
+    if billed != totals["billed"]["amount_cents"]:
+        wrong.append(f"the statements sum to {billed}, not to {totals['billed']['amount_cents']}")
+    parts = sum(totals[name]["amount_cents"] for name in ("billed", "retry_waste", "unallocated"))
+    if parts != totals["amount_cents"]:
+        wrong.append(f"billed, retries and unallocated sum to {parts}, not to {totals['amount_cents']}")
+    return _said(
+        "cents", wrong, f"The statements and what was not billed sum to {totals['amount_cents']} cents."
+    )
+
+
+def _attribution(ledger: Ledger, of: str, progress: Progress) -> ProofCheck:
+    divided = divided_anew(ledger, of, progress)
+    if divided.differences or not divided.skipped:
+        right = f"{divided.compared:,} engine-hours, divided once more, give the same rows."
+        return _said("attribution", divided.differences, right)
+    waiting = f"Cannot: {divided.skipped:,} engine-hours wait to be corrected; the others agree."
+    return ProofCheck("attribution", None, waiting)
+
+
+def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[ProofCheck]:
+    hourly = HourlyCounts(ledger, stored.cover.month)
+    made = {
+        tenant: sums.document()
+        for tenant, sums in sums_of_records(ledger, stored.cover, progress, hourly.add).items()
+    }
+    hourly.end()
+    nothing = TenantSums().document()
+    wrong = []
+    for tenant in sorted(made.keys() | stored.statements.keys()):
+        now, sealed = made.get(tenant, nothing), stored.statements.get(tenant, nothing)
+        names = [name for name in ("records", *SUMS) if now[name] != sealed[name]]
+        if names or now["root"] != sealed["root"]:
+            what = ", ".join(f"{name} {now[name]:,}, sealed {sealed[name]:,}" for name in names)
+            wrong.append(f"{tenant}: {what or 'a record was changed'}")
+    count = sum(document["records"] for document in made.values())
+    return [
+        _said("records", wrong, f"{count:,} records hash to the roots of {len(made):,} tenants."),
+        _said(
+            "counts", hourly.differences, "Requests and tokens of records and roll-ups agree in every hour."
+        ),
+    ]

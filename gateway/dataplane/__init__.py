@@ -1,0 +1,1 @@
+"""One request over HTTP: read, answered, logged."""

@@ -1,0 +1,94 @@
+"""One line for each request, when FLORIN_ACCESS_LOG asks for it: who asked for what, who answered, how long
+it took. Never a prompt, never a key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from gateway.dataplane.exchange import Exchange, Message, Receive, Scope, Send
+from gateway.observability.logs import one_line
+from gateway.observability.request_context import RequestContext
+
+log = logging.getLogger("florin.access")
+
+_PATH = 200
+_UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked every few seconds by machines; what they find out is in the metrics."""
+
+
+def answered(exchange: Exchange) -> None:
+    """A request on the data plane has ended, in whatever way."""
+    context = exchange.context
+    seconds = time.monotonic() - context.began
+    _say(exchange.method, exchange.path, exchange.client, context.status, seconds, _told(context))
+
+
+async def watched(app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """A request to the other side: the operator's, or the analyst's."""
+    if scope["type"] != "http" or scope["path"] in _UNSEEN:
+        await app(scope, receive, send)
+        return
+    status, began = 0, time.monotonic()
+
+    async def noting(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        await send(message)
+
+    try:
+        await app(scope, receive, noting)
+    finally:
+        client = (scope.get("client") or ("",))[0]
+        _say(scope["method"], scope["path"], client, status, time.monotonic() - began, {})
+
+
+def _say(method: str, path: str, client: str, status: int, seconds: float, told: dict[str, Any]) -> None:
+    path = one_line(path[:_PATH])
+    message = (method, path, status or "-")
+    record = log.makeRecord(log.name, logging.INFO, __file__, 0, "%s %s %s", message, None)
+    record.__dict__["fields"] = {
+        "method": method,
+        "path": path,
+        "client": client,
+        "status": status or None,
+        **told,
+        "seconds": round(seconds, 6),
+    }
+    log.handle(record)  # whatever the level: it was asked for
+
+
+def _told(context: RequestContext) -> dict[str, Any]:
+    """Null where the request did not come so far."""
+    attempt = context.attempt
+    prompt, _, completion = attempt.tokens if attempt else (None, None, None)
+    first = (attempt.first - attempt.start) / 1e9 if attempt and attempt.first else None
+    return {
+        "request_id": context.request_id,
+        "client_request_id": context.client_request_id or None,
+        "trace_id": context.trace_id or None,
+        "tenant": context.tenant or None,
+        "key": context.key_id or None,
+        "adapter": context.adapter or None,
+        "engine": context.engine or None,
+        "attempts": context.attempts,
+        "stream": context.stream,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "first_token_seconds": None if first is None else round(first, 6),
+        "outcome": _outcome(context),
+        "error": context.error or None,
+    }
+
+
+def _outcome(context: RequestContext) -> str:
+    """As on the usage record of the last attempt; of a request that reached no engine, `rejected`, or
+    `client_abort` where the client left before there was an answer."""
+    last = context.attempt.outcome if context.attempt else None
+    if last == "failover":
+        return "engine_error" if context.error else "client_abort"
+    if last:
+        return str(last)
+    return "rejected" if context.error else "ok" if context.status else "client_abort"

@@ -1,0 +1,116 @@
+"""Brings audit entries from Redis into the ledger, for ever: one worker at a time does it for all.
+
+Redis keeps an entry until the ledger has committed it, and the newest hundred for good, so that what is
+asked for most is there although the ledger be away. Each pass reads all that Redis still has. A cursor would
+be wrong on the day on which Redis comes back empty, or as it was yesterday.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol import Store
+from gateway.metering.ledger.audit_log import Logged, held, logged, ship
+from gateway.metering.ledger.database import REFUSALS, is_definite
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+
+log = logging.getLogger(__name__)
+
+ROLE = "auditor"
+LEASE_MS = 10_000
+SECONDS = 2.0
+KEEP = 100
+"""Entries that stay in Redis."""
+PAGE = 1000
+
+
+@dataclass(slots=True)
+class AuditShipper:
+    store: Store
+    ledger: Ledger
+    owner: str
+    seconds: float = SECONDS
+    # Mutable: what Redis still has of what the ledger has; and whether the ledger was away the last time.
+    _shipped: frozenset[tuple[str, str]] = frozenset()
+    _away: bool = field(default=False)
+
+    async def run(self) -> None:
+        """For ever; cancel to stop."""
+        try:
+            while True:
+                with contextlib.suppress(StoreUnavailableError):  # the follower says so, once
+                    if await self.store.lead(ROLE, self.owner, LEASE_MS):
+                        await self._pass()
+                await asyncio.sleep(self.seconds)
+        finally:
+            with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
+                await self.store.resign(ROLE, self.owner)
+
+    async def _pass(self) -> None:
+        try:
+            await self.ship()
+        except LedgerUnavailableError as error:
+            if not self._away:
+                log.warning("Audit entries wait in Redis: %s", error)
+            self._away = True
+        else:
+            self._away = False
+
+    async def ship(self) -> int:
+        """How many entries were taken to the ledger. Two who do it at once do no harm. Raises
+        LedgerUnavailableError, StoreUnavailableError; what was done until then stays."""
+        seen: list[tuple[str, str]] = []
+        count = 0
+        async for page in pages(self.store):
+            new = [entry for entry in page if (entry.id, entry.digest) not in self._shipped]
+            if new:
+                await asyncio.to_thread(_ship_each, self.ledger, new)
+                count += len(new)
+            seen += ((entry.id, entry.digest) for entry in page)
+        if count:
+            await self.store.trim_audit(seen[-1][0], keep=KEEP)
+        self._shipped = frozenset(seen)
+        return count
+
+
+def _ship_each(ledger: Ledger, entries: Sequence[Logged]) -> None:
+    """All at once; if the database refuses that, in halves, until the one that it refuses is alone: of that
+    one, what it can hold. Raises LedgerUnavailableError."""
+    try:
+        ship(ledger, entries)
+    except REFUSALS as error:
+        if not is_definite(error):
+            raise
+        if len(entries) > 1:
+            for half in (entries[: len(entries) // 2], entries[len(entries) // 2 :]):
+                _ship_each(ledger, half)
+            return
+        log.error("No ledger can hold this audit entry as it is: %s: %.2000r", error, entries[0])
+        try:
+            ship(ledger, [held(entries[0])])
+        except REFUSALS as again:
+            if not is_definite(again):
+                raise
+            log.error("Nor what is left of it; it is given up.")
+
+
+async def pages(store: Store) -> AsyncGenerator[list[Logged], None]:
+    """Everything that Redis has, oldest first. Raises StoreUnavailableError."""
+    after = ""
+    while True:
+        page = [logged(entry) for entry in await store.audit(after, count=PAGE)]
+        if page:
+            yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].id
+
+
+async def tail(store: Store) -> list[Logged]:
+    """Everything that Redis has, oldest first. Raises StoreUnavailableError."""
+    return [entry async for page in pages(store) for entry in page]

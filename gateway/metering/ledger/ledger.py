@@ -1,0 +1,297 @@
+"""The ledger: final usage records, each once, and the price book's table. SQLite, or PostgreSQL by URL.
+
+Synchronous on purpose: it is used from threads (the shipper's, and the reports'), never on the event loop.
+Every method raises LedgerUnavailableError when the database cannot be reached in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from random import getrandbits
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, Engine, and_, make_url, select, text, tuple_, union_all
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from gateway.metering.ledger.database import (
+    LedgerUnavailableError,
+    insert,
+    open_engine,
+    reading,
+    translated,
+    writing,
+)
+from gateway.metering.ledger.migrations import migrate
+from gateway.metering.ledger.schema import ACROSS_HOURS, dirty_hours, ledger_state, quarantine, usage_records
+from gateway.metering.records import UsageRecord, record_id
+
+__all__ = [
+    "HOUR",
+    "Inserted",
+    "Ledger",
+    "LedgerUnavailableError",
+    "PoolHour",
+    "mark_dirty",
+    "next_batch",
+    "pool_hour_records",
+    "pruned_before",
+    "to_quarantine",
+    "touched",
+]
+
+PoolHour = tuple[int, str, str, int]
+"""(hour, engine, gpu_type, gpu_count): what is rolled up at one time."""
+
+HOUR = 3_600_000_000
+_ATTEMPTS = 64
+"""Records of one request that are looked up at a time."""
+_LOG_ONLY = {"seq", "seen"}
+_COLUMNS = tuple(f.name for f in fields(UsageRecord) if f.name not in _LOG_ONLY)
+_RECORD = tuple(usage_records.c[name] for name in _COLUMNS)
+assert {*_COLUMNS, "batch"} == set(usage_records.columns.keys())
+
+# By hand, each as its database likes it: half to a tenth of what SQLAlchemy's many VALUES cost.
+_INTO = f"INSERT INTO usage_records (batch, {', '.join(_COLUMNS)})"
+_PUT_SQLITE = f"{_INTO} VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT (id) DO NOTHING"
+_PUT_POSTGRESQL = text(
+    f"{_INTO} SELECT :batch, r.* FROM json_to_recordset(CAST(:rows AS json)) AS r "  # noqa: S608  # our names
+    f"({', '.join(f'{c.name} {c.type}' for c in _RECORD)}) ON CONFLICT (id) DO NOTHING RETURNING id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    new: int = 0
+    duplicate: int = 0
+    quarantined: int = 0
+
+
+class Ledger:
+    """Thread-safe. Opens nothing until it is used."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+        self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
+        """Told how long each transaction took: `read` or `write`, to its end."""
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self._url.render_as_string()}>"
+
+    def close(self) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the ledger from beginning to end."""
+        with self._timed("read"), reading(self._ready()) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that commits at the end; on SQLite the only writer from its start."""
+        with self._timed("write"), writing(self._ready()) as connection:
+            yield connection
+
+    def time(self) -> int | None:
+        """Unix microseconds, by the database's clock; None: it has none but this host's."""
+        with self.read() as connection:
+            if connection.dialect.name != "postgresql":
+                return None
+            micros = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+            return int(connection.exec_driver_sql(micros).scalar_one())
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.observe(operation, time.perf_counter() - began)
+
+    def insert(self, records: Sequence[UsageRecord]) -> Inserted:
+        """Take each id once, in one transaction, and mark the pool-hours that new records touch. The same id
+        with other content goes to quarantine, as does what comes after its time was pruned."""
+        if not records:
+            return Inserted()
+        rows = [_row(record) for record in records]
+        with self.write() as connection:
+            batch = next_batch(connection)
+            pruned = _pruned(connection, rows)
+            if pruned:
+                rows = [row for row in rows if row not in pruned]
+            new = _put(connection, rows, batch)
+            mark_dirty(connection, touched(row for row in rows if row["id"] in new))
+            differing = _differing(connection, rows) if len(new) < len(rows) else []
+            to_quarantine(connection, pruned, "pruned")
+            to_quarantine(connection, differing, "differs")
+        return Inserted(len(new), len(rows) - len(new) - len(differing), len(differing) + len(pruned))
+
+    def usage(
+        self,
+        *,
+        start: int,
+        end: int,
+        tenant: str | None = None,
+        after: tuple[int, str] | None = None,
+        limit: int = 100,
+    ) -> list[UsageRecord]:
+        """Records that ended in [start, end), in order of (ended, id), those after `after`."""
+        table = usage_records.c
+        # One lower bound only: SQLite enters its index at the first that it is told.
+        where = [table.ended >= (start if after is None else max(start, after[0])), table.ended < end]
+        if tenant is not None:
+            where.append(table.tenant == tenant)
+        if after is not None:
+            where.append(tuple_(table.ended, table.id) > after)
+        query = select(*_RECORD).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
+        with self.read() as connection:
+            return [UsageRecord(**row) for row in connection.execute(query).mappings()]
+
+    def attempts(self, request_id: str) -> list[UsageRecord]:
+        """The records of one request, in order. They are looked up by their ids, which follow from it."""
+        found: list[UsageRecord] = []
+        with self.read() as connection:
+            while True:
+                ids = [record_id(request_id, len(found) + n) for n in range(_ATTEMPTS)]
+                query = select(*_RECORD).where(usage_records.c.id.in_(ids))
+                rows = [UsageRecord(**row) for row in connection.execute(query).mappings()]
+                found += sorted(rows, key=lambda r: r.attempt)
+                if len(rows) < _ATTEMPTS:
+                    return found
+
+    def _ready(self) -> Engine:
+        with self._lock, translated():
+            if self._engine is None:
+                engine = open_engine(self._url)
+                try:
+                    migrate(engine)
+                except BaseException:
+                    engine.dispose()
+                    raise
+                self._engine = engine
+            return self._engine
+
+
+def next_batch(connection: Connection) -> int:
+    """The number of this write transaction. Who asks first commits first: the others wait here until then,
+    so whoever sees a batch sees every earlier one."""
+    put = insert(connection, ledger_state).values(name="batch", value=1)
+    put = put.on_conflict_do_update(index_elements=["name"], set_={"value": ledger_state.c.value + 1})
+    number: int = connection.execute(put.returning(ledger_state.c.value)).scalar_one()
+    return number
+
+
+def mark_dirty(connection: Connection, pool_hours: Iterable[PoolHour]) -> None:
+    """In a write transaction: these pool-hours must be rolled up anew, but for those whose records are
+    removed. In a fixed order, so that two writers cannot wait for each other.
+
+    A new mark's version begins anywhere: a roller that read an earlier mark of the same pool-hour, since
+    deleted, must not take this one for it."""
+    since = pruned_before(connection)
+    rows = [
+        {"hour": hour, "engine": engine, "gpu_type": gpu_type, "gpu_count": count, "version": getrandbits(48)}
+        for hour, engine, gpu_type, count in sorted(set(pool_hours))
+        if hour >= since
+    ]
+    if rows:
+        put = insert(connection, dirty_hours)
+        put = put.on_conflict_do_update(
+            index_elements=list(dirty_hours.primary_key.columns),
+            set_={"version": dirty_hours.c.version + 1},
+        )
+        connection.execute(put, rows)
+
+
+def pruned_before(connection: Connection) -> int:
+    """Of records that ended before this time some are removed: their hours are never rolled up anew."""
+    query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
+    return connection.execute(query).scalar() or 0
+
+
+def pool_hour_records(pool_hour: PoolHour, *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    """SELECT of the records that were in flight at some time of a pool-hour, in no order. Each half has its
+    index, so the work is in proportion to the hour's records, not to the ledger's."""
+    hour, engine, gpu_type, gpu_count = pool_hour
+    table, end = usage_records.c, hour + HOUR
+    chosen = select(*(columns or _RECORD)).where(
+        table.engine == engine, table.gpu_type == gpu_type, table.gpu_count == gpu_count
+    )
+    return union_all(
+        chosen.where(table.ended >= hour, table.ended < end),
+        chosen.where(ACROSS_HOURS, table.ended >= end, table.dispatched < end),
+    )
+
+
+def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[PoolHour]:
+    """The pool-hours of [dispatched, ended]; with a clock that was set back, that of its end."""
+    for row in rows:
+        last = row["ended"] // HOUR * HOUR
+        for hour in range(min(row["dispatched"] // HOUR * HOUR, last), last + 1, HOUR):
+            yield hour, row["engine"], row["gpu_type"], row["gpu_count"]
+
+
+def _row(record: UsageRecord) -> dict[str, Any]:
+    if record.kind != "final" or record.ended is None:
+        raise ValueError(f"only finals belong in the ledger, not {record.kind} {record.id}")
+    return {name: getattr(record, name) for name in _COLUMNS}
+
+
+def _pruned(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows too old to be told from those that were removed, and not there."""
+    since = pruned_before(connection)
+    old = [row for row in rows if row["ended"] < since]
+    held = _held(connection, old) if old else {}
+    return [row for row in old if row["id"] not in held]
+
+
+def _put(connection: Connection, rows: Sequence[dict[str, Any]], batch: int) -> set[str]:
+    """The ids that were not there yet."""
+    if connection.dialect.name == "postgresql":
+        whole = {"batch": batch, "rows": orjson.dumps(rows).decode()}
+        return set(connection.execute(_PUT_POSTGRESQL, whole).scalars())
+    if not rows:
+        return set()
+    done = connection.exec_driver_sql(_PUT_SQLITE, [(batch, *row.values()) for row in rows])
+    if done.rowcount == len(rows):
+        return {row["id"] for row in rows}
+    mine = usage_records.c.id.in_([row["id"] for row in rows]), usage_records.c.batch == batch
+    return set(connection.execute(select(usage_records.c.id).where(*mine)).scalars())
+
+
+def _differing(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are not what the ledger now holds under their id."""
+    held = _held(connection, rows)
+    return [row for row in rows if held[row["id"]] != row]
+
+
+def _held(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    query = select(*_RECORD).where(usage_records.c.id.in_([row["id"] for row in rows]))
+    return {r["id"]: dict(r) for r in connection.execute(query).mappings()}
+
+
+def to_quarantine(connection: Connection, rows: Sequence[dict[str, Any]], reason: str) -> None:
+    """`rows`: as in usage_records, without their batch."""
+    if rows:
+        put = insert(connection, quarantine).on_conflict_do_nothing()
+        connection.execute(put, [{**_content(row), "reason": reason} for row in rows])
+
+
+def _content(row: dict[str, Any]) -> dict[str, Any]:
+    content = orjson.dumps(row, default=str, option=orjson.OPT_SORT_KEYS)
+    return {
+        "id": row["id"],
+        "digest": hashlib.sha256(content).hexdigest(),
+        "content": content.decode(),
+        "recorded_at": time.time_ns() // 1000,
+    }

@@ -1,0 +1,95 @@
+"""What Florin's own probes cost engines in tokens: no customer pays for them, but the engines counted them.
+
+Kept in memory and written every few seconds, like what engines do. A worker that is killed loses its last few
+seconds of it, which the reconciliation then shows as unexplained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapters.model import Engine
+from adapters.placement.fingerprint import CONTEXTS, ProbeAnswer
+from gateway.metering.ledger.database import REFUSALS, insert, is_definite
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import engine_probes
+from gateway.metering.token_counts import plausible
+from gateway.runtime.clock import system_time
+
+log = logging.getLogger("florin.metering")
+
+_MOST = 10_000
+"""That wait for the ledger."""
+
+
+@dataclass(slots=True)
+class ProbeLog:
+    ledger: Ledger
+    interval: float
+    clock: Callable[[], int] = system_time
+    """Unix microseconds, UTC."""
+    # Mutable state. The event loop adds at the end; whoever writes, under the lock, removes from the front.
+    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def probed(self, engine: Engine, answer: ProbeAnswer, prompts: int = len(CONTEXTS)) -> None:
+        """Counts that cannot be are no cost: the reconciliation shows what the engine counted."""
+        counts = answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, 0
+        if not plausible(*counts, prompts=prompts, choices=prompts):
+            log.warning("Engine %s: a probe's token counts cannot be: %.200r", engine.name, counts)
+        elif len(self._rows) < _MOST:
+            self._rows.append(
+                {
+                    "id": secrets.token_hex(16),
+                    "engine": engine.name,
+                    "at": self.clock(),
+                    "prompt_tokens": answer.prompt_tokens,
+                    "cached_tokens": answer.cached_tokens or 0,
+                    "completion_tokens": answer.completion_tokens,
+                }
+            )
+
+    async def run(self) -> None:
+        """Write for ever; cancel to stop, then `close`."""
+        while True:
+            await asyncio.sleep(self.interval)
+            await self.close()
+
+    async def close(self) -> None:
+        if self._rows:
+            await asyncio.to_thread(self.write)
+
+    def write(self) -> bool:
+        """False: the ledger is away, and all is kept that it has not taken or refused for good."""
+        with self._writing:
+            rows = list(self._rows)
+            if not rows:
+                return True
+            try:
+                self._put(rows)
+            except LedgerUnavailableError as error:
+                log.warning("Ledger: %s What probes cost is kept in memory.", error)
+                return False
+            del self._rows[: len(rows)]
+            return True
+
+    def _put(self, rows: list[dict[str, Any]]) -> None:
+        """All at once; if the database refuses that, in halves, until the one that it refuses is alone and
+        given up. A row that it has already is passed over. Raises LedgerUnavailableError."""
+        try:
+            with self.ledger.write() as connection:
+                connection.execute(insert(connection, engine_probes).on_conflict_do_nothing(), rows)
+        except REFUSALS as error:
+            if not is_definite(error):
+                raise
+            if len(rows) == 1:
+                log.error("No ledger can hold what a probe cost; given up: %s: %.500r", error, rows[0])
+                return
+            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                self._put(half)

@@ -1,0 +1,1 @@
+"""The write-ahead log of usage records, and its way into the ledger."""

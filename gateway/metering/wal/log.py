@@ -1,0 +1,352 @@
+"""The write-ahead log of one worker: written by the event loop, synced by a thread of its own.
+
+`append` writes the line there and then, so that it outlives the process, however that ends; the thread syncs
+at most every `sync_interval`, so that it outlives the machine. A write goes to the kernel's page cache and
+takes some 4 µs; it was measured against a segment mapped into memory, which is 3 µs faster, stalls less on a
+disk that others keep busy (80 µs against 30 ms in one of a thousand), and when it does stall takes the whole
+interpreter along, since a page fault keeps its lock.
+
+What the event loop cannot write at once waits in memory for the thread: while the thread has the file for
+itself (checkpoints, a new segment), while nothing can be written, and while a sync takes longer than
+`_STALL`, when a write might block every stream. Whoever must know that its lines are written awaits
+`settled`. Lines are written in the order in which they were appended.
+
+When a write or a sync fails, what was not synced is kept in memory (up to a bound) and goes, whole, into a
+fresh segment at the next try: after a failed sync nobody can say what the old segment holds. Lines may so
+stand twice in the log; the ledger takes each id once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from gateway.metering.wal.segments import WorkerDirectory
+
+log = logging.getLogger("florin.metering")
+
+_RETRY = 0.5
+_TICK = 1.0
+_GATHER = 0.01
+"""Seconds that a sync waits for company, and the thread out of the way of a request that has just begun."""
+_STALL = 1.0
+"""Seconds of a sync after which the event loop no longer writes."""
+_PATIENCE = 5.0
+"""Seconds that `settled` waits for the disk. Longer, and the log counts as failing."""
+_LOOK = 0.002
+_SLOW_FOR = 30.0
+"""Seconds for which one slow sync is remembered."""
+_SAY_AGAIN = 30.0
+
+
+def _nothing() -> Iterable[bytes]:
+    return ()
+
+
+class WriteAheadLog:
+    def __init__(
+        self,
+        directory: WorkerDirectory,
+        *,
+        sync_interval: float = 0.05,
+        segment_bytes: int = 64 * 1024 * 1024,
+        max_pending: int = 32 * 1024 * 1024,
+        tick: Callable[[], Iterable[bytes]] = _nothing,
+        carry: Callable[[], Iterable[bytes]] = _nothing,
+        after: Callable[[], object] = _nothing,
+        synced: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """`tick` gives checkpoints, about once a second; `carry` what a new segment must begin with, so that
+        the segments before it can be deleted: a line for each attempt that is still open. Both are called
+        while the event loop cannot write. `after` is called in the thread after each of its rounds,
+        and `synced` after each sync, with how long it took."""
+        self._directory = directory
+        self._sync_interval = sync_interval
+        self._segment_bytes = segment_bytes
+        self._max_pending = max_pending
+        self._tick = tick
+        self._carry = carry
+        self._after = after
+        self._synced = synced
+        self._thread: threading.Thread | None = None
+
+        # Mutable state shared by the event loop and the thread.
+        self.healthy = True
+        self.synced_segment = 0
+        """Segments before this one may be deleted once they are shipped."""
+        self._writing = threading.Lock()
+        """Held around writes. The event loop never waits for it, and the thread never syncs with it."""
+        self._file: int | None = None
+        self._size = 0
+        self._unsynced: list[bytes] = []
+        """In the file, or, when that failed, to be written again. A line comes in after it was written:
+        what the thread finds here before it looks which file to sync is in that file."""
+        self._queue: deque[bytes] = deque()
+        self._dirty = False
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._closing = False
+        self._syncing: float | None = None
+        self._slow_at = -_SLOW_FOR
+        self._said = False
+        self._said_at = -_SAY_AGAIN
+        self._failed_files: list[int] = []
+        # Counted up on one side each: bytes and lines taken by the event loop, and done with by the thread.
+        self._taken_bytes = self._done_bytes = 0
+        self._queued_lines = self._written_lines = 0
+
+        # Mutable state of whoever holds this lock: the thread, or a caller of `flush`.
+        self._lock = threading.Lock()
+        self._number = max(directory.segments(), default=0)
+        self._synced_at = 0.0
+        self._ticked_at = time.monotonic()
+        self._retry_at = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<WriteAheadLog {'healthy' if self.healthy else 'FAILING'} segment={self._number} "
+            f"queued={len(self._queue)} unsynced={len(self._unsynced)}>"
+        )
+
+    @property
+    def slow(self) -> bool:
+        """A sync took so long, or takes so long now, that the event loop may not write."""
+        now, since = time.monotonic(), self._syncing
+        return (since is not None and now - since > _STALL) or now - self._slow_at < _SLOW_FOR
+
+    # On the event loop:
+
+    def append(self, line: bytes, *, final: bool = True) -> bool:
+        """False: memory is full too, and the line was not taken. Finals have the last half of the room."""
+        held = self._taken_bytes - self._done_bytes
+        if held >= (self._max_pending if final else self._max_pending // 2):
+            self.healthy = False
+            self._wake.set()
+            return False
+        self._taken_bytes += len(line)
+        if (
+            self._queue
+            or self._file is None
+            or (self._syncing is not None and time.monotonic() - self._syncing > _STALL)
+            or not self._writing.acquire(blocking=False)
+        ):
+            self._queued_lines += 1
+            self._queue.append(line)
+            if self.healthy:
+                self._urgent.set()
+        else:
+            try:
+                self._put(line)
+            finally:
+                self._writing.release()
+        if not self._dirty:
+            self._dirty = True
+            self._wake.set()
+        return True
+
+    async def settled(self) -> None:
+        """Until what was appended before has been written, or has met a log that cannot be."""
+        if not self._queue:
+            return
+        goal, deadline = self._queued_lines, time.monotonic() + _PATIENCE
+        while self._written_lines < goal and self.healthy:
+            if time.monotonic() > deadline:
+                self._unhealthy("the disk does not answer")
+            await asyncio.sleep(_LOOK)
+
+    # Any thread but the event loop's:
+
+    def open(self) -> None:
+        """Raises OSError when the log cannot be written at all."""
+        with self._lock:
+            self._open_segment()
+        self._thread = threading.Thread(target=self._run, name="florin-wal", daemon=True)
+        self._thread.start()
+
+    def flush(self) -> bool:
+        """Write and sync what has been appended until now. Waits for the disk. False: it failed, and will be
+        tried again."""
+        with self._lock:
+            return self._round(sync=True)
+
+    def close(self) -> None:
+        """The last flush. Nothing may be appended afterwards."""
+        self._closing = True
+        self._wake.set()
+        self._urgent.set()
+        if self._thread:
+            self._thread.join()
+        with self._lock:
+            self._retry_at = 0.0
+            if not self._round(sync=True):
+                lost = self._taken_bytes - self._done_bytes
+                log.error("Usage log: %d bytes could not be written and are lost.", lost)
+            file, self._file = self._file, None
+            self._close_files(file)
+
+    # The thread:
+
+    def _run(self) -> None:
+        while not self._closing:
+            waiting = self._unsynced or self._queue or not self.healthy
+            self._wake.wait(self._sync_interval if waiting else _TICK)
+            self._wake.clear()
+            due = self._synced_at + self._sync_interval - time.monotonic()
+            self._urgent.wait(max(due, _GATHER))
+            self._urgent.clear()
+            with self._lock:
+                try:
+                    self._round(sync=False)
+                except Exception:  # a defect; the thread must live on, and the gateway may stop accepting
+                    self.healthy = False
+                    log.exception("Usage log: the flusher failed.")
+
+    def _round(self, *, sync: bool) -> bool:
+        self._dirty = False
+        done = self._try(time.monotonic(), sync=sync)
+        try:
+            self._after()
+        except Exception:  # what was to be written has been
+            log.exception("Usage log: the records' metrics failed.")
+        return done
+
+    def _try(self, now: float, *, sync: bool) -> bool:
+        if now < self._retry_at:
+            return False
+        try:
+            if self._file is None:
+                self._open_segment()
+            self._write_queue()
+            if now - self._ticked_at >= _TICK:
+                self._ticked_at = now
+                self._write_tick()
+            if self._file is None:
+                raise OSError(errno.EIO, "a line could not be written")
+            if self._unsynced and (sync or now - self._synced_at >= self._sync_interval):
+                self._sync()
+                self._synced_at = now
+            if self._size >= self._segment_bytes:
+                self._open_segment()
+        except OSError as error:
+            self._failed(error, now)
+            return False
+        if not self.healthy and not self._queue:
+            self.healthy = True
+            if self._said:
+                self._said = False
+                log.warning("Usage log: it can be written again.")
+        return True
+
+    def _write_queue(self) -> None:
+        """All that waits. In one go, and out of the queue only then: `append` writes past it otherwise."""
+        while self._queue and self._file is not None:
+            with self._writing:
+                lines = [self._queue[i] for i in range(len(self._queue))]
+                self._put(b"".join(lines))
+                for _ in lines:
+                    self._queue.popleft()
+            self._written_lines += len(lines)
+
+    def _write_tick(self) -> None:
+        with self._writing:
+            lines = b"".join(self._tick())
+            if lines and self._file is not None:
+                self._done_bytes -= len(lines)  # they did not come through `append`
+                self._put(lines)
+
+    def _sync(self) -> None:
+        count, file = len(self._unsynced), self._file  # in this order
+        if file is None:
+            return
+        self._syncing = time.monotonic()
+        try:
+            os.fdatasync(file)
+        except OSError:
+            self._give_up_file()
+            raise
+        finally:
+            took, self._syncing = time.monotonic() - self._syncing, None
+            if took > _STALL:
+                self._slow_at = time.monotonic()
+            self._synced(took)
+        self._forget(count)
+
+    def _forget(self, count: int) -> None:
+        """The oldest `count` of the unsynced are safe."""
+        self._done_bytes += sum(map(len, self._unsynced[:count]))
+        del self._unsynced[:count]
+
+    def _open_segment(self) -> None:
+        """A new segment appears under its name only when it holds what it must: the open attempts, and what
+        may not have reached the one before. From then on lines go there."""
+        number = self._number + 1
+        segment = self._directory.new_segment(number)
+        try:
+            with self._writing:
+                data = b"".join([*self._carry(), *self._unsynced])
+                count = len(self._unsynced)
+                segment.publish(data)
+                old, self._file = self._file, segment.file
+                self._number, self._size = number, len(data)
+        except BaseException:
+            segment.discard()
+            raise
+        self._close_files(old)
+        try:
+            segment.sync()
+        except OSError:
+            self._give_up_file()
+            raise
+        self._forget(count)
+        self.synced_segment = number
+
+    def _give_up_file(self) -> None:
+        with self._writing:
+            self._forsake()
+
+    def _failed(self, error: OSError, now: float) -> None:
+        self._retry_at = now + _RETRY
+        self._unhealthy(str(error))
+        self._close_files(None)
+
+    def _unhealthy(self, why: str) -> None:
+        """Loud, but not at every try."""
+        self.healthy = False
+        now = time.monotonic()
+        if now - self._said_at >= _SAY_AGAIN:
+            self._said_at, self._said = now, True
+            held = self._taken_bytes - self._done_bytes
+            log.error("Usage log: %s: %s. %d bytes wait in memory.", self._directory.path, why, held)
+
+    def _close_files(self, *files: int | None) -> None:
+        for file in (*files, *self._failed_files):
+            if file is not None:
+                os.close(file)
+        self._failed_files.clear()
+
+    # Whoever holds `_writing`:
+
+    def _put(self, lines: bytes) -> None:
+        """Write, and remember until synced; when it fails, the file is given up and memory keeps them."""
+        file = self._file
+        try:
+            if file is None or os.write(file, lines) != len(lines):
+                raise OSError(errno.ENOSPC, "no room for a whole line")
+            self._size += len(lines)
+        except OSError as error:
+            self._forsake()
+            self._unhealthy(str(error))
+            self._wake.set()
+        self._unsynced.append(lines)
+
+    def _forsake(self) -> None:
+        """The thread closes it: it may be about to sync it."""
+        file, self._file = self._file, None
+        if file is not None:
+            self._failed_files.append(file)

@@ -1,0 +1,1 @@
+"""Logs, metrics, conditions, and the context of a request that they quote."""

@@ -1,0 +1,124 @@
+"""What a plan consists of: actions, each on one object, with the fields that differ."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel
+
+from gateway.operations.declarative.document import AdapterSpec, EngineSpec, KeySpec, VersionSpec
+
+Kind = Literal["base", "engine", "tenant", "key", "adapter", "price", "removed"]
+Verb = Literal["create", "change", "remove", "refuse"]
+Ref = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    field: str
+    old: Any
+    """None: there was none."""
+    new: Any
+
+    def json(self) -> dict[str, Any]:
+        return {"field": self.field, "old": self.old, "new": self.new}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAction:
+    verb: Verb
+    kind: Kind
+    id: str
+    fields: tuple[FieldChange, ...] = ()
+    goal: BaseModel | None = None
+    """The object as it is to be, complete; None: gone, or refused."""
+    reason: str = ""
+    """Why it is refused."""
+    needs: frozenset[Ref] = frozenset()
+    """What must not have failed before."""
+
+    @property
+    def ref(self) -> Ref:
+        return self.kind, self.id
+
+    def json(self) -> dict[str, Any]:
+        said = {"action": self.verb, "kind": self.kind, "id": self.id}
+        fields = [f.json() for f in self.fields]
+        return said | ({"reason": self.reason} if self.reason else {"fields": fields})
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    actions: tuple[PlannedAction, ...]
+    unchanged: int
+    """Objects that are as the file says."""
+
+    @property
+    def digest(self) -> str:
+        """The same for the same plan: whoever agreed to it agreed to no other."""
+        return hashlib.sha256(orjson.dumps([a.json() for a in self.actions])).hexdigest()
+
+    def counts(self) -> dict[str, int]:
+        verbs = [a.verb for a in self.actions]
+        counted = {verb: verbs.count(verb) for verb in ("create", "change", "remove", "refuse")}
+        return counted | {"unchanged": self.unchanged}
+
+
+def compare(kind: Kind, id_: str, old: BaseModel | None, new: BaseModel) -> PlannedAction | None:
+    """None: nothing differs."""
+    before, after = _facts(old) if old else {}, _facts(new)
+    names = dict.fromkeys((*after, *before))
+    fields = tuple(
+        FieldChange(name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    )
+    if old is not None and not fields:
+        return None
+    return PlannedAction("change" if old else "create", kind, id_, fields, new, needs=_needs(id_, new))
+
+
+def _facts(spec: BaseModel) -> dict[str, Any]:
+    """What is shown of an object, a value a field: nested objects by dotted names, digests in full."""
+    facts: dict[str, Any] = {}
+    for name, value in spec.model_dump(mode="json").items():
+        if value is None or value == []:
+            continue
+        if name == "versions":
+            for version, listed in zip(value, getattr(spec, name), strict=True):
+                facts |= _version_facts(version["version"], listed)
+        elif name == "config":
+            facts |= {f"config.{field}": v for field, v in value.items()}
+        elif name == "pins":
+            facts |= {f"pins.{field}": v for field, v in value.items() if v is not None}
+        elif name == "canary":
+            facts[name] = f"{value['version']} at {value['weight']} %"
+        else:
+            facts[name] = value
+    return facts
+
+
+def _version_facts(label: str, version: VersionSpec) -> dict[str, Any]:
+    facts: dict[str, Any] = {f"versions.{label}": version.source}
+    if version.digest is not None:
+        facts[f"versions.{label}.digest"] = version.digest
+    if version.base_model is not None:
+        facts[f"versions.{label}.base_model"] = version.base_model
+    if version.trusted:
+        facts[f"versions.{label}.trusted"] = True
+    return facts
+
+
+def _needs(id_: str, goal: BaseModel) -> frozenset[Ref]:
+    refs: set[Ref] = set()
+    if isinstance(goal, KeySpec) and goal.tenant:
+        refs.add(("tenant", goal.tenant))
+    if isinstance(goal, AdapterSpec):
+        refs |= {("tenant", t) for t in (id_.partition("/")[0], *goal.shared_with)}
+        refs |= {("base", v.base_model) for v in goal.versions if v.base_model is not None}
+    if isinstance(goal, EngineSpec):
+        refs.add(("base", goal.base))
+    return frozenset(refs)

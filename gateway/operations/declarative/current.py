@@ -1,0 +1,159 @@
+"""The registry as a document: what `florin export` writes, and what a plan starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from adapters.model import Adapter, BaseModel, Engine, Version
+from adapters.registry.catalog import Catalog
+from gateway.costs.periods import iso
+from gateway.costs.prices.book import Price
+from gateway.operations.declarative.document import (
+    AdapterSpec,
+    BaseSpec,
+    CanarySpec,
+    Document,
+    EngineSpec,
+    KeySpec,
+    PinsSpec,
+    RemovedSpec,
+    TenantSpec,
+    VersionSpec,
+)
+from gateway.operations.inputs import NewPrice
+from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """All sections and fields of `document` are there, but for what is not known."""
+
+    document: Document
+    retired: Mapping[str, str] = field(default_factory=dict)
+    """Ids of versions that nobody may call any more → their digests."""
+
+
+def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Current:
+    """Objects by id, so that two exports differ only where the registries do."""
+    adapters: dict[str, list[Version]] = {}
+    retired = {}
+    for version in catalog.versions.values():
+        if version.retired is None:
+            adapters.setdefault(version.adapter, []).append(version)
+        else:
+            retired[version.id] = version.digest
+    document = Document.model_construct(
+        florin=1,
+        bases={i: base_spec(b) for i, b in sorted(catalog.bases.items())},
+        engines={i: engine_spec(e) for i, e in sorted(catalog.engines.items())},
+        tenants={i: tenant_spec(t) for i, t in sorted(directory.tenants.items())},
+        keys={i: key_spec(k) for i, k in sorted(directory.keys.items()) if k.role is not Role.ENROLMENT},
+        adapters={i: adapter_spec(a, adapters.get(i, ())) for i, a in sorted(catalog.adapters.items())},
+        removed={
+            i: RemovedSpec.model_construct(latest=f"v{t.latest}")
+            for i, t in sorted(catalog.tombstones.items())
+            if i not in catalog.adapters and t.latest
+        },
+        prices=tuple(price_spec(p) for p in sorted(prices, key=lambda p: (p.series, p.valid_from))),
+    )
+    return Current(document, retired)
+
+
+def tenant_spec(tenant: Tenant) -> TenantSpec:
+    return TenantSpec.model_construct(base_access=tenant.base_access)
+
+
+def key_spec(key: Key) -> KeySpec:
+    return KeySpec.model_construct(
+        tenant=key.tenant,
+        role=key.role,
+        engine=key.engine,
+        pins=None if key.pins == Pins() else PinsSpec.model_construct(**asdict(key.pins)),
+        secret=f"sha256:{key.digest}",
+        revoked=None if key.revoked is None else iso(key.revoked),
+    )
+
+
+def base_spec(base: BaseModel) -> BaseSpec:
+    return BaseSpec.model_construct(
+        aliases=tuple(sorted(base.aliases)), config=base.config, chat_template=base.chat_template
+    )
+
+
+def engine_spec(engine: Engine) -> EngineSpec:
+    """Without what its process says of itself."""
+    return EngineSpec.model_construct(
+        url=engine.url,
+        base=engine.base_model,
+        gpu_type=engine.gpu_type,
+        gpu_count=engine.gpu_count,
+        slots=engine.slots,
+        cpu_slots=engine.cpu_slots,
+        max_rank=engine.max_rank,
+        region=engine.region,
+        purchase=engine.purchase,
+        state=engine.state,
+    )
+
+
+def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
+    """`versions`: those that may be called."""
+    there = {v.number: v for v in versions}
+    return AdapterSpec.model_construct(
+        versions=tuple(version_spec(v) for _, v in sorted(there.items())),
+        live=None if adapter.live is None else f"v{adapter.live}",
+        canary=None
+        if adapter.canary is None
+        else CanarySpec.model_construct(version=f"v{adapter.canary}", weight=adapter.weight),
+        history=tuple(f"v{n}" for n in adapter.history if n in there),
+        latest=f"v{adapter.latest}",
+        pinned=adapter.pinned,
+        shared_with=tuple(sorted(adapter.shared_with)),
+    )
+
+
+def version_spec(version: Version) -> VersionSpec:
+    return VersionSpec.model_construct(
+        version=f"v{version.number}",
+        source=version.source,
+        digest=version.digest,
+        base_model=version.base_model,
+        trusted=version.trusted,
+    )
+
+
+def price_spec(price: Price) -> NewPrice:
+    said = price.document()
+    del said["recorded_at"]
+    return NewPrice.model_construct(**said)
+
+
+_QUIET: dict[str, dict[str, Any]] = {
+    "engines": {"gpu_count": 1, "region": "", "purchase": "on_demand", "state": "active"},
+    "keys": {"tenant": "", "engine": ""},
+    "adapters": {"history": [], "pinned": False, "shared_with": []},
+    "prices": {"purchase": "on_demand", "region": ""},
+}
+"""What goes without saying, by section. An active engine is not said to be active, so that a file kept in
+version control does not call back to work what an operator has drained since."""
+
+
+def export(current: Current) -> dict[str, Any]:
+    """The document as JSON, without what goes without saying. Every section stands there, even empty."""
+    body = current.document.model_dump(mode="json", exclude_none=True)
+    for section, defaults in _QUIET.items():
+        objects = body[section]
+        for spec in objects.values() if isinstance(objects, dict) else objects:
+            for name, default in defaults.items():
+                if spec.get(name) == default:
+                    del spec[name]
+    for spec in body["adapters"].values():
+        highest = spec["versions"][-1]["version"] if spec["versions"] else "v0"
+        if spec["latest"] == highest:
+            del spec["latest"]
+        for version in spec["versions"]:
+            if not version["trusted"]:
+                del version["trusted"]
+    return body

@@ -1,0 +1,154 @@
+"""What applying a document would change: `plan(current, wanted)`, pure.
+
+Additions and changes come first, in the order in which one needs the other; then, with `prune`, what is not
+in the file is removed, in the opposite order. The same two always give the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adapters.errors import ConflictError
+from gateway.costs.periods import PeriodError
+from gateway.costs.prices.book import PriceError
+from gateway.operations.declarative import resolve
+from gateway.operations.declarative.actions import ApplyPlan, Kind, PlannedAction, compare
+from gateway.operations.declarative.current import Current
+from gateway.operations.declarative.document import (
+    AdapterSpec,
+    Document,
+    EngineSpec,
+    KeySpec,
+    RemovedSpec,
+)
+from gateway.operations.declarative.pruning import PRUNED, Gone, engines_moved, left_out, removals
+from gateway.operations.declarative.resolve import DocumentRefusedError
+
+
+def plan(
+    current: Current, wanted: Document, *, prune: bool = False, asking: str = "", clock: int
+) -> ApplyPlan:
+    """`asking`: id of the key that asks, which prunes itself for nobody. `clock`: Unix microseconds."""
+    now = current.document
+    gone = left_out(now, wanted) if prune else {section: [] for section in PRUNED}
+    moved = engines_moved(now, wanted, gone)
+    made = [*moved, *_additions(current, wanted, gone, clock)]
+    if prune:
+        made += [a for a in removals(now, wanted, gone, asking) if a not in moved]
+    made += _each("removed", _counted(now, gone), _raised(now, wanted, gone), lambda _, __, said: said)
+    actions = tuple(a for a in made if a)
+    return ApplyPlan(actions, len(made) - len(actions))
+
+
+def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> list[PlannedAction | None]:
+    """In the order in which one needs the other. None: unchanged."""
+    now = current.document
+    buried = {i: int(r.latest[1:]) for i, r in (now.removed or {}).items()}
+    tenants = (now.tenants or {}).keys() | (wanted.tenants or {}).keys()
+
+    def adapter(name: str, there: AdapterSpec | None, said: AdapterSpec) -> AdapterSpec:
+        return resolve.adapter(name, there, said, retired=current.retired, buried=buried.get(name, 0))
+
+    engines = _each("engine", now.engines, wanted.engines, lambda _, n, w: resolve.engine(n, w))
+    keys = _each("key", now.keys, wanted.keys, lambda _, n, w: resolve.key(n, w))
+    adapters = _each("adapter", now.adapters, wanted.adapters, adapter)
+    return [
+        *_each("base", now.bases, wanted.bases, resolve.base),
+        *(_at_free_url(a, now, wanted, gone) for a in engines),
+        *_each("tenant", now.tenants, wanted.tenants, lambda _, __, said: said),
+        *(_with_own_secret(_owned(a, tenants), now) for a in keys),
+        *(_owned(a, tenants) for a in adapters),
+        *_prices(current, wanted, clock),
+    ]
+
+
+def _each(
+    kind: Kind,
+    now: dict[str, Any] | None,
+    wanted: dict[str, Any] | None,
+    goal: Callable[[str, Any, Any], Any],
+) -> list[PlannedAction | None]:
+    there = now or {}
+    made: list[PlannedAction | None] = []
+    for id_, said in sorted((wanted or {}).items()):
+        try:
+            made.append(compare(kind, id_, there.get(id_), goal(id_, there.get(id_), said)))
+        except ConflictError as error:
+            made.append(PlannedAction("refuse", kind, id_, reason=str(error)))
+    return made
+
+
+def _owned(action: PlannedAction | None, tenants: set[str]) -> PlannedAction | None:
+    """Refuses what belongs to a tenant that neither is there nor comes with the file."""
+    if action is None or action.verb == "refuse":
+        return action
+    missing = sorted(i for kind, i in action.needs if kind == "tenant" and i not in tenants)
+    if not missing:
+        return action
+    reason = f"There is no tenant {missing[0]!r}: list it under tenants."
+    return PlannedAction("refuse", action.kind, action.id, reason=reason)
+
+
+def _with_own_secret(action: PlannedAction | None, now: Document) -> PlannedAction | None:
+    if action is None or not isinstance(action.goal, KeySpec):
+        return action
+    for id_, other in (now.keys or {}).items():
+        if other.secret == action.goal.secret and id_ != action.id:
+            reason = f"Key {id_} has the same secret: each key needs its own."
+            return PlannedAction("refuse", "key", action.id, reason=reason)
+    return action
+
+
+def _at_free_url(
+    action: PlannedAction | None, now: Document, wanted: Document, gone: Gone
+) -> PlannedAction | None:
+    if action is None or not isinstance(action.goal, EngineSpec):
+        return action
+    for name, other in (now.engines or {}).items():
+        leaves = name in gone["engines"] or name in (wanted.engines or {})
+        if other.url == action.goal.url and name != action.id and not leaves:
+            reason = f"Engine {name} is registered at {other.url} already."
+            return PlannedAction("refuse", "engine", action.id, reason=reason)
+    return action
+
+
+def _raised(now: Document, wanted: Document, gone: Gone) -> dict[str, RemovedSpec]:
+    """Of removed adapters, what the file says and is not known better. One that is there counts itself."""
+    counted = _counted(now, gone)
+    staying = (now.adapters or {}).keys() - gone["adapters"]
+    return {
+        name: spec
+        for name, spec in (wanted.removed or {}).items()
+        if name not in staying
+        and (name not in counted or int(counted[name].latest[1:]) <= int(spec.latest[1:]))
+    }
+
+
+def _counted(now: Document, gone: Gone) -> dict[str, RemovedSpec]:
+    """The numbers of adapters that are not there, or will not be."""
+    leaving = {
+        i: RemovedSpec.model_construct(latest=a.latest)
+        for i in gone["adapters"]
+        if (a := (now.adapters or {})[i]).latest is not None
+    }
+    return {**(now.removed or {}), **leaving}
+
+
+def _prices(current: Current, wanted: Document, clock: int) -> list[PlannedAction | None]:
+    book = list(current.document.prices or ())
+    made: list[PlannedAction | None] = []
+    for said in wanted.prices or ():
+        where = f"{said.region} {said.purchase}".strip()
+        id_ = f"{said.gpu_type} {where} from {said.valid_from or 'now'}"
+        try:
+            new = resolve.price(book, said, clock)
+        except (DocumentRefusedError, PriceError, PeriodError) as error:
+            made.append(PlannedAction("refuse", "price", id_, reason=str(error)))
+            continue
+        if new is None:
+            made.append(None)
+            continue
+        book.append(new)
+        made.append(compare("price", id_, None, new))
+    return made

@@ -1,0 +1,231 @@
+"""What each object is to become: what the file says of it, and of what it leaves out what there is.
+
+Pure. Everything is a complete spec, as `current` reads it; Refused says what is never done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from adapters import sources
+from adapters.errors import ConflictError
+from gateway.costs.periods import instant, iso
+from gateway.costs.prices.book import (
+    Price,
+    PriceConflictError,
+    PriceError,
+    check,
+    rate_micros,
+    speedup_millis,
+)
+from gateway.operations.declarative.current import price_spec
+from gateway.operations.declarative.document import (
+    AdapterSpec,
+    BaseSpec,
+    EngineSpec,
+    KeySpec,
+    TenantSpec,
+    VersionSpec,
+)
+from gateway.operations.engine_checks import check_same
+from gateway.operations.inputs import NewPrice
+
+HISTORY = 32
+
+
+class DocumentRefusedError(ConflictError):
+    """Of one object, what a file cannot bring about; the message is a sentence for its author."""
+
+
+def tenant(now: TenantSpec | None, wanted: TenantSpec) -> TenantSpec:
+    del now
+    return wanted
+
+
+def key(now: KeySpec | None, wanted: KeySpec) -> KeySpec:
+    """A revoked key never comes back: it may have been stolen, and the file be older than that. What an
+    engine's key has settled stays where the file does not say."""
+    if now is not None and wanted.pins is None and now.engine == wanted.engine:
+        wanted = wanted.model_copy(update={"pins": now.pins})
+    if now is None or now.revoked is None:
+        return wanted
+    if wanted.revoked is None:
+        raise DocumentRefusedError(f"It was revoked at {now.revoked}, and stays so: take it out of the file.")
+    return wanted.model_copy(update={"revoked": now.revoked})
+
+
+def base(name: str, now: BaseSpec | None, wanted: BaseSpec) -> BaseSpec:
+    """Raises ConflictError when its config is another model's."""
+    known = now or BaseSpec(aliases=())
+    if known.config is not None and wanted.config is not None:
+        check_same(name, known.config, wanted.config)
+    said = {f: v for f in BaseSpec.model_fields if (v := getattr(wanted, f)) is not None}
+    if wanted.aliases is not None:
+        said["aliases"] = tuple(sorted({*wanted.aliases} - {name}))
+    return known.model_copy(update=said)
+
+
+def engine(now: EngineSpec | None, wanted: EngineSpec) -> EngineSpec:
+    state = wanted.state or (now.state if now else None) or "active"
+    cpu_slots = wanted.slots if wanted.cpu_slots is None else wanted.cpu_slots
+    return wanted.model_copy(update={"state": state, "cpu_slots": cpu_slots})
+
+
+def adapter(
+    name: str,
+    now: AdapterSpec | None,
+    wanted: AdapterSpec,
+    *,
+    retired: Mapping[str, str],
+    buried: int = 0,
+) -> AdapterSpec:
+    """`buried`: the latest number of a removed adapter of this name. Versions that are there and not in the
+    file stay: pruning them is another matter."""
+    known = {v.number: v for v in now.versions} if now else {}
+    latest = int(now.latest[1:]) if now and now.latest else buried
+    versions = dict(known)
+    for version in wanted.versions:
+        versions[version.number] = _version(name, known, version, latest, retired)
+    live = wanted.live or (now.live if now else None) or _first(versions)
+    split = now if wanted.live is None else wanted
+    stated = int(wanted.latest[1:]) if wanted.latest else 0
+    return AdapterSpec.model_construct(
+        versions=tuple(v for _, v in sorted(versions.items())),
+        live=live,
+        canary=split.canary if split else None,
+        history=_history(now, wanted, live, versions),
+        latest=f"v{max(latest, stated, *versions, 0)}",
+        pinned=wanted.pinned,
+        shared_with=tuple(sorted(wanted.shared_with)),
+    )
+
+
+def _first(versions: Mapping[int, VersionSpec]) -> str | None:
+    return f"v{min(versions)}" if versions else None
+
+
+def _version(
+    name: str,
+    known: Mapping[int, VersionSpec],
+    wanted: VersionSpec,
+    latest: int,
+    retired: Mapping[str, str],
+) -> VersionSpec:
+    """A number means one content for ever."""
+    number, id_ = wanted.number, f"{name}@{wanted.version}"
+    there = known.get(number)
+    # The same files for two base models are two versions, and one that is there is not compared once more.
+    if wanted.digest is not None and (there is None or there.digest != wanted.digest):
+        for other in known.values():
+            same = other.digest == wanted.digest and wanted.base_model in (None, other.base_model)
+            if same and other.number != number:
+                raise DocumentRefusedError(
+                    f"{wanted.version} has the files of {other.version}: one content, one number."
+                )
+    if there is None:
+        _check_number(wanted, latest, retired.get(id_), id_)
+        return wanted
+    if wanted.digest not in (None, there.digest):
+        raise DocumentRefusedError(
+            f"{wanted.version} has other files than the file says ({there.digest}, not {wanted.digest}): "
+            "versions never change, so new files need a new number."
+        )
+    same_place = sources.led_to(wanted.source, there.source)  # the commit that was found is not given up
+    if wanted.digest is None and not same_place:
+        raise DocumentRefusedError(
+            f"{wanted.version} came from {there.source}, and versions never change: new files need a new "
+            f"number. If the same files are in another place now, add `digest: {there.digest}`."
+        )
+    if wanted.base_model not in (None, there.base_model):
+        raise DocumentRefusedError(f"{wanted.version} is for {there.base_model}, and versions never change.")
+    trusted = there.trusted if wanted.trusted is None else wanted.trusted
+    source = there.source if same_place else wanted.source
+    return there.model_copy(update={"source": source, "trusted": trusted})
+
+
+def _check_number(wanted: VersionSpec, latest: int, retired: str | None, id_: str) -> None:
+    if retired is not None and wanted.digest != retired:
+        raise DocumentRefusedError(
+            f"{id_} is retired: only the same files bring it back (`digest: {retired}`); others need a new "
+            "number."
+        )
+    if wanted.number <= latest and wanted.digest is None:
+        raise DocumentRefusedError(
+            f"{id_} was given away before: it comes back only with the digest that it had then; "
+            f"new files are v{latest + 1}."
+        )
+
+
+def _history(
+    now: AdapterSpec | None, wanted: AdapterSpec, live: str | None, versions: Iterable[int]
+) -> tuple[str, ...]:
+    """The file's restores one that is not there. One that is goes on as with promotions."""
+    there = now.history if now and now.history else ()
+    if not there and wanted.history:
+        known = {f"v{n}" for n in versions}
+        return tuple(v for v in wanted.history if v in known)[-HISTORY:]
+    if now and now.live is not None and live != now.live:
+        return (*there, now.live)[-HISTORY:]
+    return there
+
+
+def price(book: Iterable[NewPrice], wanted: NewPrice, now: int) -> NewPrice | None:
+    """The price to add; None: it stands already, or, for one without `valid_from`, it is the one that holds
+    `now`. Raises DocumentRefusedError: prices are never edited."""
+    new = to_price(wanted)
+    standing = [to_price(p) for p in book]
+    series = [p for p in standing if p.series == new.series]
+    if wanted.valid_from is None:
+        begun = [p for p in series if p.valid_from <= now]
+        last = max(begun, key=lambda p: p.valid_from, default=None)
+        if last is not None and _says_the_same(replace(new, valid_from=last.valid_from), last):
+            return None
+        if series:  # then it begins when it is added; only the first of a series reaches back
+            new = replace(new, valid_from=now)
+        if new.valid_to is not None and new.valid_to <= new.valid_from:
+            raise DocumentRefusedError(
+                f"It would end at {iso(new.valid_to)}, before it begins: give its valid_from."
+            )
+        _check(new, standing)
+        return price_spec(new).model_copy(update={"valid_from": None})
+    return None if _check(new, standing) else price_spec(new)
+
+
+def _check(new: Price, standing: Iterable[Price]) -> Price | None:
+    """The same price, if it stands already."""
+    try:
+        return check(new, standing)
+    except PriceConflictError as error:
+        raise DocumentRefusedError(str(error)) from error
+
+
+def to_price(spec: NewPrice) -> Price:
+    """Without `valid_from` it holds from the beginning. Raises PriceError, PeriodError."""
+    start = 0 if spec.valid_from is None else instant("valid_from", spec.valid_from)
+    end = None if spec.valid_to is None else instant("valid_to", spec.valid_to)
+    if end is not None and end <= start:
+        raise PriceError("valid_to", f"{iso(end)} is not after {iso(start)}.")
+    said = (spec.speedup, spec.speedup_reference, spec.speedup_source)
+    if any(said) and not all(said):
+        raise PriceError("speedup", "A speedup needs the GPU type that it is relative to, and its source.")
+    return Price(
+        gpu_type=spec.gpu_type,
+        rate_micros=rate_micros(spec.rate_per_gpu_hour),
+        currency=spec.currency,
+        purchase=spec.purchase,
+        region=spec.region,
+        valid_from=start,
+        valid_to=end,
+        recorded_at=0,
+        speedup_millis=None if spec.speedup is None else speedup_millis(spec.speedup),
+        speedup_reference=spec.speedup_reference,
+        speedup_source=spec.speedup_source,
+    )
+
+
+def _says_the_same(new: Price, old: Price) -> bool:
+    try:
+        return check(new, [old]) is not None
+    except PriceConflictError:
+        return False

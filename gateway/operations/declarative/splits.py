@@ -1,0 +1,231 @@
+"""Bringing an adapter to what a document says: its versions first, then what callers of its name get.
+
+One that is not there appears whole, in one commit, or not at all. Of one that is there, versions are added
+first and change nothing for callers; then what becomes live is made resident; then the switch is one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from adapters.errors import ConflictError, RejectedError
+from adapters.model import Adapter, AdapterName, Version, dump
+from adapters.registry.change_context import ChangeContext
+from adapters.registry.changes import PlannedChange
+from adapters.store.protocol import Change
+from gateway.operations.declarative import resolve
+from gateway.operations.declarative.current import adapter_spec
+from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
+from gateway.operations.declarative.resolve import DocumentRefusedError
+from gateway.operations.state import State
+from gateway.operations.transaction import catch_up
+
+Report = Callable[[str, int, int | None], None]
+
+
+async def bring(state: State, name: AdapterName, wanted: AdapterSpec, *, actor: str, report: Report) -> None:
+    """Raises AdaptersError, FlorinError, OSError (the artifact disk). Done again, it goes on where it was."""
+    new = str(name) not in state.catalog.adapters
+    fresh = {v.number: await _prepare(state, name, v, report) for v in _missing(state, name, wanted)}
+    await _commit(state, name, wanted, fresh, switch=new, actor=actor)
+    if not new:
+        await _warm(state, name, wanted, report)
+        await _commit(state, name, wanted, fresh, switch=True, actor=actor)
+
+
+async def _prepare(state: State, name: AdapterName, wanted: VersionSpec, report: Report) -> Version:
+    id_ = f"{name}@{wanted.version}"
+
+    def progress(step: str, done: int, total: int | None) -> None:
+        report(f"{id_}: {step}", done, total)
+
+    try:
+        return await state.registrar.prepare(
+            name,
+            wanted.source,
+            base_model=wanted.base_model,
+            # Whoever has the digest has it from a registration, which has asked for the base model's name.
+            assume_base=wanted.digest is not None,
+            digest=wanted.digest,
+            progress=progress,
+        )
+    except RejectedError as error:
+        if not (uploaded(wanted.source) and error.findings[0].code == "source_unsupported"):
+            raise
+        files = (wanted.digest or "").removeprefix("sha256:")
+        copy = f"copy {files} from the FLORIN_ARTIFACT_DIR of before to {state.artifacts.root}, or put "
+        raise DocumentRefusedError(
+            f"The files of {id_} were uploaded, and are not in the artifact store: "
+            f"{copy if files else 'put '}them where the gateway can fetch them, and name that as its "
+            "source. Then apply again."
+        ) from error
+
+
+def _missing(state: State, name: AdapterName, wanted: AdapterSpec) -> list[VersionSpec]:
+    known = state.catalog.versions
+    return [
+        v
+        for v in sorted(wanted.versions, key=lambda v: v.number)
+        if (there := known.get(f"{name}@{v.version}")) is None or there.retired is not None
+    ]
+
+
+async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Report) -> None:
+    """As `promote` does: nobody is sent to a version that no engine can hold."""
+    adapter = state.catalog.adapters.get(str(name))
+    if adapter is None or wanted.live is None:
+        return
+    live = state.catalog.versions.get(f"{name}@v{adapter.live}")
+    shares = {int(wanted.live[1:]): 100}
+    if wanted.canary is not None:
+        shares[int(wanted.canary.version[1:])] = wanted.canary.weight
+    for number, share in shares.items():
+        if number not in (adapter.live, adapter.canary):
+            report(f"{name}@v{number}: load", 0, None)
+            await state.warmer.warm(state.registrar.loadable_version(name, number), like=live, share=share)
+
+
+async def _commit(
+    state: State,
+    name: AdapterName,
+    wanted: AdapterSpec,
+    fresh: Mapping[int, Version],
+    *,
+    switch: bool,
+    actor: str,
+) -> None:
+    """`switch`: with what callers of the bare name get."""
+    await state.registrar.change(
+        name, actor, lambda reading: planned(reading, name, wanted, fresh, switch=switch)
+    )
+    await catch_up(state)
+
+
+def planned(
+    reading: ChangeContext,
+    name: AdapterName,
+    wanted: AdapterSpec,
+    fresh: Mapping[int, Version],
+    *,
+    switch: bool,
+) -> PlannedChange[Adapter]:
+    """Pure. `fresh`: prepared versions by the number that each is to have. Raises DocumentRefusedError and
+    what
+    `ChangeContext.callable_version` raises."""
+    old = reading.catalog.adapters.get(str(name))
+    now = None if old is None else adapter_spec(old, _callable(reading, old))
+    goal = resolve.adapter(
+        str(name), now, wanted, retired=_retired(reading, name), buried=_buried(reading, name)
+    )
+    versions, changes = _versions(reading, name, goal, fresh)
+    before = old or Adapter(str(name), live=None)
+    new = replace(
+        before,
+        history=_numbers(goal.history) if switch else before.history,
+        latest=_number(goal.latest) or 0,
+        pinned=goal.pinned,
+        shared_with=goal.shared_with,
+    )
+    if switch:
+        canary, weight = (goal.canary.version, goal.canary.weight) if goal.canary else (None, 0)
+        new = replace(new, live=_number(goal.live), canary=_number(canary), weight=weight)
+        changes += [
+            reading.unchanged(reading.callable_version(new, number))
+            for number in (new.live, new.canary)
+            if number not in (before.live, before.canary, None) and old is not None
+        ]
+    if old == new and not changes:
+        return PlannedChange([], new)
+    changes += [
+        *_there(reading, name.tenant, *new.shared_with),
+        Change("adapter", str(name), dump(new), expect=None if old is None else reading.expected(old)),
+        *_pins(versions, before, new),
+    ]
+    if old is None:
+        tombstone = reading.catalog.tombstones.get(str(name))
+        stands = None if tombstone is None else reading.text("tombstone", str(name), tombstone)
+        changes.append(Change("tombstone", str(name), None, expect=stands))
+    added = {n: v for n, v in fresh.items() if not _registered(reading, versions[n])}
+    return PlannedChange(changes, new, "adapter.apply", details=_details(before, new, added))
+
+
+def _versions(
+    reading: ChangeContext, name: AdapterName, goal: AdapterSpec, fresh: Mapping[int, Version]
+) -> tuple[dict[int, Version], list[Change]]:
+    """All versions as they will be, by number, and what changes of them."""
+    made: dict[int, Version] = {}
+    changes: list[Change] = []
+    for spec in goal.versions:
+        id_ = f"{name}@{spec.version}"
+        there = reading.catalog.versions.get(id_)
+        if there is not None and there.retired is None:
+            new = replace(there, source=spec.source, trusted=bool(spec.trusted))
+        elif spec.number in fresh:
+            new = replace(fresh[spec.number], number=spec.number, trusted=bool(spec.trusted))
+        else:
+            raise ConflictError(f"{id_} has been removed meanwhile: apply once more.")
+        for other in made.values():
+            if (other.digest, other.base_model) == (new.digest, new.base_model):
+                raise DocumentRefusedError(
+                    f"{spec.version} has the files of v{other.number}: one content, one number."
+                )
+        made[spec.number] = new
+        if new != there:
+            expect = None if there is None else reading.text("version", id_, there)
+            changes.append(Change("version", id_, dump(new), expect=expect))
+    return made, changes
+
+
+def _registered(reading: ChangeContext, version: Version) -> bool:
+    there = reading.catalog.versions.get(version.id)
+    return there is not None and there.retired is None
+
+
+def _callable(reading: ChangeContext, adapter: Adapter) -> list[Version]:
+    return [v for v in reading.versions(adapter) if v.retired is None]
+
+
+def _retired(reading: ChangeContext, name: AdapterName) -> dict[str, str]:
+    adapter = reading.catalog.adapters.get(str(name))
+    versions = reading.versions(adapter) if adapter else []
+    return {v.id: v.digest for v in versions if v.retired is not None}
+
+
+def _buried(reading: ChangeContext, name: AdapterName) -> int:
+    tombstone = reading.catalog.tombstones.get(str(name))
+    return tombstone.latest if tombstone else 0
+
+
+def _there(reading: ChangeContext, *tenants: str) -> list[Change]:
+    """Proof, when the commit happens, that they are."""
+    texts = {tenant: reading.tenant(tenant) for tenant in tenants}
+    return [Change("tenant", tenant, text, expect=text) for tenant, text in texts.items()]
+
+
+def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[Change]:
+    before = {old.live, old.canary} if old.pinned else set()
+    after = {new.live, new.canary} if new.pinned else set()
+    changes = []
+    for number in sorted(n for n in before ^ after if n is not None and n in versions):
+        version = versions[number]
+        data = f'{{"version":"{version.id}"}}' if number in after else None
+        changes.append(Change("pin", version.engine_name, data))
+    return changes
+
+
+def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
+    details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
+    for field in ("live", "canary", "weight", "pinned", "shared_with"):
+        if getattr(old, field) != getattr(new, field):
+            details[field] = {"old": getattr(old, field), "new": getattr(new, field)}
+    return details
+
+
+def _number(label: str | None) -> int | None:
+    return None if label is None else int(label[1:])
+
+
+def _numbers(labels: tuple[str, ...] | None) -> tuple[int, ...]:
+    return tuple(int(label[1:]) for label in labels or ())

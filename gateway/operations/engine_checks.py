@@ -1,0 +1,140 @@
+"""What is checked of an engine before it is registered, and what is learnt of its base model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from adapters.checks.base_models import base_aliases, read_base_config, read_chat_template
+from adapters.errors import ConflictError, EngineError, NotFoundError
+from adapters.model import BaseModel, Engine
+from adapters.placement.engine_client import EngineClient, Listing
+from gateway.errors import FlorinError
+
+_SHAPE_FIELDS = (
+    "architectures",
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+)
+"""What makes two config.json two models; the rest (library versions, defaults) may differ between hosts."""
+
+
+_MAX_LORAS = re.compile(rb'^vllm:lora_requests_info\{[^}\n]*max_lora="(\d+)"', re.MULTILINE)
+
+
+class BaseFields(Protocol):
+    """Of a registration, what concerns the base model."""
+
+    @property
+    def base(self) -> str: ...
+    @property
+    def base_config(self) -> str | None: ...
+    @property
+    def base_aliases(self) -> tuple[str, ...]: ...
+    @property
+    def brought(self) -> tuple[dict[str, Any] | None, str | None] | None:
+        """Config and template digest, as the engine's own host has them; None: nobody brought any."""
+
+
+def normal_url(url: str) -> str:
+    """The engine's root: no trailing slash, no /v1. Raises FlorinError."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError as error:
+        raise _bad_url(url) from error
+    odd = parts.username is not None or parts.query or parts.fragment or not url.isprintable()
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or odd:
+        raise _bad_url(url)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
+
+
+def _bad_url(url: str) -> FlorinError:
+    shown = ascii(url[:200])
+    return FlorinError("invalid_value", f"url {shown} must look like http://10.0.0.7:8000.", param="url")
+
+
+async def verify(control: EngineClient, engine: Engine) -> Listing:
+    """What the engine says it serves. Raises EngineError when that does not fit the registration."""
+    listing = await control.serving(engine)
+    if engine.base_model not in listing.bases:
+        serves = ", ".join(sorted(listing.bases)) or "no base model"
+        raise EngineError(f"{engine.name} at {engine.url} serves {serves}, not {engine.base_model}.")
+    if not await control.takes_adapters(engine):
+        raise EngineError(
+            f"{engine.name} at {engine.url} cannot load adapters at run time: start it with --enable-lora "
+            "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+        )
+    await _check_slots(control, engine)
+    return listing
+
+
+async def _check_slots(control: EngineClient, engine: Engine) -> None:
+    """One metric tells an engine's --max-loras, once it has answered anything; none its other limits."""
+    said = _MAX_LORAS.search(await control.metrics(engine))
+    if said and int(said[1]) != engine.slots:
+        raise EngineError(
+            f"{engine.name} at {engine.url} runs with --max-loras {int(said[1])}, not {engine.slots}: "
+            "register it with as many --slots."
+        )
+
+
+async def base_for(known: BaseModel | None, body: BaseFields, listing: Listing | None) -> BaseModel:
+    """The base model as it will be known: with its config, if it can be read, and every name it goes by."""
+    root = listing.bases.get(body.base, "") if listing else ""
+    known = known or BaseModel(body.base)
+    config = await _config(body, root)
+    if config is not None and known.config is not None:
+        check_same(body.base, known.config, config)
+    aliases = dict.fromkeys((*known.aliases, *base_aliases(body.base, root), *body.base_aliases))
+    aliases.pop(body.base, None)
+    if body.brought is None:
+        template = await asyncio.to_thread(read_chat_template, body.base_config or root)
+    else:
+        template = body.brought[1]
+    return replace(
+        known,
+        aliases=tuple(aliases),
+        config=known.config or config,
+        chat_template=known.chat_template if template is None else template,
+    )
+
+
+async def _config(body: BaseFields, root: str) -> dict[str, Any] | None:
+    if body.brought is not None:
+        return body.brought[0]
+    if body.base_config is None:
+        return await asyncio.to_thread(read_base_config, root) if root else None
+    if not body.base_config.startswith("/"):
+        raise FlorinError("invalid_value", "base_config must be an absolute path.", param="base_config")
+    config = await asyncio.to_thread(read_base_config, body.base_config)
+    if config is None:
+        raise NotFoundError(f"There is no config.json at {body.base_config} on the gateway's host.")
+    return config
+
+
+def check_same(base: str, known: dict[str, Any], found: dict[str, Any]) -> None:
+    """Raises ConflictError when two config.json are two models'."""
+    for field in _SHAPE_FIELDS:
+        before, now = _value(known, field), _value(found, field)
+        if before != now:
+            raise ConflictError(
+                f"Base model {base} is known with {field} {before!r}, but this engine's has "
+                f"{now!r}: another model needs another name (--served-model-name)."
+            )
+
+
+def _value(config: dict[str, Any], field: str) -> object:
+    """Models that also see keep the language model's dimensions one level down."""
+    text = config.get("text_config")
+    return text[field] if isinstance(text, dict) and field in text else config.get(field)

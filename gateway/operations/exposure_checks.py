@@ -1,0 +1,87 @@
+"""What `florin doctor` says of who can reach what: listeners, certificates, files, keys, engines' ports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from adapters.model import Engine
+from adapters.reconcile.diagnosis import SHOWN, Diagnosis
+from adapters.reconcile.exposure import is_loopback
+from gateway.fields.exposure import media_exposure
+from gateway.operations.state import State
+from gateway.runtime.exposure import exposure_of
+from gateway.tenants.directory import Key, Role
+
+SHORT_KEY = 20
+"""Characters. Shorter than that, a bootstrap key may have been thought up, and can be guessed."""
+
+
+async def of_exposure(state: State) -> list[Diagnosis]:
+    engines = list(state.catalog.engines.values())
+    remote = [e for e in engines if not is_loopback(urlsplit(e.url).hostname or "")]
+    seen, open_ports = await asyncio.gather(
+        asyncio.to_thread(exposure_of, state.settings, state.security.identities, engines, time.time()),
+        answering_anybody(remote, state.settings.probe_timeout),
+    )
+    return [
+        *seen,
+        *of_ports(remote, open_ports),
+        *of_keys(state.directory.keys.values(), state.settings.bootstrap_key),
+        *media_exposure(state.settings.allowed_media_hosts, {e.name: bool(e.agent) for e in engines}),
+    ]
+
+
+async def answering_anybody(engines: Iterable[Engine], timeout: float) -> set[str]:
+    """Names of the engines that list their models to a stranger: without a key, without a certificate."""
+    wanted = list(engines)
+    # No verification: what is asked is who gets an answer, and nothing secret is sent.
+    connector = aiohttp.TCPConnector(ssl=False)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(total=timeout), trust_env=False
+    ) as stranger:
+        answers = await asyncio.gather(*(_answers(stranger, engine) for engine in wanted))
+    return {engine.name for engine, answered in zip(wanted, answers, strict=True) if answered}
+
+
+async def _answers(stranger: aiohttp.ClientSession, engine: Engine) -> bool:
+    try:
+        async with stranger.get(engine.url + "/v1/models", allow_redirects=False) as response:
+            return response.status == 200
+    except (TimeoutError, aiohttp.ClientError, OSError):
+        return False
+
+
+def of_ports(remote: Iterable[Engine], open_ports: set[str]) -> Iterator[Diagnosis]:
+    """`remote`: engines that are not on this host."""
+    check, names = "engine_ports", sorted(open_ports)
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield Diagnosis(
+            check, "warning", names[0] if len(names) == 1 else "",
+            f"{', '.join(names[:SHOWN])}{more} answer anybody who reaches their ports: without a key of "
+            "Florin's, unmetered, and with any adapter.",
+            "Let only the gateway reach these ports, by a firewall; or start the engines with mutual TLS "
+            "(--ssl-certfile, --ssl-keyfile, --ssl-ca-certs, --ssl-cert-reqs 2).",
+        )  # fmt: skip
+    elif any(True for _ in remote):
+        yield Diagnosis(check, "ok", "", "No engine on another host answers without credentials.")
+
+
+def of_keys(keys: Iterable[Key], bootstrap: str) -> Iterator[Diagnosis]:
+    """Roles in use, and a bootstrap key that can be guessed."""
+    check, valid = "keys", [key for key in keys if key.revoked is None]
+    if bootstrap and len(bootstrap) < SHORT_KEY:
+        yield Diagnosis(
+            check, "warning", "FLORIN_OPERATOR_KEY", f"The bootstrap key has {len(bootstrap)} characters.",
+            "Take a random one: openssl rand -hex 24. It may do everything.",
+        )  # fmt: skip
+    count = Counter(key.role for key in valid)
+    listed = ", ".join(f"{count[role]} {role}" for role in Role if count[role]) or "none in the registry"
+    known = f"Keys by role: {listed}{' and the bootstrap key' if bootstrap else ''}."
+    yield Diagnosis(check, "ok", "", known)

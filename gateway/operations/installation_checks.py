@@ -1,0 +1,217 @@
+"""What `florin doctor` asks of the installation itself: Redis, the ledger, the disks, the price book."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from adapters.checks.file_kinds import FILES
+from adapters.errors import StoreUnavailableError
+from adapters.model import Engine, Version
+from adapters.reconcile.diagnosis import Diagnosis
+from adapters.registry.artifacts import ArtifactStore
+from adapters.store.protocol import ServerInfo, Store
+from gateway.costs.maintenance.health import LedgerHealth, health
+from gateway.costs.periods import iso
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import list_prices
+from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.metering.wal.segments import REFUSED
+from gateway.observability.conditions import CONDITIONS
+from gateway.operations.state import State
+
+FULL = 0.9
+"""Of Redis's memory."""
+SPARE_VERSIONS = 2
+"""So many of the largest size allowed should still fit the disk."""
+
+
+async def of_store(store: Store) -> list[Diagnosis]:
+    started = time.monotonic()
+    try:
+        facts = await store.facts()
+    except StoreUnavailableError as error:
+        away = Diagnosis(
+            "redis", "problem", "", str(error),
+            "Start it, and check FLORIN_REDIS_URL. Until then what is resident is served from memory, and "
+            "nothing can be loaded or changed.",
+        )  # fmt: skip
+        return [away]
+    took = (time.monotonic() - started) * 1000
+    found = [Diagnosis("redis", "ok", "", f"{facts.server} answers in {took:.0f} ms.")]
+    return [*found, _persistence(facts), *_memory(facts)]
+
+
+def of_conditions(state: State) -> list[Diagnosis]:
+    """What this worker finds wrong with itself, and what only others do."""
+    own = state.conditions.now()
+    codes = {condition.code for condition in own}
+    found = [(c.code, c.subject, c.message or c.meaning.summary, c.meaning) for c in own]
+    for code in sorted(state.metrics.all_conditions() - codes):
+        meaning = CONDITIONS[code]
+        found.append((code, "", f"Another worker of this gateway: {meaning.summary}", meaning))
+    return [
+        Diagnosis(code, meaning.severity, subject, message, meaning.remedy)
+        for code, subject, message, meaning in found
+    ] or [Diagnosis("conditions", "ok", "", "No worker of this gateway finds anything wrong with itself.")]
+
+
+def _persistence(facts: ServerInfo) -> Diagnosis:
+    check = "redis_persistence"
+    if facts.trouble:
+        return Diagnosis(
+            check, "problem", "", f"It cannot write to its disk: {facts.trouble}.",
+            "Make room on its disk, or give it the right to write there; see its log.",
+        )  # fmt: skip
+    if facts.persistent is None:
+        return Diagnosis(
+            check, "ok", "", "It does not say whether it writes to disk; hosted ones usually do."
+        )
+    if facts.persistent:
+        return Diagnosis(check, "ok", "", "What it has acknowledged is written to disk.")
+    return Diagnosis(
+        check, "problem", "", "It writes nothing to disk: a restart forgets every tenant, key and adapter.",
+        "Set `appendonly yes`, and until then keep what `florin export` writes.",
+    )  # fmt: skip
+
+
+def _memory(facts: ServerInfo) -> Iterator[Diagnosis]:
+    check, limit = "redis_memory", facts.limit_bytes
+    if facts.policy not in (None, "noeviction"):
+        yield Diagnosis(
+            check, "problem" if limit else "warning", "",
+            f"Its maxmemory-policy is {facts.policy}: once its memory is full, it drops what it holds.",
+            "Set `maxmemory-policy noeviction`.",
+        )  # fmt: skip
+    elif limit and facts.used_bytes and facts.used_bytes > FULL * limit:
+        yield Diagnosis(
+            check, "warning", "", f"{facts.used_bytes / limit:.0%} of its memory is used.",
+            "Raise `maxmemory`: when it is full, nothing can be changed or loaded.",
+        )  # fmt: skip
+    else:
+        yield Diagnosis(check, "ok", "", "It never drops what it holds.")
+
+
+async def of_books(state: State) -> list[Diagnosis]:
+    """The ledger, the log in front of it, and prices."""
+    found: list[Diagnosis] = []
+    if await asyncio.to_thread((state.settings.state_dir / "usage" / REFUSED).exists):
+        refused = Diagnosis(
+            "usage_refused", "warning", "", "There are usage records that no ledger takes.",
+            f"Look at them, and move the file away: {state.settings.state_dir / 'usage' / REFUSED}",
+        )  # fmt: skip
+        found.append(refused)
+    try:
+        prices = await asyncio.to_thread(list_prices, state.ledger)
+        books = await asyncio.to_thread(
+            health, state.ledger, state.clock.now(), interval=state.settings.bookkeeping_interval
+        )
+    except LedgerUnavailableError as error:
+        away = Diagnosis(
+            "ledger", "problem", "", str(error),
+            "Start its database, and check FLORIN_LEDGER_URL. Usage waits on this host's disk meanwhile.",
+        )  # fmt: skip
+        return [*found, away]
+    found.append(Diagnosis("ledger", "ok", "", "It answers."))
+    found += _kept(books)
+    found += _prices(PriceBook(prices), state.catalog.engines.values())
+    return found
+
+
+def _kept(books: LedgerHealth) -> Iterator[Diagnosis]:
+    if books.first is not None:
+        yield Diagnosis(
+            "books_set_aside", "problem", books.first.engine,
+            f"{books.set_aside:,} engine-hours cannot be rolled up, and are in no report and no bill; the "
+            f"first is {books.first}.",
+            "See florin cost set-aside; florin cost exclude puts the records that cannot be into quarantine. "
+            "Look at the engine that counted so.",
+        )  # fmt: skip
+    if books.trouble:
+        yield Diagnosis(
+            "books", "problem", "", f"The last attempt to keep the books failed: {books.trouble}",
+            "See the gateway's log for what was met; reports roll up for themselves meanwhile, or fail as "
+            "this did.",
+        )  # fmt: skip
+    elif books.late:
+        since = "never" if books.kept is None else f"last at {iso(books.kept)}"
+        yield Diagnosis(
+            "books", "problem", "", f"The books are not kept: {since}.",
+            "See that a gateway runs that reaches Redis (which says who keeps them) and the ledger, and "
+            "look for \"books\" in the gateways' logs.",
+        )  # fmt: skip
+    else:
+        yield Diagnosis("books", "ok", "", "The books are kept.")
+
+
+def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:
+    now = time.time_ns() // 1000
+    used: dict[tuple[str, str, str], list[str]] = {}
+    for engine in engines:
+        used.setdefault((engine.gpu_type, engine.region, engine.purchase), []).append(engine.name)
+    missing = {key: names for key, names in used.items() if book.rate(*key, now) is None}
+    for (gpu_type, region, purchase), names in sorted(missing.items()):
+        where = f" in {region}" if region else ""
+        yield Diagnosis(
+            "price", "warning", gpu_type,
+            f"{gpu_type} ({purchase}{where}) has no price now: what runs on {', '.join(sorted(names))} costs "
+            "nothing in the reports.",
+            f"florin price add --gpu-type {gpu_type} --rate … --purchase {purchase}"
+            + (f" --region {region}" if region else ""),
+        )  # fmt: skip
+    if used and not missing:
+        yield Diagnosis("price", "ok", "", "Every GPU in use has a price.")
+
+
+def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
+    """Blocks. `largest`: bytes that one version may have."""
+    root = artifacts.root
+    try:
+        with artifacts.staging():
+            pass
+        free, others = shutil.disk_usage(root).free, artifacts.others()
+    except OSError as error:
+        bad = Diagnosis(
+            "artifact_dir", "problem", "", f"{root} cannot be written: {error.strerror or error}.",
+            "Mount it, or give Florin's user the right to write there; FLORIN_ARTIFACT_DIR says where it is.",
+        )  # fmt: skip
+        return [bad]
+    found = []
+    if others:
+        shared = Diagnosis(
+            "artifact_dir", "warning", "",
+            f"{root} serves {len(others)} other installation(s) too, so files of removed and retired "
+            "versions stay there for ever.",
+            "Give each installation a FLORIN_ARTIFACT_DIR of its own. If the other is gone for good, remove "
+            f"its mark: {', '.join(str(mark) for mark in others[:3])}.",
+        )  # fmt: skip
+        found.append(shared)
+    said = f"{root} has {free / 2**30:.1f} GiB free"
+    if free < SPARE_VERSIONS * largest:
+        low = Diagnosis(
+            "artifact_dir", "warning", "",
+            f"{said}: too little for {SPARE_VERSIONS} of the largest versions.",
+            "Make room: remove or retire versions that nobody calls, or move it to a larger disk.",
+        )  # fmt: skip
+        found.append(low)
+    return found or [Diagnosis("artifact_dir", "ok", "", f"{said}.")]
+
+
+def missing_files(versions: Iterable[Version]) -> dict[str, str]:
+    """Version id → what is wrong with its files, as this host sees them. Blocks."""
+    found = {}
+    for version in versions:
+        if version.retired is None and (wrong := _wrong(Path(version.path), version.size_bytes)):
+            found[version.id] = wrong
+    return found
+
+
+def _wrong(directory: Path, size: int) -> str:
+    try:
+        found = sum((directory / name).stat().st_size for name in FILES)
+    except OSError as error:
+        return f"{error.filename or directory} cannot be read here: {error.strerror or error}"
+    return "" if found == size else f"{directory} holds {found} bytes instead of {size}"

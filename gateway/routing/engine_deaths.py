@@ -1,0 +1,223 @@
+"""What this worker and the others know of deaths: reported in batches, heard from the feed.
+
+Each worker knows only its own requests. It reports each death with those that it had on the engine, and later
+which of them were answered, as documents of kind `death`:
+
+    <engine>/<worker>   {"at": Unix microseconds, "witnesses": [[fingerprint, tenant, adapter, begun], …]}
+    /<worker>           {"at": …, "answered": [[fingerprint, tenant, adapter], …]}
+
+So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
+Redis away, each worker goes by what it knows itself.
+
+Hangs are reported likewise, as documents of kind `hang`, by a watch of their own: one hang says little of
+the requests that were there, so it counts against no tenant's use of an adapter, and a request is refused
+only at the third. But the others want to know of it at once, whether requests were there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from adapters.errors import ConflictError, StoreUnavailableError
+from adapters.store.protocol import Change, Event, Store
+from gateway.errors import FlorinError
+from gateway.routing.outlier_ejection import LONGEST_PAUSE
+from gateway.routing.query_of_death import FORGET, Group, Suspects, Witness
+from gateway.routing.request_identity import RequestIdentity
+
+log = logging.getLogger(__name__)
+
+KIND, HANG_KIND = "death", "hang"
+REPORT_SECONDS = 0.1
+SWEEP_SECONDS = 60.0
+MOST_WITNESSES = 1000
+"""Requests in one report: about 100 KB."""
+REQUEST_HANGS = 3
+"""Engines may hang together, for one cause that is none of the requests: more than the deaths allowed."""
+SAME_HANG = 60.0
+"""Seconds in which several workers find the same engine hanging: each when its own probe has failed."""
+FRESH_REPORT = LONGEST_PAUSE + 60.0
+"""Seconds for which the news of a hang are news: it is told again each time that a probe has failed."""
+
+
+class DeathWatch:
+    """Mutable: the suspects, and what is to be reported. All on one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        count: Callable[[str, str], None],
+        *,
+        hangs: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`count(tenant, adapter)` is told of each death at which this worker had requests of theirs.
+        `hangs`: this is the watch over hangs."""
+        self._hangs = hangs
+        self._kind = HANG_KIND if hangs else KIND
+        self.suspects = Suspects(clock, most=REQUEST_HANGS, same=SAME_HANG) if hangs else Suspects(clock)
+        self.on_report: Callable[[str], None] = lambda _engine: None
+        """Told of each engine that another worker has just found."""
+        self._store = store
+        self._worker = worker
+        self._count = count
+        self._wall = wall
+        self._reports: dict[str, str] = {}
+        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_WITNESSES)
+        self._heard: dict[str, str] = {}
+        """Documents of all workers, so that a snapshot tells none of them twice."""
+
+    def __repr__(self) -> str:
+        return f"<DeathWatch {self.suspects!r}>"
+
+    # -- what this worker sees
+
+    def died(self, engine: str, witnesses: Iterable[Witness]) -> None:
+        """An engine was found dead, with these requests on it."""
+        listed = list(witnesses)[:MOST_WITNESSES]
+        if not listed and not self._hangs:
+            return
+        self._suspect(engine, self._worker, listed, 0.0)
+        for group in {each.group for each in listed}:
+            self._count(*group)
+        rows = [(each.fingerprint, *each.group, each.begun) for each in listed]
+        self._reports[f"{engine}/{self._worker}"] = self._document(witnesses=rows)
+
+    def answered(self, identity: RequestIdentity) -> None:
+        """An engine has answered one."""
+        suspects, group = self.suspects, identity.group
+        if suspects.any and suspects.known(group) and suspects.answered(identity.fingerprint, group):
+            self._answered.append((identity.fingerprint, *group))
+
+    def refused(self, identity: RequestIdentity) -> float:
+        """Seconds for which this request is refused still; 0: it is not."""
+        suspects = self.suspects
+        known = suspects.any and suspects.known(identity.group)
+        return suspects.refused(identity.fingerprint) if known else 0.0
+
+    def refuse_group(self, group: Group) -> None:
+        """Raises FlorinError while the tenant's use of the adapter is held back."""
+        left = self.suspects.group_refused(group)
+        if left:
+            raise FlorinError(
+                "adapter_suspended",
+                f"Several engines died while they had your requests to {group[1] or 'the base model'}. New "
+                f"ones are held back for {math.ceil(left)} s.",
+                retry_after=math.ceil(left),
+            )
+
+    # -- what the others see: adapters.store.feed.View
+
+    def load(self, documents: dict[str, dict[str, str]]) -> None:
+        """What is known already stays known."""
+        for id_, data in sorted(documents.get(self._kind, {}).items(), reverse=True):  # deaths before answers
+            self._hear(id_, data)
+
+    def apply(self, event: Event) -> None:
+        if event.kind == self._kind:
+            if event.data is None:
+                self._heard.pop(event.id, None)
+            else:
+                self._hear(event.id, event.data)
+
+    def _hear(self, id_: str, data: str) -> None:
+        engine, _, worker = id_.rpartition("/")
+        if self._heard.get(id_) == data:
+            return
+        self._heard[id_] = data
+        try:
+            self._take(engine, worker, orjson.loads(data))
+        except (ValueError, KeyError, TypeError) as error:  # of another release, say
+            log.warning("the report of a death, %s, cannot be read: %s", id_, error)
+
+    def _take(self, engine: str, worker: str, document: dict[str, Any]) -> None:
+        ago = max(0.0, self._wall() - document["at"] / 1e6)
+        if worker == self._worker or ago > FORGET:
+            return
+        if engine:
+            rows = document["witnesses"]
+            witnesses = [Witness(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
+            self._suspect(engine, worker, witnesses, ago)
+            if ago < FRESH_REPORT:
+                self.on_report(engine)
+        else:
+            for fingerprint, tenant, adapter in document["answered"]:
+                self.suspects.answered(fingerprint, (tenant, adapter), ago=ago)
+
+    def _suspect(self, engine: str, reporter: str, witnesses: list[Witness], ago: float) -> None:
+        for group in self.suspects.death(engine, reporter, witnesses, ago=ago):
+            left = self.suspects.group_refused(group)
+            if left and not self._hangs:
+                log.warning(
+                    "tenant %s with %s is held back for %.0f s: its requests were on several engines that "
+                    "died, on %s last",
+                    group[0],
+                    group[1] or "the base model",
+                    left,
+                    engine,
+                )
+
+    def fresh(self) -> set[str]:
+        """Engines of which another worker has told lately."""
+        now, found = self._wall(), set[str]()
+        for id_, data in self._heard.items():
+            engine, _, worker = id_.rpartition("/")
+            if engine and worker != self._worker:
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # of another release
+                    if now - orjson.loads(data)["at"] / 1e6 < FRESH_REPORT:
+                        found.add(engine)
+        return found
+
+    # -- the reports
+
+    async def run(self) -> None:
+        """Report for ever; cancel to stop."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                await self.report()
+                if time.monotonic() - swept > SWEEP_SECONDS:
+                    swept = time.monotonic()
+                    await self._sweep()
+            except StoreUnavailableError:  # kept, and told on return
+                pass
+
+    async def report(self) -> None:
+        """Tell the others what has happened since the last report."""
+        reports, answered = dict(self._reports), list(self._answered)
+        changes = [Change(self._kind, id_, data) for id_, data in reports.items()]
+        if answered:
+            changes.append(Change(self._kind, f"/{self._worker}", self._document(answered=answered)))
+        if not changes:
+            return
+        await self._store.commit(changes)
+        for id_, data in reports.items():
+            if self._reports.get(id_) == data:
+                del self._reports[id_]
+        for _ in answered:
+            self._answered.popleft()
+
+    async def _sweep(self) -> None:
+        """Remove what is old, whichever worker wrote it."""
+        now = self._wall()
+        for id_, data in list(self._heard.items()):
+            if now - orjson.loads(data)["at"] / 1e6 > FORGET:
+                try:
+                    await self._store.commit([Change(self._kind, id_, None, expect=data)])
+                except ConflictError:  # newer now, or swept by another
+                    self._heard.pop(id_, None)
+
+    def _document(self, **what: Any) -> str:
+        return orjson.dumps({"at": int(self._wall() * 1e6), **what}).decode()

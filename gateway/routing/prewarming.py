@@ -1,0 +1,121 @@
+"""Makes a version resident before callers are sent to it, so that a switch is no cold start.
+
+It asks the loader for one engine after the other, on the terms on which requests ask for theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from adapters.errors import AdaptersError, LoadFailedError, NoEngineError, PlacementError, QuarantinedError
+from adapters.model import Engine, Version
+from adapters.placement.loader import Loader
+from adapters.registry.catalog import Target
+from gateway.routing.pool import Pool
+from gateway.routing.router import Router
+
+log = logging.getLogger(__name__)
+
+TOTAL_SECONDS = 60.0
+"""After this no further engine is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prewarmed:
+    engines: tuple[str, ...]
+    """Where it is resident now: at least one."""
+    short: str = ""
+    """Why it is on fewer engines than it should be."""
+
+
+@dataclass(slots=True)
+class Prewarmer:
+    pool: Pool
+    router: Router
+    loader: Loader
+    timeout: float
+    """Seconds that one load may wait for a slot."""
+    _later: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def warm(self, version: Version, like: Version | None, share: int = 100) -> Prewarmed:
+        """Make `version` resident on `share` percent as many engines as hold `like` now, at least one: where
+        that costs least. One that could not be loaded before is tried again.
+
+        When it is on none in the end, raises NoEngineError, LoadFailedError or PlacementError (no slot in
+        time); also QuarantinedError, StoreUnavailableError."""
+        likes = self._holders(like) if like else []
+        wanted = max(1, -(-len(likes) * share // 100))
+        end = self.loader.clock() + TOTAL_SECONDS
+        tried, loaded = set[str](), set[str]()
+        trouble: PlacementError | None = None
+        while True:
+            have = loaded.union(self._holders(version))
+            engines, reasons = self._open(version, likes, tried | have)
+            if len(have) >= wanted or not engines or self.loader.clock() > end:
+                break
+            tried.add(engines[0].name)
+            try:
+                loaded.add(await self._load(version, engines, have))
+            except QuarantinedError:
+                raise
+            except LoadFailedError as error:  # the loader has asked a second engine already
+                trouble = error
+                break
+            except PlacementError as error:
+                trouble = trouble or error
+        if not have:
+            raise trouble or NoEngineError(f"No engine can hold {version.id}: {reasons}.")
+        short = ""
+        if len(have) < wanted:
+            short = f"{version.id} is resident on {len(have)} of {wanted} engines: {trouble or reasons}"
+        return Prewarmed(tuple(sorted(have)), short)
+
+    def warm_later(self, version: Version, like: Version | None) -> None:
+        """The same without waiting: a failure is only logged, for the first request meets it anyway."""
+
+        async def work() -> None:
+            try:
+                await self.warm(version, like)
+            except AdaptersError as error:
+                log.warning("%s is not resident yet: %s", version.id, error)
+
+        task = asyncio.create_task(work(), name=f"warm {version.id}")
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def close(self) -> None:
+        for task in self._later:
+            task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)
+
+    def _holders(self, version: Version) -> list[str]:
+        return [candidate.engine for candidate in self.pool.holders(version, set())]
+
+    def _open(
+        self, version: Version, likes: Collection[str], passed: Collection[str]
+    ) -> tuple[list[Engine], str]:
+        """The engines that could take it, best first, but for those of `passed`; and what is said of all."""
+        scores = self.router.scores(Target(version, version.base_model))
+        could = sorted(
+            (s.cost, s.engine not in likes, s.engine)
+            for s in scores
+            if s.cost is not None and s.engine not in passed
+        )
+        states = (self.pool.state(name) for _, _, name in could)
+        reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
+        return [state.engine for state in states if state], reasons
+
+    async def _load(self, version: Version, engines: list[Engine], have: Collection[str]) -> str:
+        """The engine on which it is resident now: the first that takes it, as if those that `have` it did
+        not; or one of those, when no slot came free elsewhere."""
+
+        def choose(failed: Collection[str], /) -> Engine | None:
+            return next((engine for engine in engines if engine.name not in failed), None)
+
+        deadline = self.loader.clock() + self.timeout
+        engine = await self.loader.ensure_resident(version, choose, deadline=deadline, avoid=have, again=True)
+        self.loader.loads_since(version, engine)  # no request has caused it
+        return engine

@@ -1,0 +1,1 @@
+"""What a process needs beside requests: clock, disk, TLS, settings that change."""

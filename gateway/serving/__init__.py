@@ -1,0 +1,1 @@
+"""`florin serve`: the server, its workers, and their parent."""

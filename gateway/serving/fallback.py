@@ -1,0 +1,112 @@
+"""What the parent answers while no worker serves.
+
+The kernel goes on taking connections, so a client would wait for its own timeout, and a balancer would notice
+nothing. One worker that dies is no such case (the others serve), nor is a restart that takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from gateway.config import SettingsError
+from gateway.errors import FlorinError
+
+log = logging.getLogger(__name__)
+
+PATIENCE: Final = 5.0
+"""Seconds without a worker after which this begins: a worker starts faster than that."""
+_HEAD_BYTES = 64 * 1024
+_SECONDS = 5.0
+"""For a client to send its head, and to read the answer."""
+_RETRY_AFTER = 5
+_REFUSAL = FlorinError("no_worker", "No worker of the gateway runs; they are being started again.").body()
+_ANSWER = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"retry-after: %d\r\nconnection: close\r\n\r\n%s" % (len(_REFUSAL), _RETRY_AFTER, _REFUSAL)
+)
+
+
+class FallbackApp:
+    """Answers 503 to everything on the listener, in a thread of its own, while it is needed. Mutable: when a
+    worker last served, and the thread."""
+
+    def __init__(self, listener: socket.socket, tls: Callable[[], ssl.SSLContext | None]) -> None:
+        """`tls`: with what the listener speaks, asked for at each beginning, since certificates change."""
+        self._listener = listener
+        self._tls = tls
+        self._served = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<FallbackApp {'answering' if self._thread else 'not needed'}>"
+
+    def look(self, now: float, *, serving: bool) -> None:
+        """Begin or end as is needed. `serving`: some worker accepts requests now."""
+        if serving:
+            self._served = now
+            self.stop()
+        elif self._thread is None and now - self._served > PATIENCE:
+            self._start()
+
+    def _start(self) -> None:
+        log.error("No worker serves: requests are answered with 503 until one does.")
+        begun = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(begun)), name="florin-stand-in", daemon=True
+        )
+        self._thread.start()
+        begun.wait()
+
+    def stop(self) -> None:
+        if self._thread is not None and self._loop is not None and self._done is not None:
+            with suppress(RuntimeError):  # it failed to begin: the log has why
+                self._loop.call_soon_threadsafe(self._done.set)
+            self._thread.join()
+            self._thread = None
+
+    async def _serve(self, begun: threading.Event) -> None:
+        self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
+        begun.set()
+        answer = _refuse
+        try:
+            tls = self._tls()
+        except SettingsError as error:  # a certificate that has become unusable may be why no worker starts
+            log.error("%s", error)
+            tls, answer = None, _hang_up
+        # A duplicate: closing the server closes its socket, and the workers' must stay.
+        server = await asyncio.start_server(
+            answer, sock=self._listener.dup(), ssl=tls, limit=_HEAD_BYTES, backlog=2048
+        )
+        await self._done.wait()
+        server.close()
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(_ANSWER)
+            await writer.drain()
+            if writer.can_write_eof():
+                writer.write_eof()
+            while await reader.read(_HEAD_BYTES):  # else the client is told that the connection broke
+                pass
+    except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError):
+        pass  # it is not worth a word
+    finally:
+        writer.close()
+
+
+async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del reader
+    writer.close()

@@ -1,0 +1,175 @@
+"""Engines that go on failing, not just once: whoever can still serve does, and the client sees none of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from adapters.model import dump
+from adapters.placement import loader
+from adapters.store.protocol import Change, Touch
+from tests.integration.conftest import Deployment
+from tests.integration.test_data_plane import HELLO, voice
+from tests.integration.test_outages import until
+from tests.integration.test_routing import ask, stream
+from tests.support.harness import running_gateway
+
+
+def holder_of(deployment: Deployment) -> tuple[str, object]:
+    ((name, engine),) = [(n, e) for n, e in (("a", deployment.a), ("b", deployment.b)) if e.state.calls]
+    return name, engine
+
+
+@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 503}, {"abort": True}], ids=str)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_the_only_holder_fails_for_good(deployment: Deployment, fault: dict, streamed: bool):
+    """`/health` may go on saying 200 all the while, as a draining vLLM's does."""
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
+    engine.faults.update(fault)
+    assert voice(deployment, "acme/support") in await (stream if streamed else ask)(deployment, "acme")
+
+
+async def test_an_aborted_stream_that_arrives_in_one_piece_goes_elsewhere(deployment: Deployment):
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
+    engine.faults.update({"abort": True, "merge": 50, "times": 1})
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+
+
+async def test_a_load_that_one_engine_refuses_is_made_on_another(deployment: Deployment):
+    deployment.a.faults.update({"load_status": 500})
+    deployment.b.faults.update({"load_status": 0})
+    for tenant in ("acme", "bolt"):
+        assert voice(deployment, f"{tenant}/support") in await ask(deployment, tenant)
+    assert {engine for engine, _ in deployment.loads()} == {"b"}
+
+
+async def test_a_load_that_outlives_its_claim_is_confirmed_by_the_next(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loader, "CLAIM_MS", 200)
+    for engine in deployment.engines:
+        engine.faults.update({"load_delay": 0.5})
+        asyncio.get_running_loop().call_later(0.4, engine.faults.reset)  # "already" comes at once
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
+    assert len(deployment.loads()) == 1
+
+
+async def test_an_engine_that_was_half_removed_holds_nothing_up(deployment: Deployment):
+    """The gateway died, or lost Redis, between forgetting the engine and forgetting its placement."""
+    await ask(deployment, "acme")
+    name, _ = holder_of(deployment)
+    await deployment.gateway.state.commit(Change("engine", name, None))
+    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
+
+
+async def test_an_engine_that_no_longer_serves_the_base_model_is_passed_over(deployment: Deployment):
+    await deployment.gateway.add_tenant("dora", base_access=True)
+    deployment.a.state.spec = type(deployment.a.state.spec)(base="renamed")
+    async with asyncio.timeout(3):
+        await asyncio.gather(*(ask(deployment, "dora", "base") for _ in range(4)))
+
+
+async def test_an_engine_removed_and_added_again_is_probed(deployment: Deployment):
+    engines = deployment.gateway.state.catalog.engines
+    pool = deployment.gateway.state.pool
+    old = engines["a"]
+    await until(lambda: pool.state("a").healthy)
+    await deployment.gateway.state.commit(Change("engine", "a", None))
+    assert pool.state("a") is None
+    await deployment.gateway.state.commit(Change("engine", "a", dump(old)))
+    await until(lambda: pool.state("a").healthy, timeout=3)
+
+
+async def test_where_every_slot_is_pinned_the_answer_is_immediate(deployment: Deployment):
+    await deployment.gateway.set_state("b", "draining")
+    for tenant in ("acme", "bolt"):
+        await ask(deployment, tenant)
+        await deployment.gateway.state.commit(Change("pin", voice(deployment, f"{tenant}/support"), "{}"))
+    async with asyncio.timeout(3):
+        with pytest.raises(openai.InternalServerError) as caught:
+            await ask(deployment, "corgi")
+    assert caught.value.code == "no_engine"
+    assert "pinned" in caught.value.message
+
+
+async def test_a_whole_answer_may_take_longer_than_a_silence_within_one(
+    tmp_path, valkey_url, prefix, deployment
+):
+    async with running_gateway(tmp_path / "second", valkey_url, prefix, engine_idle_timeout=0.5) as second:
+        second.keys = deployment.gateway.keys
+        for engine in deployment.engines:
+            engine.faults.update({"first_byte_delay": 1.2})
+        text = await ask(Deployment(second, deployment.a, deployment.b, tmp_path), "acme")
+    assert voice(deployment, "acme/support") in text
+    assert len(deployment.calls()) == 1
+
+
+async def test_what_an_engine_says_about_others_stays_inside(deployment: Deployment):
+    """A load that ends in confusion tells the client nothing of URLs and other tenants' names."""
+    for engine in deployment.engines:
+        engine._routes["GET", "/v1/models"] = lambda connection, _: connection.answer(200, b"[]")
+    with pytest.raises(openai.InternalServerError) as caught:
+        await ask(deployment, "acme")
+    assert caught.value.code == "load_failed"
+    assert "127.0.0.1" not in caught.value.response.text
+
+
+@pytest.mark.parametrize(
+    "body", [{"best_of": "x"}, {"best_of": [1]}, {"prompt": []}, {"prompt": {}}, {"suffix": 1}], ids=str
+)
+async def test_fields_of_the_other_endpoint_break_nothing(deployment: Deployment, body: dict):
+    async with deployment.gateway.client("acme") as client:
+        answer = client.chat.completions.create(model="support", messages=HELLO, extra_body=body)
+        if "best_of" in body:
+            with pytest.raises(openai.BadRequestError, match="best_of"):
+                await answer
+        else:
+            assert await answer
+
+
+async def test_leases_go_on_being_reported_after_a_defect(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+):
+    store = deployment.gateway.state.store
+    touch, told, stumbled = store.touch, asyncio.Event(), asyncio.Event()
+
+    async def stumble(worker: str, touches: list[Touch], *, ttl_ms: int) -> None:
+        if not stumbled.is_set():
+            stumbled.set()
+            raise RuntimeError("a defect")
+        await touch(worker, touches, ttl_ms=ttl_ms)
+        if any(use.in_flight for use in touches):
+            told.set()
+
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
+    engine.faults.update({"event_delay": 0.5})
+    monkeypatch.setattr(type(store), "touch", staticmethod(stumble))
+    task = asyncio.ensure_future(stream(deployment, "acme"))
+    async with asyncio.timeout(5):
+        await stumbled.wait()
+        await told.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_engine_that_dies_after_naming_the_role_has_said_nothing(deployment: Deployment):
+    await ask(deployment, "acme")
+    _, engine = holder_of(deployment)
+    engine.faults.update({"stop_at": "events", "events": 1, "times": 1})
+    assert voice(deployment, "acme/support") in await stream(deployment, "acme")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_request_that_the_engine_refuses_is_no_failure_of_the_engine(
+    deployment: Deployment, streamed: bool
+):
+    async with deployment.gateway.client("acme") as client:
+        with pytest.raises(openai.BadRequestError):
+            await client.completions.create(model="support", prompt="word " * 20_000, stream=streamed)
+    (record,) = await deployment.gateway.usage("acme")
+    assert (record.outcome, record.billable) == ("rejected", False)

@@ -1,0 +1,163 @@
+"""A gateway under test: real sockets, a real Valkey, and mock or real engines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import uvicorn
+from openai import AsyncOpenAI
+
+from adapters.model import Adapter, BaseModel, Engine, Version, dump
+from adapters.store.protocol import Change
+from gateway.app import Florin, create_app
+from gateway.config import Settings
+from gateway.operations.state import State
+from gateway.serving.http_protocol import HttpProtocol
+from gateway.tenants import directory
+
+OPERATOR_KEY = "operator-key-of-the-tests"
+
+
+@dataclass
+class Gateway:
+    """One worker in this process, listening on a free port."""
+
+    app: Florin
+    url: str
+    server: uvicorn.Server
+    keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        return self.app.api.state.florin
+
+    def client(self, tenant: str, **options: Any) -> AsyncOpenAI:
+        options = {"max_retries": 0, "timeout": 30} | options
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[tenant], **options)
+
+    def http(self, key: str | None = None) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {key or OPERATOR_KEY}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+
+    # -- the registry, written directly: the admin API has tests of its own
+
+    async def add_tenant(self, name: str, *, base_access: bool = False) -> str:
+        now = time.time_ns() // 1000
+        tenant = directory.Tenant(name, base_access, now)
+        key, text = directory.mint(name, directory.Role.TENANT, now)
+        await self.state.commit(
+            Change("tenant", name, directory.dump(tenant)), Change("key", key.id, directory.dump(key))
+        )
+        self.keys[name] = text
+        return text
+
+    async def engine_key(self, engine: str) -> str:
+        """The key of that engine's host: always the same."""
+        name = f"engine {engine}"
+        if name not in self.keys:
+            now = time.time_ns() // 1000
+            key, self.keys[name] = directory.mint("", directory.Role.ENGINE, now, engine=engine)
+            await self.state.commit(Change("key", key.id, directory.dump(key)))
+        return self.keys[name]
+
+    async def add_engine(self, name: str, url: str, *, base: str = "base", **fields: Any) -> Engine:
+        fields = {"gpu_type": "h100", "slots": 2, "max_rank": 8} | fields
+        engine = Engine(name=name, url=url, base_model=base, **fields)
+        await self.state.commit(
+            Change("base", base, dump(BaseModel(base))), Change("engine", name, dump(engine))
+        )
+        return engine
+
+    async def set_state(self, engine: str, state: Literal["active", "cordoned", "draining"]) -> None:
+        changed = replace(self.state.catalog.engines[engine], state=state)
+        await self.state.commit(Change("engine", engine, dump(changed)))
+
+    async def add_adapter(self, name: str, path: Path, *, number: int = 1, rank: int = 8) -> Version:
+        version = Version(
+            adapter=name,
+            number=number,
+            digest="sha256:" + secrets.token_hex(32),
+            engine_name="fl-" + secrets.token_hex(10),
+            path=str(path),
+            base_model="base",
+            rank=rank,
+            size_bytes=1,
+            source=str(path),
+            created=time.time_ns() // 1000,
+        )
+        await self.state.commit(
+            Change("version", version.id, dump(version)),
+            Change("adapter", name, dump(Adapter(name, live=number, latest=number))),
+        )
+        return version
+
+    async def usage(self, tenant: str | None = None) -> list[Any]:
+        """The ledger's records so far, oldest first."""
+        await self.state.meter.flush()
+        page = await asyncio.to_thread(
+            self.state.ledger.usage, start=0, end=1 << 62, tenant=tenant, limit=10_000
+        )
+        return list(page)
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(
+    state_dir: Path, redis_url: str, prefix: str, **settings: Any
+) -> AsyncIterator[Gateway]:
+    defaults = {
+        "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
+        "slow_start": 0.0, "api_docs": True,
+    }  # fmt: skip
+    app = create_app(
+        Settings(
+            state_dir=state_dir,
+            redis_url=redis_url,
+            redis_prefix=prefix,
+            operator_key=OPERATOR_KEY,
+            **(defaults | settings),
+        )
+    )
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on",
+        timeout_graceful_shutdown=5, http=HttpProtocol,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    umask = os.umask(0o077)  # as `florin serve` sets it for its process
+    task = asyncio.create_task(server._serve())
+    while not server.started:
+        if task.done():
+            task.result()
+            raise RuntimeError("the gateway did not start")
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    state = app.api.state.florin
+    state.lifecycle.loop_watch.note = lambda late, busy: None  # engines and clients work in this loop, too
+    try:
+        yield Gateway(app, f"http://127.0.0.1:{port}", server)
+    finally:
+        server.should_exit = True
+        done, _ = await asyncio.wait([task], timeout=20)
+        os.umask(umask)
+        if not done:
+            for t in asyncio.all_tasks():
+                t.print_stack()
+            raise RuntimeError("the gateway did not stop")
+        task.result()
+
+
+def fake_adapter(directory: Path) -> Path:
+    """A directory that the mock engine takes for an adapter."""
+    directory.mkdir(parents=True)
+    (directory / "adapter_config.json").write_text("{}")
+    (directory / "adapter_model.safetensors").write_bytes(b"")
+    return directory

@@ -1,0 +1,88 @@
+"""The end of an engine whose gateway hangs: the integration tests drain through one that works."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adapters.engine_agent.drain import HURRY_SECONDS, STOP_SECONDS, drain
+from adapters.engine_agent.state import AgentState
+
+
+class Engine:
+    """One that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.graces: list[float] = []
+
+    async def stop(self, grace: float) -> None:
+        self.graces.append(grace)
+        self.alive = False
+
+
+class Hanging:
+    """A gateway, or an engine's metrics, that takes connections and never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def stopping(self, *_: object) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    requests = stopping
+
+
+class Idle:
+    async def requests(self) -> int:
+        return 0
+
+
+class Open:
+    async def stopping(self, *_: object) -> None: ...
+
+
+def serving() -> tuple[AgentState, Engine]:
+    engine = Engine()
+    state = AgentState(engine=engine, serving=True, registered="e-1", hurry=1)  # type: ignore[arg-type]
+    return state, engine
+
+
+async def drained(state: AgentState, gateway: Any, watch: Any, seconds: float) -> None:
+    host: Any = SimpleNamespace(name="h1", drain_timeout=seconds)
+    async with asyncio.timeout(10):
+        await drain(state, gateway, watch, host)
+
+
+async def test_a_gateway_that_hangs_does_not_outlast_the_drains_time(caplog):
+    state, engine = serving()
+    await drained(state, Hanging(), Idle(), 0.1)
+    assert engine.graces == [STOP_SECONDS]
+    assert "cut off" not in caplog.text  # nothing ran
+
+
+@pytest.mark.parametrize("hung", ["gateway", "engine"])
+async def test_a_second_signal_does_not_wait_for_what_hangs(hung):
+    state, engine = serving()
+    hanging = Hanging()
+    gateway, watch = (hanging, Idle()) if hung == "gateway" else (Open(), hanging)
+    draining = asyncio.create_task(drained(state, gateway, watch, 600.0))
+    await hanging.asked.wait()
+    assert not engine.graces
+    state.hurry += 1  # as ask_to_stop does
+    await draining
+    assert engine.graces == [HURRY_SECONDS]
+
+
+async def test_what_goes_wrong_while_it_drains_is_not_hidden():
+    class Broken:
+        async def stopping(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+    state, _ = serving()
+    with pytest.raises(ZeroDivisionError):
+        await drained(state, Broken(), Idle(), 600.0)

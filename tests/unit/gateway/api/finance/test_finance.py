@@ -1,0 +1,322 @@
+"""/finance/v1 and /admin/v1/prices over a real meter and ledger; who asks is given, not looked up."""
+
+import asyncio
+import csv
+import io
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from pyarrow import parquet
+
+from gateway.api.finance.common import token
+from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.metering.ledger.ledger import Ledger
+from gateway.tenants.directory import Role
+from tests.unit.gateway.metering.make import HOUR, record
+
+RANGE = {"from": "1970-01-01", "to": "2100-01-01"}
+
+
+PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
+
+
+async def test_prices_are_added_once_and_listed(client_for):
+    async with client_for(Role.OPERATOR) as client:
+        first = await client.post("/admin/v1/prices", json=PRICE)
+        again = await client.post("/admin/v1/prices", json=PRICE)
+        listed = await client.get("/admin/v1/prices")
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert listed.json() == {"data": [first.json()]}
+    shown = {n: first.json()[n] for n in ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region")}
+    assert shown == {**PRICE, "currency": "USD", "purchase": "on_demand", "region": ""}
+    assert (first.json()["valid_from"], first.json()["valid_to"]) == ("1970-01-01T00:00:00Z", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"rate_per_gpu_hour": "two"}, 400, "rate_per_gpu_hour"),
+        ({"rate_per_gpu_hour": "-1"}, 400, "rate_per_gpu_hour"),
+        ({"rate_per_gpu_hour": 2.5}, 400, "rate_per_gpu_hour"),
+        ({"valid_from": "soon"}, 400, "valid_from"),
+        ({"valid_from": "2026-02-01", "valid_to": "2026-01-01"}, 400, "valid_to"),
+        ({"currency": "usd"}, 400, "currency"),
+        ({"purchase": "stolen"}, 400, "purchase"),
+        ({"gpu_type": ""}, 400, "gpu_type"),
+        ({"other": 1}, 400, "other"),
+        ({"rate_per_gpu_hour": "3", "valid_from": "1970-01-01"}, 409, None),
+    ],
+)
+async def test_bad_prices_are_refused_with_the_field(client_for, change, status, param):
+    async with client_for(Role.OPERATOR) as client:
+        await client.post("/admin/v1/prices", json=PRICE)
+        answer = await client.post("/admin/v1/prices", json={**PRICE, **change})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+SPEEDUP = {"speedup": "2.5", "speedup_reference": "A100", "speedup_source": "vendor, 2026"}
+
+
+async def test_a_price_says_how_fast_its_gpu_is(client_for):
+    async with client_for(Role.OPERATOR) as client:
+        added = await client.post("/admin/v1/prices", json={**PRICE, **SPEEDUP})
+        silent = await client.post("/admin/v1/prices", json=PRICE)
+        other = await client.post(
+            "/admin/v1/prices", json={**PRICE, **SPEEDUP, "speedup": "3", "valid_from": "1970-01-01"}
+        )
+        half = [
+            await client.post("/admin/v1/prices", json={**PRICE, **SPEEDUP, name: None}) for name in SPEEDUP
+        ]
+        bad = await client.post("/admin/v1/prices", json={**PRICE, **SPEEDUP, "speedup": "0"})
+    assert added.json().items() >= {**SPEEDUP, "speedup": "2.50"}.items()
+    assert (silent.status_code, silent.json()) == (200, added.json())
+    assert other.status_code == 409
+    assert [(a.status_code, a.json()["error"]["param"]) for a in (*half, bad)] == [(400, "speedup")] * 4
+
+
+async def test_a_tenant_does_not_see_the_price_book(client_for):
+    async with client_for(Role.TENANT, "acme") as client:
+        assert (await client.get("/admin/v1/prices")).status_code == 403
+
+
+async def test_costs(client_for, installed):
+    installed.ledger.insert(
+        [record("a", dispatched=0, ended=HOUR), record("b", tenant="bolt", adapter="bolt/x")]
+    )
+    async with client_for(Role.OPERATOR) as client:
+        await client.post("/admin/v1/prices", json=PRICE)
+        answer = await client.get("/finance/v1/costs", params=RANGE)
+        by_tenant = await client.get("/finance/v1/costs", params={**RANGE, "by": "tenant", "tenant": "bolt"})
+    body = answer.json()
+    assert {"currency", "from", "to", "rows", "totals", "missing_prices", "retry_waste", "weights"} <= set(
+        body
+    )
+    assert {"basis", "state", "whole", "idle", "headroom", "startup", "utilisation", "complete"} <= set(body)
+    assert [(r["tenant"], r["adapter"], r["gpu_type"], r["requests"]) for r in body["rows"]] == [
+        ("acme", "acme/support", "H100", 1),
+        ("bolt", "bolt/x", "H100", 1),
+    ]
+    assert (body["rows"][0]["cost"], body["rows"][0]["gpu_seconds"]) == ("2.50", 3600.0)
+    assert [r["tenant"] for r in by_tenant.json()["rows"]] == ["bolt"]
+
+
+async def test_what_has_just_ended_is_in_the_report(client_for, installed):
+    from gateway.metering.records import Outcome
+
+    attempt = installed.meter.begin(
+        request_id="r", attempt=1, tenant="acme", key_id="k", adapter="", version="", base_model="base",
+        engine="e", gpu_type="H100", gpu_count=1, n=1,
+    )  # fmt: skip
+    attempt.observe(3, 4, None, 0)
+    attempt.end(Outcome.OK, billable=True, exact=True)
+    async with client_for() as client:
+        [row] = (await client.get("/finance/v1/costs")).json()["rows"]
+    assert (row["adapter"], row["prompt_tokens"], row["completion_tokens"], row["cost"]) == ("", 3, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"by": "colour"}, "by"),
+        ({"by": ""}, "by"),
+        ({"from": "yesterday"}, "from"),
+        ({"to": "x"}, "to"),
+        ({"month": "2026-13"}, "month"),
+        ({"month": "2026-11", "from": "2026-11-01"}, "month"),
+        ({"from": "2026-11-02", "to": "2026-11-01"}, "from"),
+    ],
+)
+async def test_bad_questions_are_refused_with_the_parameter(client_for, params, param):
+    async with client_for() as client:
+        answer = await client.get("/finance/v1/costs", params=params)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_tenant_s_key_sees_its_own_rows_and_cannot_tell_whether_others_exist(client_for, installed):
+    installed.ledger.insert([record("a"), record("b", tenant="bolt", adapter="bolt/x")])
+    async with client_for(Role.TENANT, "acme") as client:
+        own = (await client.get("/finance/v1/costs", params=RANGE)).json()
+        others = (await client.get("/finance/v1/costs", params={**RANGE, "tenant": "bolt"})).json()
+        nobody = (await client.get("/finance/v1/costs", params={**RANGE, "tenant": "nobody"})).json()
+        usage = (await client.get("/finance/v1/usage", params=RANGE)).json()
+        other_usage = (await client.get("/finance/v1/usage", params={**RANGE, "tenant": "bolt"})).json()
+    assert [r["tenant"] for r in own["rows"]] == ["acme"]
+    assert own["totals"]["requests"] == 1
+    assert others == nobody
+    assert others["rows"] == []
+    assert [r["tenant"] for r in usage["data"]] == ["acme"]
+    assert other_usage["data"] == []
+
+
+async def test_usage_is_paged(client_for, installed):
+    installed.ledger.insert([record(f"r{i}", ended=1000 + i // 3) for i in range(10)])
+    seen, after = [], None
+    async with client_for() as client:
+        while True:
+            params = {**RANGE, "limit": 4} | ({"after": after} if after else {})
+            page = (await client.get("/finance/v1/usage", params=params)).json()
+            assert len(page["data"]) <= 4
+            seen += page["data"]
+            after = page["next"]
+            if after is None:
+                break
+    assert len({row["id"] for row in seen}) == len(seen) == 10
+    assert seen == sorted(seen, key=lambda row: (row["ended"], row["id"]))
+
+
+async def test_costs_are_paged(client_for, installed):
+    installed.ledger.insert([record(f"r{i}", tenant=f"t{i}", adapter="") for i in range(10)])
+    seen, after = [], None
+    async with client_for() as client:
+        whole = (await client.get("/finance/v1/costs", params=RANGE)).json()
+        while True:
+            params = {**RANGE, "limit": 4} | ({"after": after} if after else {})
+            page = (await client.get("/finance/v1/costs", params=params)).json()
+            assert page["totals"] == whole["totals"]
+            seen += page["rows"]
+            after = page["next"]
+            if after is None:
+                break
+    assert (seen, whole["next"], len(seen)) == (whole["rows"], None, 10)
+
+
+@pytest.mark.parametrize("noun", ["usage", "costs"])
+@pytest.mark.parametrize(
+    "after", ["x", "zz==", "MTIz", "AAAA", "é", token(["1"]), token(["x", "y"]), token(["1", "\0", "2", "3"])]
+)
+async def test_a_made_up_page_is_refused(client_for, noun, after):
+    async with client_for() as client:
+        answer = await client.get(f"/finance/v1/{noun}", params={"after": after})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+
+
+# -- ETags
+
+
+@pytest.mark.parametrize("noun", ["usage", "costs"])
+async def test_who_has_the_answer_already_is_told_so(client_for, installed, noun):
+    installed.ledger.insert([record("a")])
+    async with client_for() as client:
+        first = await client.get(f"/finance/v1/{noun}", params=RANGE)
+        tag = first.headers["etag"]
+        for held in (tag, f'"other", W/{tag}', "*"):
+            again = await client.get(f"/finance/v1/{noun}", params=RANGE, headers={"if-none-match": held})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        installed.ledger.insert([record("b")])
+        changed = await client.get(f"/finance/v1/{noun}", params=RANGE, headers={"if-none-match": tag})
+        refused = await client.get(
+            f"/finance/v1/{noun}", params={"from": "x"}, headers={"if-none-match": "*"}
+        )
+    assert (changed.status_code, changed.headers["etag"] == tag) == (200, False)
+    assert (refused.status_code, "etag" in refused.headers) == (400, False)
+
+
+# -- files
+
+
+@pytest.mark.parametrize(
+    ("params", "accept", "media"),
+    [
+        ({}, "*/*", "application/json"),
+        ({}, "text/csv", "text/csv; charset=utf-8"),
+        ({}, "text/csv;q=0.5, application/json;q=0.9", "application/json"),
+        ({}, "text/*, application/json;q=0.1", "text/csv; charset=utf-8"),
+        ({}, "image/png", "application/json"),
+        ({}, "text/csv;q=many", "application/json"),
+        ({"format": "csv"}, "application/json", "text/csv; charset=utf-8"),
+        ({"format": "parquet"}, "*/*", "application/vnd.apache.parquet"),
+    ],
+)
+async def test_the_form_is_asked_for(client_for, params, accept, media):
+    async with client_for() as client:
+        answer = await client.get("/finance/v1/costs", params=params, headers={"accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, media)
+
+
+async def test_the_costs_of_a_file_sum_to_the_whole_and_nothing_in_it_is_a_formula(client_for, installed):
+    installed.ledger.insert(
+        [
+            record("a", ended=101 * HOUR),
+            record("b", gpu_type="=1+1", billable=False),
+            record("c", tenant="bolt"),
+        ]
+    )
+    async with client_for(Role.OPERATOR) as client:
+        for gpu_type in ("H100", "=1+1"):
+            await client.post("/admin/v1/prices", json={**PRICE, "gpu_type": gpu_type})
+        answer = await client.get("/finance/v1/costs", params={**RANGE, "format": "csv"})
+        whole = (await client.get("/finance/v1/costs", params=RANGE)).json()["whole"]
+        page = await client.get("/finance/v1/costs", params={**RANGE, "format": "csv", "limit": 1})
+    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert sum(Decimal(r["cost"]) for r in rows) == Decimal(whole["cost"])
+    assert sum(Decimal(r["gpu_hours"]) for r in rows) == Decimal(whole["gpu_hours"])
+    assert {r["gpu_type"] for r in rows} == {"H100", "'=1+1"}
+    assert [(r["bucket"], r["tenant"]) for r in rows] == [
+        ("usage", "acme"), ("usage", "bolt"), ("retry_waste", "acme"),
+    ]  # fmt: skip
+    assert answer.headers["x-florin-complete"] == "true"
+    assert "x-florin-next" not in answer.headers
+    assert "x-florin-next" in page.headers
+
+
+async def test_parquet_holds_the_same(client_for, installed):
+    installed.ledger.insert([record("a", ended=101 * HOUR)])
+    async with client_for(Role.OPERATOR) as client:
+        await client.post("/admin/v1/prices", json=PRICE)
+        answer = await client.get("/finance/v1/costs", params={**RANGE, "format": "parquet"})
+    [row] = parquet.read_table(io.BytesIO(answer.content)).to_pylist()
+    assert (row["cost"], row["gpu_hours"], row["requests"]) == (Decimal("2.50"), Decimal(1), 1)
+    assert row["from"] == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# -- policies
+
+
+async def test_a_policy_is_for_staff(client_for):
+    async with client_for(Role.TENANT, "acme") as client:
+        refused = await client.get("/finance/v1/costs", params={"policy": "even"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_role")
+    async with client_for() as client:
+        answer = await client.get("/finance/v1/costs", params={"policy": "fixed", "shares": "acme=1,bolt=3"})
+    assert (answer.json()["policy"], answer.json()["shares"]) == ("fixed", {"acme": 1, "bolt": 3})
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"policy": "mine"}, "policy"),
+        ({"policy": "fixed"}, "shares"),
+        ({"policy": "even", "shares": "acme=1"}, "shares"),
+        ({"shares": "acme"}, "shares"),
+        ({"shares": "acme=0"}, "shares"),
+        ({"shares": "acme=1,acme=2"}, "shares"),
+        ({"shares": "acme=-1"}, "shares"),
+    ],
+)
+async def test_policies_that_are_none(client_for, params, param):
+    async with client_for() as client:
+        answer = await client.get("/finance/v1/costs", params=params)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_ledger_that_is_away_is_a_503(client_for, installed, tmp_path):
+    (tmp_path / "file").write_text("")
+    url = f"sqlite:///{tmp_path / 'file' / 'x.db'}"
+    working = installed.ledger_process, installed.ledger
+    installed.ledger_process, installed.ledger = LedgerProcess(url), Ledger(url)
+    async with client_for() as client:
+        answers = [await client.get(f"/finance/v1/{noun}") for noun in ("costs", "usage")]
+    await installed.ledger_process.close()
+    installed.ledger_process, installed.ledger = working
+    assert {a.status_code for a in answers} == {503}
+    assert {a.json()["error"]["code"] for a in answers} == {"ledger_unavailable"}
+
+
+async def test_reports_beside_each_other(client_for, installed):
+    installed.ledger.insert([record(f"r{i}") for i in range(100)])
+    async with client_for() as client:
+        answers = await asyncio.gather(*(client.get("/finance/v1/costs", params=RANGE) for _ in range(8)))
+    assert {a.status_code for a in answers} == {200}
+    assert len({a.text for a in answers}) == 1

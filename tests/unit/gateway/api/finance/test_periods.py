@@ -1,0 +1,229 @@
+"""/finance/v1/periods over a real meter and ledger; who asks is given, not looked up."""
+
+import asyncio
+import shutil
+
+import pytest
+from sqlalchemy import insert, update
+
+from gateway.api.finance import periods as module
+from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.proofs.proof import verify_proof
+from gateway.costs.reports.closed_months import close_watched, progress_of
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import snapshots, usage_records
+from gateway.tenants.directory import Role
+from tests.unit.gateway.costs.month import DECEMBER, fill
+
+PATH = "/finance/v1/periods"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("books") / "ledger.db"
+    made = Ledger(f"sqlite:///{path}")
+    fill(made)
+    close(made, "2026-10", now=DECEMBER + GRACE, by="key", policy="even")
+    made.close()
+    return path
+
+
+@pytest.fixture
+def now():
+    return lambda: DECEMBER + GRACE
+
+
+@pytest.fixture
+def ledger_file(original, tmp_path):
+    """October is closed, November is over."""
+    return shutil.copy(original, tmp_path / "ledger.db")
+
+
+async def test_months_before_and_after_closing(client_for):
+    async with client_for() as client:
+        before = (await client.get(PATH)).json()["data"]
+        answer = await client.post(f"{PATH}/2026-11/close", json={"policy": "proportional"})
+        after = (await client.get(PATH)).json()["data"]
+        again = await client.post(f"{PATH}/2026-11/close", json={})
+        shown = (await client.get(f"{PATH}/2026-11")).json()
+    assert [(p["month"], p["state"]) for p in before] == [("2026-10", "closed"), ("2026-11", "open")]
+    assert before[1]["can_be_closed"]
+    assert (answer.status_code, again.status_code) == (200, 200)
+    closed = answer.json()
+    assert (closed["state"], closed["closed_by"], closed["already"]) == ("closed", "id", False)
+    assert closed["previous_root"] == before[0]["root"]
+    assert again.json() == {**closed, "already": True}
+    assert shown == {name: value for name, value in closed.items() if name != "already"}
+    assert after[1]["root"] == closed["root"]
+    assert [s["tenant"] for s in shown["statements"]] == ["acme", "bolt", "corgi"]
+    assert sum(s["amount_cents"] for s in shown["statements"]) == shown["totals"]["billed"]["amount_cents"]
+
+
+async def test_a_tenant_sees_the_roots_and_its_own_statement(client_for):
+    async with client_for(Role.TENANT, "bolt") as client:
+        listed = (await client.get(PATH)).json()["data"]
+        shown = (await client.get(f"{PATH}/2026-10")).json()
+        refused = [
+            await client.post(f"{PATH}/2026-11/close", json={}),
+            await client.get(f"{PATH}/2026-10/verify"),
+        ]
+    common = {"month", "state", "from", "to", "closed_at", "root", "previous_root", "currency"}
+    assert set(listed[0]) == common
+    assert set(listed[1]) == {"month", "state", "from", "to"}
+    assert set(shown) == common | {"statements"}
+    assert [s["tenant"] for s in shown["statements"]] == ["bolt"]
+    assert [answer.status_code for answer in refused] == [403, 403]
+
+
+async def test_a_proof_and_the_records_that_it_covers(client_for):
+    async with client_for(Role.TENANT, "bolt") as client:
+        proof = (await client.get(f"{PATH}/2026-10/proof")).json()
+        records, after = [], None
+        while True:
+            params = {"limit": 7} | ({"after": after} if after else {})
+            page = (await client.get(f"{PATH}/2026-10/records", params=params)).json()
+            records += page["data"]
+            after = page["next"]
+            if after is None:
+                break
+        root = (await client.get(f"{PATH}/2026-10")).json()["root"]
+    assert {r["tenant"] for r in records} == {"bolt"}
+    assert all(check.ok for check in verify_proof(proof, records, root))
+    async with client_for() as client:
+        assert (await client.get(f"{PATH}/2026-10/proof", params={"tenant": "bolt"})).json() == proof
+        everybody = (await client.get(f"{PATH}/2026-10/records")).json()["data"]
+    assert len(everybody) == 60
+
+
+async def test_another_tenant_s_proof_is_not_there(client_for):
+    async with client_for(Role.TENANT, "bolt") as client:
+        other = await client.get(f"{PATH}/2026-10/proof", params={"tenant": "acme"})
+        nobody = await client.get(f"{PATH}/2026-10/proof", params={"tenant": "nobody"})
+        records = await client.get(f"{PATH}/2026-10/records", params={"tenant": "acme"})
+    async with client_for() as client:
+        unknown = await client.get(f"{PATH}/2026-10/proof", params={"tenant": "nobody"})
+    assert (other.status_code, nobody.status_code) == (404, 404)
+    assert other.text.replace("acme", "nobody") == nobody.text == unknown.text
+    assert records.json() == {"data": [], "next": None}
+
+
+async def test_verification(client_for, installed):
+    async with client_for() as client:
+        right = (await client.get(f"{PATH}/2026-10/verify")).json()
+        with installed.ledger.write() as connection:
+            connection.execute(update(usage_records).values(prompt_tokens=1))
+        wrong = (await client.get(f"{PATH}/2026-10/verify")).json()
+    assert right["ok"]
+    assert {check["ok"] for check in right["checks"]} == {True}
+    assert not wrong["ok"]
+    assert "records" in {check["name"] for check in wrong["checks"] if check["ok"] is False}
+
+
+async def test_a_long_verification_is_kept_alive(client_for, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
+    async with client_for() as client:
+        answer = await client.get(f"{PATH}/2026-10/verify")
+    assert answer.text.startswith(" ")
+    assert answer.json()["ok"]
+
+
+async def test_a_long_verification_that_fails_says_so(client_for, installed, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.0)
+    async with client_for() as client:
+        answer = await client.get(f"{PATH}/2026-11/verify")
+    assert answer.json()["checks"] == [{"name": "ledger", "ok": False, "detail": "2026-11 is not closed."}]
+
+
+async def test_a_long_closing_is_202_until_it_is_done_and_who_asks_again_joins(client_for, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
+    states = []
+    async with client_for() as client:
+        for _ in range(1000):
+            answers = await asyncio.gather(*(client.post(f"{PATH}/2026-11/close", json={}) for _ in range(2)))
+            states += [answer.status_code for answer in answers]
+            if 200 in states:
+                break
+    assert states[0] == 202
+    assert set(states) == {202, 200}
+
+
+async def test_while_another_worker_is_at_it_this_one_waits(client_for, installed, monkeypatch):
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    document = '{"doing": "records", "done": 5, "of": 60}'
+    with installed.ledger.write() as connection:
+        row = {"name": "closing 2026-11", "at": DECEMBER + GRACE, "document": document}
+        connection.execute(insert(snapshots).values(row))
+    async with client_for() as client:
+        waiting = await client.post(f"{PATH}/2026-11/close", json={})
+        with installed.ledger.write() as connection:  # it has died meanwhile
+            connection.execute(update(snapshots).values(at=DECEMBER))
+        done = await client.post(f"{PATH}/2026-11/close", json={})
+        while done.status_code == 202:
+            done = await client.post(f"{PATH}/2026-11/close", json={})
+    assert (waiting.status_code, waiting.json()["state"]) == (202, "open")
+    assert done.json()["state"] == "closed"
+
+
+def test_how_far_a_closing_is_can_be_seen_while_it_runs(original, tmp_path, monkeypatch):
+    shutil.copy(original, tmp_path / "ledger.db")
+    ledger, seen = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}"), []
+
+    def fake(ledger, of, *, progress, **terms):
+        progress("records", 5, 60)
+        seen.append(progress_of(ledger, of, terms["now"]))
+        return {"already": False}
+
+    monkeypatch.setattr("gateway.costs.reports.closed_months.close", fake)
+    monkeypatch.setattr("gateway.costs.reports.closed_months.time.time_ns", lambda: DECEMBER * 1000)
+    assert close_watched(ledger, "2026-11", now=DECEMBER) is False
+    assert seen == [{"doing": "records", "done": 5, "of": 60}]
+    assert progress_of(ledger, "2026-11", DECEMBER) is None
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/2026-13", None, 400, "invalid_value"),
+        ("GET", "/2026-11/verify", None, 404, "not_found"),
+        ("GET", "/2026-11/proof?tenant=acme", None, 404, "not_found"),
+        ("GET", "/2026-10/proof", None, 400, "invalid_value"),
+        ("GET", "/2026-11/records", None, 404, "not_found"),
+        ("GET", "/2026-10/records?after=x", None, 400, "invalid_value"),
+        ("POST", "/2026-13/close", {}, 400, "invalid_value"),
+        ("POST", "/2026-12/close", {}, 409, "cannot_close"),
+        ("POST", "/2026-10/close", {"policy": "none"}, 409, "cannot_close"),
+        ("POST", "/2026-11/close", {"policy": "fixed"}, 400, "invalid_value"),
+        ("POST", "/2026-11/close", {"policy": "even", "shares": {"acme": 1}}, 400, "invalid_value"),
+        ("POST", "/2026-11/close", {"policy": "fixed", "shares": {"acme": -1}}, 400, "invalid_value"),
+        ("POST", "/2026-11/close", {"policy": "fair"}, 400, "invalid_value"),
+        ("POST", "/2026-11/close", {"other": 1}, 400, "invalid_value"),
+    ],
+)
+async def test_what_cannot_be_is_refused(client_for, method, path, body, status, code):
+    async with client_for() as client:
+        answer = await client.request(method, PATH + path, json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_missing_price_is_named(client_for, installed):
+    from gateway.metering.ledger.schema import prices
+
+    with installed.ledger.write() as connection:
+        connection.execute(prices.delete().where(prices.c.gpu_type == "L40"))
+    async with client_for() as client:
+        answer = await client.post(f"{PATH}/2026-11/close", json={})
+        allowed = await client.post(f"{PATH}/2026-11/close", json={"allow_missing_prices": True})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "missing_price")
+    assert "L40" in answer.json()["error"]["message"]
+    assert allowed.json()["missing_prices"] == ["L40 on_demand"]
+
+
+async def test_a_worker_whose_log_is_not_in_the_ledger_does_not_close(client_for, installed, monkeypatch):
+    async def behind():
+        return False
+
+    monkeypatch.setattr(installed.meter, "flush", behind)
+    async with client_for() as client:
+        answer = await client.post(f"{PATH}/2026-11/close", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cannot_close")

@@ -1,0 +1,140 @@
+"""What a start of `florin` loads. Time cannot be asserted; what takes it can: the modules that are imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from gateway.commands.tree import _LOADED_WHEN_ASKED, _Command, _Group, tree
+
+ROOT = Path(__file__).parents[4]
+HEAVY = {
+    *("aiohttp", "alembic", "botocore", "cryptography", "fastapi", "huggingface_hub", "jinja2", "numpy"),
+    *(
+        "orjson",
+        "prometheus_client",
+        "pydantic_settings",
+        "pynvml",
+        "redis",
+        "s3fs",
+        "sqlalchemy",
+        "starlette",
+    ),
+    *("uvicorn", "yarl", "gateway.config", "gateway.metering", "adapters.model", "adapters.checks.validate"),
+}
+"""None of these may be loaded for help, or for a command that asks the gateway something."""
+TYPER = {"annotated_doc", "shellingham", "typer"}
+VALUES = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
+"""Typer converts values of options with pydantic, once a command line is parsed."""
+
+ALL_HELP = """
+from gateway.commands.tree import tree
+import typer
+def visit(command, parent, name):
+    with typer.Context(command, parent=parent, info_name=name) as context:
+        command.get_help(context)
+        for inner in getattr(command, "list_commands", lambda _: ())(context):
+            visit(command.get_command(context, inner), context, inner)
+visit(typer.main.get_command(tree()), None, "florin")
+"""
+MAIN = "from florin_gateway import main\ntry:\n    main()\nexcept SystemExit as end:\n    code = end.code\n"
+TELL = "\nimport json, os, sys\nos.write(2, b'\\0' + json.dumps([code, list(sys.modules)]).encode())\n"
+
+
+def loaded(code: str, *words: str) -> tuple[int | None, set[str]]:
+    """Exit code, and all modules at the end."""
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("FLORIN_", "COV"))},
+        "PYTHONPATH": str(ROOT),
+        "FLORIN_URL": "http://127.0.0.1:1",  # nothing listens there
+        "FLORIN_OPERATOR_KEY": "fl_a_key",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"code = None\n{code}{TELL}", *words],
+        env=environ,
+        capture_output=True,
+        check=True,
+    )
+    exit_code, modules = json.loads(done.stderr.rpartition(b"\0")[2])
+    return exit_code, set(modules)
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """The distributions' packages, without Python's own and ours."""
+    own = {"adapters", "deploy", "florin_gateway", "gateway", "__main__"}
+    tops = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - own
+    return {name for name in tops if not name.startswith(("_", "cython_runtime", "sitecustomize"))}
+
+
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] in {"adapters", "deploy", "gateway"}}
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ()])
+def test_the_list_of_commands_loads_no_command(words):
+    code, modules = loaded(MAIN, *words)
+    assert code in {0, 2}  # 2: no command was given
+    assert foreign(modules) == TYPER
+    assert ours(modules) == {
+        *("adapters", "adapters.engine_agent", "adapters.engine_agent.key_protection"),
+        *("gateway", "gateway.cli", "gateway.commands.tree", "gateway.runtime.unknown_variables"),
+    }
+    assert "asyncio" not in modules
+
+
+def test_help_of_a_command_loads_its_group_alone():
+    code, modules = loaded(MAIN, "tenant", "add", "--help")
+    assert code == 0
+    assert foreign(modules) == TYPER | VALUES | {"rich"}
+    commands = {name for name in ours(modules) if name.startswith("gateway.commands.")}
+    assert commands == {
+        f"gateway.commands.{name}" for name in ("client", "keys", "output", "session", "tenants", "times")
+    }
+
+
+def test_all_help_together_loads_no_client_and_nothing_that_a_gateway_is_made_of():
+    _, modules = loaded(ALL_HELP)
+    assert foreign(modules) == TYPER | {"rich", "yaml"}
+    assert not modules & {*HEAVY, "asyncio", "ssl"}
+    assert {"gateway.commands.check", "gateway.commands.engine_run", "gateway.commands.calibrate"} <= modules
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("engine", "list"), ("tenant", "list"), ("adapter", "show", "acme/support"), ("key", "list"),
+        ("price", "list"), ("cost", "report"), ("placement",), ("explain", "acme/support"), ("export",),
+        ("registry", "show"), ("audit", "list"), ("doctor",),
+    ],
+)  # fmt: skip  # a command each
+def test_a_command_that_asks_the_gateway_loads_a_client_and_no_gateway(words):
+    code, modules = loaded(MAIN, *words)
+    assert code == (1 if words == ("doctor",) else 3), "nobody answers"
+    assert "httpx" in modules
+    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("name", _LOADED_WHEN_ASKED)
+def test_the_list_says_of_a_command_what_its_own_help_says(name):
+    entry = _LOADED_WHEN_ASKED[name]
+    root = typer.main.get_command(tree())
+    with typer.Context(root) as context:
+        listed, made = root.commands[name], root.get_command(context, name)
+    assert isinstance(entry, _Command | _Group)
+    assert made.name == name
+    assert made.get_short_help_str(200) == listed.get_short_help_str(200)
+
+
+def test_no_command_of_a_group_hides_another():
+    for name, entry in _LOADED_WHEN_ASKED.items():
+        if isinstance(entry, _Group):
+            apps = entry.load()
+            made = typer.main.get_command(tree()).get_command(None, name)
+            registered = sum(len(app.registered_commands) + len(app.registered_groups) for app in apps)
+            assert len(made.commands) == registered > 1, name

@@ -1,0 +1,282 @@
+import pytest
+from sqlalchemy import insert, select
+
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.book import (
+    Price,
+    PriceBook,
+    PriceConflictError,
+    PriceError,
+    check,
+    decimal_text,
+    rate_micros,
+)
+from gateway.costs.prices.price_store import add_price, list_prices
+from gateway.metering.ledger.schema import dirty_hours, ledger_state, periods, pool_hours
+
+
+def price(start, end=None, rate=2_500_000, **changes):
+    fields = {"gpu_type": "H100", "currency": "USD", "purchase": "on_demand", "region": ""} | changes
+    return Price(rate_micros=rate, valid_from=start, valid_to=end, recorded_at=0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [("2.50", 2_500_000), ("0", 0), ("0.000001", 1), ("41.04", 41_040_000), ("1e2", 100_000_000)],
+)
+def test_rates_are_exact(text, micros):
+    assert rate_micros(text) == micros
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "0.0000001", "NaN", "Infinity", "1e9", "2,50", "1" * 5000, "1e999999999"]
+)
+def test_what_is_no_rate(text):
+    with pytest.raises(PriceError) as caught:
+        rate_micros(text)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("units", "places", "text"),
+    [
+        (2_500_000, 6, "2.50"),
+        (0, 15, "0.00"),
+        (1, 15, "0.000000000000001"),
+        (-1_500_000, 6, "-1.50"),
+        (7, 0, "7.00"),
+    ],
+)
+def test_decimals_are_exact_and_never_in_exponents(units, places, text):
+    assert decimal_text(units, places) == text
+
+
+def test_a_price_holds_until_the_next():
+    book = PriceBook([price(300, rate=3), price(100, rate=1)])
+    assert [book.rate("H100", "", "on_demand", t) for t in (99, 100, 299, 300, 10**15)] == [None, 1, 1, 3, 3]
+    assert book.rate("A100", "", "on_demand", 100) is None
+    assert book.changes("H100", "", "on_demand", 100, 1000) == [300]
+    assert book.changes("H100", "", "on_demand", 99, 300) == [100]
+
+
+def test_a_price_with_an_end_leaves_a_gap():
+    book = PriceBook([price(100, 200, rate=1), price(300, rate=3)])
+    assert [book.rate("H100", "", "on_demand", t) for t in (199, 200, 299, 300)] == [1, None, None, 3]
+    assert book.changes("H100", "", "on_demand", 0, 1000) == [100, 200, 300]
+
+
+def rate(prices, region="", purchase="on_demand"):
+    return PriceBook(prices).rate("H100", region, purchase, 5)
+
+
+def test_the_series_of_the_region_and_purchase_model_says_the_price():
+    book = [
+        price(0, rate=1),
+        price(0, rate=2, purchase="spot"),
+        price(0, rate=3, region="eu", purchase="spot"),
+    ]
+    assert (rate(book), rate(book, "eu"), rate(book, "us")) == (1, 1, 1)
+    assert (rate(book, "", "spot"), rate(book, "eu", "spot"), rate(book, "us", "spot")) == (2, 3, 2)
+    assert rate(book, "", "reserved") is None
+
+
+def test_an_engine_that_says_neither_takes_the_only_series_there_is():
+    spot = price(0, rate=1, purchase="spot", region="eu")
+    assert rate([spot]) == 1
+    assert (rate([spot], "us"), rate([spot], "", "spot"), rate([spot], "", "reserved")) == (None, None, None)
+    assert rate([spot, price(0, rate=3, region="eu")]) is None
+
+
+def test_a_series_is_not_left_for_another_in_its_gaps():
+    book = PriceBook([price(0, rate=1), price(100, 200, rate=2, region="eu")])
+    assert [book.rate("H100", "eu", "on_demand", t) for t in (99, 100, 200)] == [None, 2, None]
+    assert book.changes("H100", "eu", "on_demand", 0, 1000) == [100, 200]
+    assert book.changes("H100", "us", "on_demand", 0, 1000) == []
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        price(100, rate=9),
+        price(100, 150),
+        price(150, 250, rate=1),
+        price(50, 101, rate=1),
+        price(199, rate=1),
+        price(0, currency="EUR", region="eu"),
+    ],
+)
+def test_overlaps_and_contradictions_are_refused(new):
+    with pytest.raises(PriceConflictError):
+        check(new, [price(100, 200)])
+
+
+@pytest.mark.parametrize(
+    "new", [price(200), price(0, 100), price(0), price(150, gpu_type="A100"), price(150, purchase="spot")]
+)
+def test_what_meets_without_overlap_is_taken(new):
+    assert check(new, [price(100, 200)]) is None
+
+
+def add(ledger, rate="2.50", **changes):
+    fields = {
+        "gpu_type": "H100", "currency": "USD", "purchase": "on_demand", "region": "", "valid_from": None,
+        "valid_to": None, "now": 5000,
+    }  # fmt: skip
+    return add_price(ledger, rate=rate, **{**fields, **changes})
+
+
+def test_the_first_price_holds_from_the_beginning_and_a_later_one_from_now(ledger):
+    assert add(ledger)[0].valid_from == 0
+    assert add(ledger, "3.00")[0].valid_from == 5000
+    assert [(p.rate_micros, p.valid_from) for p in list_prices(ledger)] == [(2_500_000, 0), (3_000_000, 5000)]
+
+
+def test_the_same_price_again_changes_nothing(ledger):
+    first, new = add(ledger)
+    assert new
+    assert add(ledger) == (first, False)
+    assert add(ledger, valid_from=0) == (first, False)
+    assert len(list_prices(ledger)) == 1
+
+
+def test_going_back_to_an_earlier_rate_is_a_new_price(ledger):
+    add(ledger)
+    add(ledger, "3.00")
+    assert add(ledger, "2.50", now=6000)[1]
+    assert PriceBook(list_prices(ledger)).rate("H100", "", "on_demand", 7000) == 2_500_000
+
+
+def test_a_price_that_ends_before_it_begins_is_refused(ledger):
+    with pytest.raises(PriceError):
+        add(ledger, valid_from=100, valid_to=100)
+    add(ledger, valid_from=0, valid_to=100)
+    with pytest.raises(PriceConflictError):
+        add(ledger, valid_from=50, valid_to=150)
+    assert len(list_prices(ledger)) == 1
+
+
+# -- speed
+
+
+SPEEDUP = {"speedup": "2.5", "speedup_reference": "A100", "speedup_source": "vendor"}
+
+
+def test_a_speedup_is_kept_with_its_reference_and_source(ledger):
+    price, _ = add(ledger, **SPEEDUP)
+    assert list_prices(ledger) == [price]
+    document = price.document()
+    assert {name: document[name] for name in SPEEDUP} == {**SPEEDUP, "speedup": "2.50"}
+    assert add(ledger, **SPEEDUP) == (price, False)
+    assert add(ledger) == (price, False)  # says nothing of the speed
+    changed, new = add(ledger, **{**SPEEDUP, "speedup": "3"})
+    assert (new, changed.rate_micros, changed.speedup_millis) == (True, price.rate_micros, 3000)
+
+
+@pytest.mark.parametrize("missing", SPEEDUP)
+def test_a_speedup_without_reference_or_source_is_refused(ledger, missing):
+    with pytest.raises(PriceError) as caught:
+        add(ledger, **{**SPEEDUP, missing: None})
+    assert caught.value.param == "speedup"
+
+
+@pytest.mark.parametrize("factor", ["0", "-1", "fast", "1.0005", "1e9", "NaN"])
+def test_what_is_no_speedup(ledger, factor):
+    with pytest.raises(PriceError):
+        add(ledger, **{**SPEEDUP, "speedup": factor})
+
+
+# -- what a price makes stale
+
+
+NOV = month("2026-11").start // HOUR
+
+
+def rolled(ledger, *hours, gpu_type="H100", region="", engine="e"):
+    """Pool-hours that are up to date."""
+    row = {
+        "engine": engine, "gpu_type": gpu_type, "gpu_count": 1, "region": region, "purchase": "on_demand",
+        "base_model": "b", "provisioned_us": 0, "startup_us": 0, "busy_us": 0, "nano_gpu_hours": 0,
+        "records": 0, "calibration": 0,
+    }  # fmt: skip
+    with ledger.write() as connection:
+        connection.execute(insert(pool_hours), [{**row, "hour": hour * HOUR} for hour in hours])
+
+
+def close(ledger, name="2026-11"):
+    with ledger.write() as connection:
+        connection.execute(
+            insert(periods).values(
+                month=name, state="closed", first_batch=0, cutoff_batch=0, closing_at=0, closed_by="x",
+                policy="none",
+            )
+        )  # fmt: skip
+
+
+def stale(ledger):
+    with ledger.read() as connection:
+        query = select(dirty_hours.c.hour, dirty_hours.c.engine, dirty_hours.c.gpu_type)
+        return sorted((hour // HOUR, engine, gpu) for hour, engine, gpu in connection.execute(query))
+
+
+def test_hours_of_open_months_are_stale_where_a_price_cuts_them(ledger):
+    rolled(ledger, *range(NOV, NOV + 10))
+    rolled(ledger, NOV + 3, gpu_type="L4")
+    rolled(ledger, NOV + 3, region="eu", engine="f")
+    add(ledger, valid_from=(NOV + 3) * HOUR + 1, valid_to=(NOV + 7) * HOUR - 1)
+    assert stale(ledger) == [(NOV + 3, "e", "H100"), (NOV + 3, "f", "H100"), (NOV + 6, "e", "H100")]
+
+
+def test_whole_hours_of_open_months_are_not_stale(ledger):
+    rolled(ledger, *range(NOV, NOV + 10))
+    add(ledger, valid_from=(NOV + 3) * HOUR)
+    assert stale(ledger) == []
+
+
+def test_hours_of_closed_months_are_stale_where_their_rate_changes(ledger):
+    add(ledger, "1", valid_from=0)
+    add(ledger, "9", valid_from=(NOV + 8) * HOUR)
+    rolled(ledger, *range(NOV, NOV + 10), NOV + 31 * 24)
+    rolled(ledger, *range(NOV, NOV + 10), gpu_type="L4")
+    rolled(ledger, *range(NOV, NOV + 10), region="eu", engine="f")
+    close(ledger)
+    add(ledger, "2", valid_from=(NOV + 5) * HOUR)
+    both = [(NOV + n, engine, "H100") for n in (5, 6, 7) for engine in "ef"]
+    assert stale(ledger) == both
+
+
+def test_a_price_that_says_nothing_new_makes_nothing_stale(ledger):
+    add(ledger, "1", valid_from=0)
+    rolled(ledger, *range(NOV, NOV + 10))
+    close(ledger)
+    add(ledger, "1", valid_from=(NOV + 5) * HOUR)
+    add(ledger, "7", region="eu", valid_from=0)
+    assert stale(ledger) == []
+
+
+def test_a_region_s_own_price_is_for_that_region(ledger):
+    add(ledger, "1", valid_from=0)
+    rolled(ledger, NOV)
+    rolled(ledger, NOV, region="eu", engine="f")
+    close(ledger)
+    add(ledger, "7", region="eu", valid_from=0)
+    assert stale(ledger) == [(NOV, "f", "H100")]
+
+
+def test_the_first_price_of_a_series_leaves_closed_months_alone(ledger):
+    close(ledger)
+    rolled(ledger, NOV)
+    price, _ = add(ledger)
+    assert price.valid_from == month("2026-12").start
+    assert stale(ledger) == []
+
+
+def test_a_price_cannot_change_hours_whose_records_are_gone(ledger):
+    rolled(ledger, NOV, NOV + 5)
+    close(ledger)
+    with ledger.write() as connection:
+        connection.execute(insert(ledger_state).values(name="pruned_before", value=(NOV + 3) * HOUR))
+    with pytest.raises(PriceConflictError, match="removed"):
+        add(ledger, valid_from=0)
+    assert list_prices(ledger) == []
+    add(ledger, valid_from=(NOV + 3) * HOUR)
+    assert stale(ledger) == [(NOV + 5, "e", "H100")]

@@ -1,0 +1,216 @@
+"""The bill against our hours: each cause by itself, and that it always adds up."""
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.costs.periods import HOUR, Period
+from gateway.costs.reconciliation.bill_accounts import Ours
+from gateway.costs.reconciliation.bill_check import KINDS, check_bill
+from gateway.costs.reconciliation.bill_files import NANO, BillLine
+
+DAY = Period(0, 24 * HOUR)
+RATE = 2_500_000
+SERIES = ("H100", "", "on_demand")
+
+
+def line(first, hours=1, gpu_hours=None, cost=None, **changes):
+    """Full hours of one GPU at 2.50, unless said otherwise."""
+    quantity = Fraction(str(gpu_hours)) if gpu_hours is not None else Fraction(hours)
+    fields = {
+        "line": 2, "start": int(first * HOUR), "end": int((first + hours) * HOUR), "resource": "a",
+        "gpu_type": "H100", "region": "", "purchase": "on_demand", "nano_gpu_hours": round(quantity * NANO),
+        "cost": str(float(quantity) * 2.5) if cost is None else cost, "currency": "USD", "description": "",
+    }  # fmt: skip
+    return BillLine(**{**fields, **changes})
+
+
+def ours(hours, engine="a", gpus=1, series=SERIES, rate=RATE):
+    """`hours`: hour number → GPU-hours."""
+    nano = {hour * HOUR: round(Fraction(str(amount)) * NANO) for hour, amount in hours.items()}
+    return Ours(engine, *series, gpus, nano, 0, sum(nano.values()) * rate)
+
+
+def at_rate(gpu_type, region, purchase, at):
+    return RATE if gpu_type == "H100" else None
+
+
+def check(bill, own, known=("a",), rate_at=at_rate, currency="USD", within=DAY):
+    accounts = check_bill(bill, own, frozenset(known), rate_at, currency, within)
+    for account in accounts:
+        assert sum(d.nano for d in account.differences) == account.billed_nano - account.provisioned_nano
+        assert sum(d.cost for d in account.differences) == account.billed_cost - account.own_cost
+    return accounts
+
+
+def only(accounts):
+    """Kind → (GPU-hours, cost, hours) of the one account."""
+    [account] = accounts
+    return {d.kind: (float(Fraction(d.nano, NANO)), float(d.cost), d.hours) for d in account.differences}
+
+
+def test_a_bill_that_agrees_has_no_difference():
+    assert only(check([line(0), line(1)], [ours({0: 1, 1: 1})])) == {}
+
+
+def test_hours_in_which_the_engine_was_down():
+    assert only(check([line(0, 4)], [ours({0: 1, 3: 1})])) == {"down": (2.0, 5.0, 2)}
+
+
+def test_hours_in_which_it_was_up_for_a_part():
+    assert only(check([line(0), line(1)], [ours({0: "0.25", 1: 1})])) == {"partly_up": (0.75, 1.875, 1)}
+
+
+def test_rounding_to_whole_minutes_is_less_than_a_minute_a_gpu():
+    assert set(only(check([line(0)], [ours({0: "0.99"})]))) == {"rounding"}
+    assert set(only(check([line(0)], [ours({0: "0.98"})]))) == {"partly_up"}
+    down = only(check([line(0, gpu_hours="0.99", cost="2.475")], [ours({0: 1})]))
+    assert down == {"rounding": (-0.01, -0.025, 1)}
+
+
+def test_what_we_saw_and_the_bill_has_no_line_for():
+    assert only(check([line(0)], [ours({0: 1, 5: 1})])) == {"not_billed": (-1.0, -2.5, 1)}
+    [billed, missing] = check([line(0)], [ours({0: 1}), ours({0: 1}, "b")], known=("a", "b"))
+    assert billed.differences == ()
+    assert (missing.engine, [d.kind for d in missing.differences]) == ("b", ["not_billed"])
+
+
+def test_a_line_for_less_than_we_saw_has_no_explanation():
+    [account] = check([line(0, 2, gpu_hours=1)], [ours({0: 1, 1: 1})])
+    [difference] = account.differences
+    assert (difference.kind, difference.nano, difference.explained) == ("billed_less", -NANO, False)
+
+
+def test_a_line_for_more_than_its_gpus_have():
+    found = only(check([line(0, gpu_hours=8, cost="20")], [ours({0: 1})]))
+    assert found == {"more_than_time": (7.0, 17.5, 0)}
+    assert only(check([line(0, gpu_hours=8, cost="20")], [ours({0: 8}, gpus=8)])) == {}
+
+
+def test_an_hour_that_is_billed_twice():
+    assert only(check([line(0, 2), line(1)], [ours({0: 1, 1: 1})])) == {"more_than_time": (1.0, 2.5, 0)}
+    assert only(check([line(0), line(0)], [ours({0: "0.5"})])) == {
+        "partly_up": (0.5, 1.25, 1),
+        "more_than_time": (1.0, 2.5, 0),
+    }
+
+
+def test_an_engine_that_is_known_and_was_never_up_in_the_time():
+    assert only(check([line(0, 3)], [])) == {"down": (3.0, 7.5, 3)}
+
+
+def test_a_resource_that_is_no_engine_where_others_are():
+    [a, stranger] = check([line(0), line(0, 2, resource="zz", cost="9")], [ours({0: 1})])
+    assert a.differences == ()
+    assert only([stranger]) == {"never_registered": (2.0, 9.0, 2)}
+
+
+def test_resources_that_name_no_engine_at_all_are_compared_by_series():
+    bill = [line(0, resource="i-1"), line(0, resource="i-2"), line(1, resource="i-1")]
+    found = check(bill, [ours({0: 1, 1: 1}), ours({0: 1}, "b")], known=("a", "b"))
+    assert only(found) == {}
+    assert (found[0].engine, found[0].billed_nano) == ("", 3 * NANO)
+
+
+def test_an_engine_without_region_stands_in_the_only_series_of_its_gpu_type():
+    spot = {"resource": "", "region": "eu", "purchase": "spot"}
+    assert only(check([line(0, **spot)], [ours({0: 1})])) == {}
+    two = check([line(0, **spot), line(0, **{**spot, "region": "us"})], [ours({0: 1})])
+    assert [set(only([account])) for account in two] == [{"not_billed"}, {"down"}, {"down"}]
+
+
+def test_another_rate_is_a_difference_of_cost_alone():
+    assert only(check([line(0, cost="3")], [ours({0: 1})])) == {"rate": (0.0, 0.5, 0)}
+
+
+def test_costs_rounded_to_cents():
+    third = line(0, gpu_hours="0.333333333", cost="0.83")
+    assert set(only(check([third], [ours({0: "0.333333333"})]))) == {"cost_rounding"}
+
+
+def test_without_a_price_the_cost_has_no_explanation():
+    series = ("L40", "", "on_demand")
+    [account] = check([line(0, gpu_type="L40")], [ours({0: 1}, series=series, rate=0)])
+    assert [(d.kind, d.cost, d.explained) for d in account.differences] == [
+        ("no_price", Fraction(5, 2), False)
+    ]
+
+
+def test_another_currency_is_not_compared():
+    [account] = check([line(0, currency="EUR"), line(1)], [ours({0: 1, 1: 1})])
+    assert account.other_currencies == {"EUR": Fraction(5, 2)}
+    assert account.billed_cost == Fraction(5, 2)
+    assert [(d.kind, d.cost) for d in account.differences] == [("other_currency", Fraction(-5, 2))]
+
+
+def test_what_was_taken_back_and_what_has_no_hours():
+    bill = [line(0), line(0, gpu_hours=-1, cost="-2.5"), line(0, gpu_hours=0, cost="0.4")]
+    found = only(check(bill, [ours({0: 1})]))
+    assert found == {"taken_back": (-1.0, -2.5, 0), "other_charges": (0.0, 0.4, 0)}
+
+
+def test_a_price_that_changes_within_an_hour_is_what_remains():
+    own = Ours("a", *SERIES, 1, {0: NANO}, 0, NANO * 3_000_000)
+    assert only(check([line(0)], [own])) == {"remaining": (0.0, -0.5, 0)}
+
+
+def test_a_line_across_the_end_of_the_time_is_shared_without_remainder():
+    whole = line(22, 4, gpu_hours="3.000000001", cost="7.77")
+    before = check([whole], [], within=DAY)
+    after = check([whole], [], within=Period(DAY.end, 2 * DAY.end))
+    assert before[0].billed_nano + after[0].billed_nano == whole.nano_gpu_hours
+    assert before[0].billed_cost + after[0].billed_cost == Fraction("7.77")
+    assert check([whole], [], within=Period(3 * DAY.end, 4 * DAY.end)) == []
+
+
+def test_each_kind_says_whether_it_is_explained_and_why():
+    assert {kind for kind, (explained, _) in KINDS.items() if not explained} == {
+        "no_price", "other_currency", "billed_less", "more_than_time", "remaining",
+    }  # fmt: skip
+    assert all(reason for _, reason in KINDS.values())
+
+
+bills = st.lists(
+    st.builds(
+        lambda start, length, nano, cost, resource, currency, gpu_type, purchase: line(
+            0, start=start, end=start + length, nano_gpu_hours=nano, cost=str(cost), resource=resource,
+            currency=currency, gpu_type=gpu_type, purchase=purchase,
+        ),
+        st.integers(-5 * HOUR, 30 * HOUR),
+        st.integers(1, 40 * HOUR),
+        st.integers(-2 * NANO, 60 * NANO),
+        st.decimals(-5, 500, places=4),
+        st.sampled_from(["", "a", "b", "stranger"]),
+        st.sampled_from(["USD", "USD", "EUR"]),
+        st.sampled_from(["H100", "L40"]),
+        st.sampled_from(["on_demand", "spot"]),
+    ),
+    max_size=6,
+)  # fmt: skip  # as they are declared
+engines = st.lists(
+    st.builds(
+        lambda engine, gpu_type, gpus, hours, cost: Ours(
+            engine, gpu_type, "", "on_demand", gpus,
+            {hour * HOUR: min(nano, gpus * NANO) for hour, nano in hours.items()}, 0, cost,
+        ),
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["H100", "L40"]),
+        st.integers(1, 8),
+        st.dictionaries(st.integers(0, 23), st.integers(1, 8 * NANO), max_size=5),
+        st.integers(0, 10**18),
+    ),
+    max_size=5, unique_by=lambda own: (own.engine, own.gpu_type),
+)  # fmt: skip
+
+
+@given(bills, engines, st.sampled_from(["USD", None]))
+def test_differences_always_sum_to_the_whole(bill, own, currency):
+    accounts = check(bill, own, known=("a", "b", "c"), currency=currency)
+    assert sum(a.provisioned_nano for a in accounts) == sum(sum(o.hours.values()) for o in own)
+    assert sum(a.own_cost for a in accounts) == Fraction(sum(o.cost for o in own), 10**15)
+    inside = sum(
+        Fraction(b.nano_gpu_hours) * max(0, min(b.end, DAY.end) - max(b.start, DAY.start)) / (b.end - b.start)
+        for b in bill
+    )
+    assert abs(sum(a.billed_nano for a in accounts) - inside) <= len(bill)

@@ -1,0 +1,215 @@
+"""Providers' files, as they write them."""
+
+import csv
+import io
+import json
+from decimal import Decimal
+
+import pytest
+
+from gateway.costs.periods import HOUR
+from gateway.costs.reconciliation import bill_files
+from gateway.costs.reconciliation.bill_cells import BillError
+from gateway.costs.reconciliation.bill_files import BillFormat, parse_bill
+
+SIMPLE = {
+    "start": "2026-11-01T00:00:00Z", "end": "2026-11-01T01:00:00Z", "resource": "a1", "gpu_type": "H100",
+    "region": "eu", "purchase": "spot", "gpu_hours": "8", "cost": "19.99", "currency": "USD",
+    "description": "p5, spot",
+}  # fmt: skip  # one name a line says no more
+FOCUS = {
+    "ChargePeriodStart": "2026-11-01T00:00:00Z", "ChargePeriodEnd": "2026-11-01T01:00:00Z",
+    "ResourceId": "i-0abc", "ResourceName": "a1", "ConsumedQuantity": "8", "ConsumedUnit": "GPU-Hours",
+    "PricingQuantity": "1", "PricingUnit": "Hours", "BilledCost": "19.99", "EffectiveCost": "12.5",
+    "BillingCurrency": "USD", "RegionId": "us-east-1", "PricingCategory": "Dynamic",
+    "ChargeCategory": "Usage", "ChargeDescription": "p5", "SkuPriceDetails": '{"GpuType": "H100"}',
+    "Tags": "{}",
+}  # fmt: skip
+
+
+def text_of(*rows, columns=None):
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns or list(rows[0]), extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def parse(text, **reading):
+    return parse_bill(io.StringIO(text, newline=""), BillFormat(**reading))
+
+
+def one(row, **reading):
+    parsed = parse(text_of(row), **reading)
+    assert parsed.bad == []
+    [line] = parsed.lines
+    return line
+
+
+def reason(row, **reading):
+    parsed = parse(text_of(row), **reading)
+    assert (parsed.lines, parsed.ignored) == ([], 0)
+    [bad] = parsed.bad
+    assert bad.line == 2
+    return bad.reason
+
+
+def test_a_plain_line():
+    line = one(SIMPLE)
+    assert (line.line, line.end - line.start) == (2, HOUR)
+    assert (line.resource, line.gpu_type, line.region, line.purchase) == ("a1", "H100", "eu", "spot")
+    assert (line.nano_gpu_hours, line.cost, line.currency) == (8 * 10**9, "19.99", "USD")
+    assert line.description == "p5, spot"
+
+
+def test_what_a_plain_bill_may_leave_out():
+    needed = {n: SIMPLE[n] for n in ("start", "end", "gpu_type", "gpu_hours", "cost", "currency")}
+    line = one(needed)
+    assert (line.resource, line.region, line.purchase, line.description) == ("", "", "on_demand", "")
+
+
+@pytest.mark.parametrize("missing", ["start", "end", "gpu_type", "gpu_hours", "cost", "currency"])
+def test_a_heading_without_a_needed_column_is_refused(missing):
+    with pytest.raises(BillError, match=missing):
+        parse(text_of({n: v for n, v in SIMPLE.items() if n != missing}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"start": "yesterday"}, "start"),
+        ({"end": "2026-11-01T00:00:00Z"}, "before it begins"),
+        ({"gpu_hours": "many"}, "gpu_hours"),
+        ({"gpu_hours": "NaN"}, "gpu_hours"),
+        ({"gpu_hours": "1e999999999"}, "gpu_hours"),
+        ({"gpu_hours": "10000001"}, "GPU-hours in one line"),
+        ({"gpu_hours": ""}, "gpu_hours is empty"),
+        ({"cost": "$5"}, "cost"),
+        ({"currency": "dollars"}, "currency"),
+        ({"purchase": "stolen"}, "purchase"),
+        ({"gpu_type": ""}, "gpu_type is empty"),
+        ({"resource": "a" * 301}, "resource"),
+        ({"description": "a\0b"}, "NUL"),
+    ],
+)
+def test_a_bad_line_says_what_is_wrong(change, says):
+    assert says in reason({**SIMPLE, **change})
+
+
+def test_bad_lines_have_the_number_of_the_line_at_which_they_begin():
+    good = text_of(SIMPLE).splitlines()[1]
+    text = text_of(SIMPLE).splitlines()[0] + f'\n{good[:-1]}\nand more"\n\nshort,line\n{good}\n'
+    parsed = parse(text)
+    assert [line.line for line in parsed.lines] == [2, 6]
+    assert [(bad.line, "fields" in bad.reason) for bad in parsed.bad] == [(5, True)]
+
+
+def test_a_column_twice_and_no_column_at_all():
+    with pytest.raises(BillError, match="twice"):
+        parse("start,start\n")
+    with pytest.raises(BillError, match="must name start"):
+        parse("")
+
+
+def test_too_many_lines(monkeypatch):
+    monkeypatch.setattr(bill_files, "MAX_LINES", 2)
+    assert len(parse(text_of(SIMPLE, SIMPLE)).lines) == 2
+    with pytest.raises(BillError, match="split"):
+        parse(text_of(SIMPLE, SIMPLE, SIMPLE))
+
+
+def test_a_focus_line():
+    line = one(FOCUS)
+    assert (line.resource, line.gpu_type, line.region, line.purchase) == ("a1", "H100", "us-east-1", "spot")
+    assert (line.nano_gpu_hours, line.cost, line.currency) == (8 * 10**9, "19.99", "USD")
+    assert one(FOCUS, effective=True).cost == "12.5"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit", "count", "hours"),
+    [
+        ("3", "Hours", "8", "24"),
+        ("0.5", "Hrs", "8", "4"),
+        ("90", "Minutes", "2", "3"),
+        ("90", "GPU-Minutes", "", "1.5"),
+        ("3600", "GPU Seconds", "", "1"),
+        ("0.333333333333", "GPU-Hour", "", "0.333333333"),
+    ],
+)
+def test_units_of_focus(quantity, unit, count, hours):
+    details = {"GpuType": "H100"} | ({"GpuCount": int(count)} if count else {})
+    row = {
+        **FOCUS,
+        "ConsumedQuantity": quantity,
+        "ConsumedUnit": unit,
+        "SkuPriceDetails": json.dumps(details),
+    }
+    assert one(row).nano_gpu_hours == int(Decimal(hours) * 10**9)
+
+
+def test_the_pricing_quantity_stands_in_where_the_consumed_one_is_of_something_else():
+    row = {**FOCUS, "ConsumedUnit": "Requests", "PricingQuantity": "2", "PricingUnit": "GPU-Hours"}
+    assert one(row).nano_gpu_hours == 2 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ConsumedUnit": "Hours"}, "map gpu_count"),
+        ({"ConsumedUnit": "Parsecs", "PricingUnit": ""}, "'Parsecs'"),
+        ({"SkuPriceDetails": "{}"}, "map gpu_type"),
+        ({"PricingCategory": "Other"}, "rename it"),
+        ({"BilledCost": ""}, "BilledCost is empty"),
+    ],
+)
+def test_a_bad_focus_line_says_what_is_wrong(change, says):
+    assert says in reason({**FOCUS, **change})
+
+
+def test_what_is_not_about_gpus_is_left_out_and_added_up():
+    other = {**FOCUS, "SkuPriceDetails": "", "ConsumedUnit": "GB", "PricingUnit": "GB"}
+    parsed = parse(text_of(FOCUS, {**other, "BilledCost": "0.10"}, {**other, "BilledCost": "0.20"}))
+    assert (len(parsed.lines), parsed.bad, parsed.ignored) == (1, [], 2)
+    assert parsed.ignored_cost == {"USD": Decimal("0.30")}
+
+
+def test_a_tax_on_gpus_has_no_hours():
+    line = one(
+        {**FOCUS, "ChargeCategory": "Tax", "BilledCost": "-1.5", "ConsumedQuantity": "", "ConsumedUnit": ""}
+    )
+    assert (line.nano_gpu_hours, line.cost) == (0, "-1.5")
+
+
+def test_a_mapping_and_renames_say_where_fields_are_and_what_words_mean():
+    row = {
+        **FOCUS, "SkuPriceDetails": '{"InstanceType": "p5.48xlarge", "GpuCount": 8}', "ConsumedUnit": "Hours",
+        "ConsumedQuantity": "1", "Tags": '{"engine": "a2"}', "PricingCategory": "Other",
+    }  # fmt: skip
+    line = one(
+        row,
+        columns={"gpu_type": "SkuPriceDetails.InstanceType", "resource": "Tags.engine"},
+        renames={("gpu_type", "p5.48xlarge"): "H100", ("purchase", "Other"): "reserved"},
+    )
+    assert (line.gpu_type, line.resource, line.purchase) == ("H100", "a2", "reserved")
+    assert line.nano_gpu_hours == 8 * 10**9
+
+
+def test_a_mapping_of_hours_needs_no_quantity_columns():
+    row = {n: v for n, v in FOCUS.items() if not n.startswith(("Consumed", "Pricing"))} | {"Hours": "3"}
+    assert one(row, columns={"gpu_hours": "Hours"}).nano_gpu_hours == 3 * 10**9
+    with pytest.raises(BillError, match="ConsumedQuantity"):
+        parse(text_of(row))
+
+
+def test_an_unknown_field_cannot_be_mapped():
+    with pytest.raises(BillError, match="colour"):
+        parse(text_of(SIMPLE), columns={"colour": "x"})
+
+
+def test_null_as_some_providers_write_it_is_empty():
+    assert one({**FOCUS, "ResourceName": "NULL", "PricingCategory": "null"}).resource == "i-0abc"
+
+
+def test_a_format_that_is_named_wins_over_the_heading():
+    with pytest.raises(BillError, match="csv bill"):
+        parse(text_of(FOCUS), format="csv")

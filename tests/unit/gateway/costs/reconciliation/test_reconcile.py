@@ -1,0 +1,217 @@
+"""A month held against counters, bill and itself: what is told, and what counts as unexplained."""
+
+from fractions import Fraction
+
+import pytest
+from sqlalchemy import insert
+
+from gateway.costs.periods import HOUR, iso, month
+from gateway.costs.prices.price_store import add_price
+from gateway.costs.reconciliation.bill_files import BillFormat
+from gateway.costs.reconciliation.bills import import_bill
+from gateway.costs.reconciliation.reconcile import reconcile
+from gateway.metering.ledger.schema import engine_counters, ledger_state, pool_hours, quarantine
+from tests.unit.gateway.costs.rolled import row, write
+from tests.unit.gateway.metering.make import record
+
+NOVEMBER = month("2026-11")
+FIRST = NOVEMBER.start // HOUR
+NOW = NOVEMBER.end + 5
+HEAD = "start,end,resource,gpu_type,gpu_hours,cost,currency\n"
+
+
+def pool(hour, engine="gpu-a", gpu_hours=1, **changes):
+    nano = round(gpu_hours * 10**9)
+    return {
+        "hour": hour * HOUR, "engine": engine, "gpu_type": "H100", "gpu_count": 1, "region": "",
+        "purchase": "on_demand", "base_model": "base", "provisioned_us": round(gpu_hours * HOUR),
+        "startup_us": 0, "busy_us": 0, "nano_gpu_hours": nano, "records": 0, "calibration": 0, **changes,
+    }  # fmt: skip  # one name a line says no more
+
+
+def put(ledger, table, *rows):
+    with ledger.write() as connection:
+        connection.execute(insert(table), list(rows))
+
+
+@pytest.fixture
+def november(ledger):
+    """Two hours of one engine at 2.50: a quarter used, the rest idle; one record, counted alike."""
+    put(ledger, pool_hours, pool(FIRST), pool(FIRST + 1))
+    write(
+        ledger,
+        row(FIRST, nano_gpu_hours=500_000_000),
+        row(FIRST, bucket="idle", nano_gpu_hours=500_000_000),
+        row(FIRST + 1, bucket="idle"),
+    )
+    put(
+        ledger,
+        engine_counters,
+        {
+            "engine": "gpu-a", "epoch": FIRST * HOUR, "hour": FIRST * HOUR, "at": FIRST * HOUR + 60_000_000,
+            "prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": None,
+        },
+    )  # fmt: skip
+    ledger.insert([record("one", dispatched=FIRST * HOUR + 1)])
+    add_price(
+        ledger, gpu_type="H100", rate="2.50", currency="USD", purchase="on_demand", region="",
+        valid_from=None, valid_to=None, now=1,
+    )  # fmt: skip
+    return ledger
+
+
+@pytest.fixture
+def bill(november, tmp_path):
+    def run(*lines):
+        path = tmp_path / "bill.csv"
+        path.write_text(HEAD + "".join(f"{line}\n" for line in lines))
+        import_bill(november, str(path), file_name="b", reading=BillFormat(), skip_bad=False, now=1)
+
+    return run
+
+
+def line(hour, hours=1, engine="gpu-a", gpu_hours=None, cost=None):
+    """At 2.50, unless said otherwise."""
+    gpu_hours = hours if gpu_hours is None else gpu_hours
+    cost = gpu_hours * 2.5 if cost is None else cost
+    start, end = iso((FIRST + hour) * HOUR), iso((FIRST + hour + hours) * HOUR)
+    return f"{start},{end},{engine},H100,{gpu_hours},{cost},USD"
+
+
+def run(ledger, tolerance="0.1", now=NOW):
+    return reconcile(ledger, "2026-11", tolerance=Fraction(tolerance), now=now)
+
+
+def test_a_month_in_which_all_agrees(november, bill):
+    bill(line(0), line(1))
+    found = run(november)
+    assert (found["ok"], found["unexplained"]) == (True, [])
+    assert (found["from"], found["to"]) == ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z")
+    assert [(c["token_type"], c["difference"], c["lines"]) for c in found["tokens"]["checks"]] == [
+        ("input", 0, []),
+        ("output", 0, []),
+    ]
+    shown = found["bill"]
+    assert shown["lines"] == []
+    hours = {name: value for name, value in shown.items() if name.endswith("gpu_hours")}
+    assert hours == {
+        "billed_gpu_hours": "2.00", "provisioned_gpu_hours": "2.00", "attributed_gpu_hours": "0.50",
+        "difference_gpu_hours": "0.00", "unexplained_gpu_hours": "0.00",
+    }  # fmt: skip
+    assert (shown["billed_cost"], shown["own_cost"], shown["difference_cost"]) == ("5.00", "5.00", "0.00")
+    [account] = shown["accounts"]
+    assert (account["engine"], account["billed_rate"], account["own_rate"]) == ("gpu-a", "2.50", "2.50")
+    assert found["books"] == {
+        "imbalances": [], "hours_pending": 1, "quarantined": {}, "delivered_twice": 0,
+        "implausible": 0, "set_aside": [],
+        "records": [
+            {
+                "usage_source": "engine_final", "outcome": "ok", "records": 1, "prompt_tokens": 10,
+                "completion_tokens": 5,
+            }
+        ],
+    }  # fmt: skip
+
+
+def test_the_lines_sum_to_the_difference_over_all_accounts(november, bill):
+    bill(line(0, 3), line(1, engine="stranger", cost="7.77"), line(4, gpu_hours=9))
+    shown = run(november)["bill"]
+    assert [one["kind"] for one in shown["lines"]] == ["never_registered", "down", "more_than_time"]
+    for what in ("gpu_hours", "cost"):
+        total = sum(Fraction(one[what]) for one in shown["lines"])
+        assert total == Fraction(shown[f"difference_{what}"]) != 0
+        for account in shown["accounts"]:
+            own = "provisioned_gpu_hours" if what == "gpu_hours" else "own_cost"
+            whole = Fraction(account[f"billed_{what}"]) - Fraction(account[own])
+            assert sum(Fraction(one[what]) for one in account["lines"]) == whole
+    down = shown["lines"][1]
+    assert (down["hours"], down["first"], down["last"]) == (
+        2,
+        iso((FIRST + 2) * HOUR),
+        iso((FIRST + 4) * HOUR),
+    )
+
+
+def test_what_has_no_cause_is_unexplained_beyond_the_tolerance(november, bill):
+    bill(line(0, gpu_hours="1.01", cost="2.525"), line(1))
+    found = run(november)
+    assert (found["ok"], found["bill"]["unexplained_gpu_hours"]) == (False, "0.01")
+    assert [sentence.split(" of ")[0] for sentence in found["unexplained"]] == ["0.01", "0.025"]
+    assert run(november, tolerance="1")["ok"]
+
+
+def test_causes_that_are_not_known_do_not_make_up_for_each_other(november, bill):
+    bill(line(0, gpu_hours="1.5", cost="3.75"), line(1, gpu_hours="0.5", cost="1.25"))
+    shown = run(november)["bill"]
+    assert (shown["difference_gpu_hours"], shown["unexplained_gpu_hours"]) == ("0.00", "1.00")
+
+
+def test_a_month_without_a_bill(november):
+    assert run(november)["bill"] is None
+
+
+def test_corrections_of_closed_months_count_for_the_hours_that_they_are_of(november, bill):
+    """The hour was posted with half of it missing; the other half came after November was closed."""
+    bill(line(0), line(1))
+    write(
+        november,
+        row(FIRST + 1, bucket="idle", posted="2026-12", correction=True, nano_gpu_hours=-(10**9)),
+        row(FIRST + 1, bucket="usage", posted="2026-12", correction=True),
+    )
+    shown = run(november)["bill"]
+    assert (shown["own_cost"], shown["attributed_gpu_hours"]) == ("5.00", "1.50")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"), [(1000, "gpu-a counted 990 input tokens of 1,000"), (1, "have 9 input tokens of 10")]
+)
+def test_tokens_that_nothing_explains(november, prompt, says):
+    with november.write() as connection:
+        connection.execute(engine_counters.update().values(prompt_tokens=prompt))
+    found = run(november)
+    [sentence] = found["unexplained"]
+    assert says in sentence
+    assert not found["ok"]
+
+
+def test_records_that_are_removed_cannot_be_added_up(november):
+    put(november, ledger_state, {"name": "pruned_before", "value": NOVEMBER.end})
+    tokens = run(november)["tokens"]
+    assert tokens["checks"] == []
+    assert "2026-12-01" in tokens["note"]
+
+
+def test_records_after_the_last_sample_are_told(november):
+    november.insert([record("two", dispatched=(FIRST + 3) * HOUR)])
+    [gap] = run(november)["tokens"]["unsampled"]
+    assert (gap["engine"], gap["records"], gap["from"]) == ("gpu-a", 1, iso(FIRST * HOUR + 60_000_001))
+
+
+def test_this_month_is_held_as_far_as_its_hours_are_over(november, bill):
+    bill(line(0, 720))
+    found = run(november, now=(FIRST + 1) * HOUR + 5)
+    assert found["to"] == iso((FIRST + 1) * HOUR)
+    assert (found["bill"]["billed_gpu_hours"], found["bill"]["difference_gpu_hours"]) == ("1.00", "0.00")
+    early = run(november, now=FIRST * HOUR + 5)
+    assert (early["to"], early["bill"], early["ok"]) == (early["from"], None, True)
+
+
+def test_books_that_do_not_balance_and_what_a_person_must_see(november):
+    write(november, row(FIRST, nano_gpu_hours=7))
+    put(
+        november,
+        quarantine,
+        {"id": "x", "digest": "y", "content": "{}", "recorded_at": 1, "reason": "differs"},
+    )
+    november.insert(
+        [
+            record("again", dispatched=FIRST * HOUR + 1),
+            record("again", attempt=2, dispatched=FIRST * HOUR + 1),
+            record("failover", dispatched=FIRST * HOUR + 1, billable=False),
+            record("failover", attempt=2, dispatched=FIRST * HOUR + 1),
+        ]
+    )
+    found = run(november, tolerance="100")
+    assert (found["books"]["delivered_twice"], found["books"]["quarantined"]) == (1, {"differs": 1})
+    assert len(found["books"]["imbalances"]) == 1
+    assert [sentence.split(" ")[0] for sentence in found["unexplained"]] == ["The", "1", "1"]

@@ -1,0 +1,594 @@
+"""The roller on real databases: what stands in which books, and that it is always a function of the ledger."""
+
+import multiprocessing
+
+import pytest
+from sqlalchemy import delete, insert, select, update
+
+from gateway.costs.calibration.fit import TERMS
+from gateway.costs.calibration.store import add_calibration
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.price_store import add_price
+from gateway.costs.rollups import rollup
+from gateway.costs.rollups.posting import FIGURES
+from gateway.costs.rollups.rollup import Rolled, imbalance, roll
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError, mark_dirty
+from gateway.metering.ledger.schema import (
+    calibrations,
+    dirty_hours,
+    engine_spans,
+    ledger_state,
+    periods,
+    pool_hours,
+    prices,
+    rollups,
+    usage_records,
+)
+from tests.unit.gateway.metering.make import record
+
+OCTOBER, NOVEMBER, DECEMBER = (month(f"2026-{n}").start for n in (10, 11, 12))
+LATE = month("2027-06").start
+GPU_HOUR = 10**9
+HALF = HOUR // 2
+
+
+def used(name, start=OCTOBER, length=HALF, **changes):
+    return record(name, dispatched=start, ended=start + length, **changes)
+
+
+def rows(ledger, *columns, **where):
+    chosen = [rollups.c[name] for name in columns] or [c for c in rollups.c if c.name != "id"]
+    query = select(*chosen).order_by(*chosen)
+    for name, value in where.items():
+        query = query.where(rollups.c[name] == value)
+    with ledger.read() as connection:
+        return [tuple(row) for row in connection.execute(query)]
+
+
+def whole(ledger, hour=OCTOBER):
+    with ledger.read() as connection:
+        return connection.execute(select(pool_hours).where(pool_hours.c.hour == hour)).mappings().one()
+
+
+def marks(ledger):
+    with ledger.read() as connection:
+        return connection.execute(select(dirty_hours).order_by(dirty_hours.c.hour)).mappings().all()
+
+
+def write(ledger, statement, *values, dirty=()):
+    with ledger.write() as connection:
+        connection.execute(statement, *values)
+        mark_dirty(connection, [(hour, "gpu-a", "H100", 1) for hour in dirty])
+
+
+def seen(ledger, start, end, phase="up", **changes):
+    row = {
+        "engine": "gpu-a", "worker": "w1", "started": start, "phase": phase, "seen": end, "gpu_type": "H100",
+        "gpu_count": 1, "region": "", "purchase": "on_demand", "base_model": "base", **changes,
+    }  # fmt: skip
+    write(ledger, insert(engine_spans), row, dirty=range(start // HOUR * HOUR, end, HOUR))
+
+
+def priced(ledger, rate, start, *, dirty=()):
+    row = {
+        "gpu_type": "H100", "region": "", "purchase": "on_demand", "rate_micros": rate, "currency": "USD",
+        "valid_from": start, "recorded_at": start,
+    }  # fmt: skip
+    write(ledger, insert(prices), row, dirty=dirty)
+
+
+def close(ledger, name, rate=None):
+    """What closing does to the books: the month is there, and its rows have their rate for good."""
+    row = {
+        "month": name, "state": "closed", "first_batch": 0, "cutoff_batch": 1, "closing_at": 0, "closed_by": "me",
+        "policy": "none",
+    }  # fmt: skip
+    write(ledger, insert(periods), row)
+    if rate is not None:
+        frozen = update(rollups).where(rollups.c.posted == name, rollups.c.rate_micros.is_(None))
+        write(ledger, frozen.values(rate_micros=rate, currency="USD"))
+
+
+def summed(ledger, *columns):
+    """Figures over all books, by columns; without those that cancel."""
+    sums = {}
+    for *key, _, figures in [
+        (*r[: len(columns)], None, r[len(columns) :]) for r in rows(ledger, *columns, *FIGURES)
+    ]:
+        held = sums.get(tuple(key), (0,) * len(FIGURES))
+        sums[tuple(key)] = tuple(a + b for a, b in zip(held, figures, strict=True))
+    return {key: figures for key, figures in sums.items() if any(figures)}
+
+
+def test_a_new_record_becomes_rows(ledger):
+    ledger.insert([used("a", tenant="acme"), used("b", tenant="bolt", prompt_tokens=50)])
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert rows(
+        ledger, "posted", "hour", "piece", "bucket", "tenant", "requests", "nano_gpu_hours", "correction"
+    ) == [
+        ("2026-10", OCTOBER, OCTOBER, "usage", "acme", 1, GPU_HOUR // 8, False),
+        ("2026-10", OCTOBER, OCTOBER, "usage", "bolt", 1, GPU_HOUR * 3 // 8, False),
+    ]
+    found = whole(ledger)
+    assert (found["nano_gpu_hours"], found["records"], found["busy_us"]) == (GPU_HOUR // 2, 2, HALF)
+    assert marks(ledger) == []
+    assert imbalance(ledger) == 0
+
+
+def test_nothing_to_do(ledger):
+    assert roll(ledger, LATE) == Rolled(0, 0)
+    assert imbalance(ledger) == 0
+
+
+def test_a_later_record_replaces_the_hour_s_rows(ledger):
+    ledger.insert([used("a", tenant="acme")])
+    roll(ledger, LATE)
+    ledger.insert([used("b", tenant="bolt")])
+    assert roll(ledger, LATE).rolled == 1
+    assert rows(ledger, "tenant", "nano_gpu_hours") == [("acme", GPU_HOUR // 4), ("bolt", GPU_HOUR // 4)]
+
+
+def test_the_same_once_more_changes_nothing(ledger):
+    ledger.insert([used("a"), used("b", OCTOBER + HALF, 3 * HOUR)])
+    roll(ledger, LATE)
+    before = rows(ledger)
+    write(ledger, delete(dirty_hours), dirty=[OCTOBER, OCTOBER + HOUR])
+    assert roll(ledger, LATE) == Rolled(2, 0)
+    assert rows(ledger) == before
+
+
+def test_an_attempt_across_many_hours_is_found_in_each(ledger):
+    ledger.insert([used("a", OCTOBER + HALF, 3 * HOUR)])
+    assert roll(ledger, LATE).rolled == 4
+    assert rows(ledger, "hour", "nano_gpu_hours", "requests") == [
+        (OCTOBER, GPU_HOUR // 2, 0),
+        (OCTOBER + HOUR, GPU_HOUR, 0),
+        (OCTOBER + 2 * HOUR, GPU_HOUR, 0),
+        (OCTOBER + 3 * HOUR, GPU_HOUR // 2, 1),
+    ]
+    assert imbalance(ledger) == 0
+
+
+def test_pools_stay_apart(ledger):
+    ledger.insert([used("a"), used("b", engine="gpu-b"), used("c", gpu_count=2), used("d", gpu_type="L40")])
+    assert roll(ledger, LATE).rolled == 4
+    assert [r[-1] for r in rows(ledger, "engine", "gpu_type", "gpu_count", "nano_gpu_hours")] == [
+        GPU_HOUR // 2, GPU_HOUR, GPU_HOUR // 2, GPU_HOUR // 2,
+    ]  # fmt: skip
+
+
+def test_what_the_engine_was_seen_alive_is_idle_or_starting(ledger):
+    seen(ledger, OCTOBER, OCTOBER + HALF, "startup", region="eu", purchase="spot")
+    seen(ledger, OCTOBER + HALF, OCTOBER + 2 * HOUR, region="eu", purchase="spot")
+    ledger.insert([used("a", OCTOBER + HOUR)])
+    assert roll(ledger, LATE).rolled == 2
+    assert rows(ledger, "hour", "bucket", "tenant", "nano_gpu_hours", "region", "purchase") == [
+        (OCTOBER, "idle", "", GPU_HOUR // 2, "eu", "spot"),
+        (OCTOBER, "startup", "", GPU_HOUR // 2, "eu", "spot"),
+        (OCTOBER + HOUR, "idle", "", GPU_HOUR // 2, "eu", "spot"),
+        (OCTOBER + HOUR, "usage", "acme", GPU_HOUR // 2, "eu", "spot"),
+    ]
+    assert imbalance(ledger) == 0
+
+
+def test_another_pool_of_the_same_engine_s_spans_are_not_its(ledger):
+    seen(ledger, OCTOBER, OCTOBER + HOUR, gpu_count=8)
+    ledger.insert([used("a")])
+    roll(ledger, LATE)
+    assert whole(ledger)["nano_gpu_hours"] == GPU_HOUR // 2
+
+
+def test_an_hour_s_terms_are_the_latest_that_were_seen_in_it(ledger):
+    seen(ledger, OCTOBER, OCTOBER + HALF, region="eu", base_model="old")
+    seen(ledger, OCTOBER + HALF, OCTOBER + HALF + 9, region="us", base_model="new")
+    seen(ledger, OCTOBER + HOUR, OCTOBER + 2 * HOUR, region="asia")
+    roll(ledger, LATE)
+    assert (whole(ledger)["region"], whole(ledger)["base_model"]) == ("us", "new")
+
+
+def test_gaps_are_bridged_from_hour_to_hour(ledger):
+    seen(ledger, OCTOBER, OCTOBER + HOUR - 20_000_000)
+    seen(ledger, OCTOBER + HOUR + 20_000_000, OCTOBER + 2 * HOUR)
+    roll(ledger, LATE)
+    assert whole(ledger)["nano_gpu_hours"] == whole(ledger, OCTOBER + HOUR)["nano_gpu_hours"] == GPU_HOUR
+
+
+def test_the_rejected_are_counted(ledger):
+    ledger.insert(
+        [
+            used(
+                "a",
+                engine="",
+                gpu_type="",
+                gpu_count=0,
+                outcome="rejected",
+                prompt_tokens=0,
+                completion_tokens=0,
+                billable=False,
+            )
+        ]
+    )
+    roll(ledger, LATE)
+    assert rows(ledger, "bucket", "tenant", "requests", "nano_gpu_hours") == [("rejected", "acme", 1, 0)]
+    assert whole(ledger)["records"] == 1
+
+
+def test_a_price_change_cuts_the_hour(ledger):
+    priced(ledger, 2_000_000, OCTOBER)
+    priced(ledger, 3_000_000, OCTOBER + HALF)
+    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    ledger.insert([used("a", length=HALF + HALF // 2)])
+    roll(ledger, LATE)
+    assert rows(ledger, "piece", "bucket", "nano_gpu_hours") == [
+        (OCTOBER, "usage", GPU_HOUR // 2),
+        (OCTOBER + HALF, "idle", GPU_HOUR // 4),
+        (OCTOBER + HALF, "usage", GPU_HOUR // 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("valid_from", "calibration"), [(OCTOBER - HOUR, 2), (OCTOBER, 2), (OCTOBER + HOUR, 1)]
+)
+def test_the_calibration_in_force_is_the_latest_before_the_hour(ledger, valid_from, calibration):
+    common = {
+        "gpu_type": "H100", "engine_version": "1", "recorded_at": 0, "document": "{}", "cached_ps": 0,
+        "decode_ps": 0, "kv_ps": 0, "load_ps": 0,
+    }  # fmt: skip
+    early = {"id": 1, "base_model": "base", "valid_from": OCTOBER - 9 * HOUR, "prefill_ps": 36 * 10**12}
+    late = {"id": 2, "base_model": "base", "valid_from": valid_from, "prefill_ps": 90 * 10**12}
+    other = {"id": 3, "base_model": "other", "valid_from": OCTOBER, "prefill_ps": 1}
+    write(ledger, insert(calibrations), [{**common, **row} for row in (early, late, other)])
+    ledger.insert([used("a", prompt_tokens=10)])
+    roll(ledger, LATE)
+    used_nano = {1: GPU_HOUR // 10, 2: GPU_HOUR // 4}[calibration]
+    assert rows(ledger, "bucket", "nano_gpu_hours", "calibration") == [
+        ("headroom", GPU_HOUR // 2 - used_nano, calibration),
+        ("usage", used_nano, calibration),
+    ]
+    assert whole(ledger)["calibration"] == calibration
+
+
+def test_hours_that_have_not_begun_wait(ledger):
+    ledger.insert([used("a"), used("b", OCTOBER + HOUR)])
+    assert roll(ledger, OCTOBER + HOUR - 1) == Rolled(1, 0)
+    assert [m["hour"] for m in marks(ledger)] == [OCTOBER + HOUR]
+    assert roll(ledger, OCTOBER + HOUR) == Rolled(1, 0)
+
+
+def test_without_patience_for_more_the_rest_is_pending_oldest_first(ledger):
+    ledger.insert([used(f"r{n}", OCTOBER + n * HOUR) for n in reversed(range(5))])
+    assert roll(ledger, LATE, patience=0) == Rolled(1, 4)
+    assert rows(ledger, "hour") == [(OCTOBER,)]
+    assert roll(ledger, LATE) == Rolled(4, 0)
+
+
+def test_more_marks_than_one_transaction_takes(ledger):
+    ledger.insert([used(f"r{n}", OCTOBER + n * HOUR) for n in range(2 * rollup._MARKS + 3)])
+    assert roll(ledger, LATE) == Rolled(2 * rollup._MARKS + 3, 0)
+    assert imbalance(ledger) == 0
+
+
+def test_what_changes_meanwhile_is_rolled_again(ledger, monkeypatch):
+    """A record comes between the reading of an hour and its writing."""
+    ledger.insert([used("a", tenant="acme")])
+    late = [used("b", tenant="bolt")]
+    compute = rollup._compute
+
+    def overtaken(*args):
+        found = compute(*args)
+        if late:
+            ledger.insert([late.pop()])
+        return found
+
+    monkeypatch.setattr(rollup, "_compute", overtaken)
+    assert roll(ledger, LATE) == Rolled(0, 1)
+    assert rows(ledger, "tenant", "requests") == [("acme", 1)], "what was known a moment ago"
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert rows(ledger, "tenant", "requests") == [("acme", 1), ("bolt", 1)]
+
+
+def test_who_is_overtaken_by_another_roller_writes_nothing(ledger, monkeypatch):
+    ledger.insert([used("a", tenant="acme")])
+    compute = rollup._compute
+    late = [used("b", tenant="bolt")]
+
+    def overtaken(*args):
+        found = compute(*args)
+        if late:
+            ledger.insert([late.pop()])
+            assert roll(ledger, LATE) == Rolled(1, 0)
+        return found
+
+    monkeypatch.setattr(rollup, "_compute", overtaken)
+    assert roll(ledger, LATE) == Rolled(0, 0)
+    assert rows(ledger, "tenant", "requests") == [("acme", 1), ("bolt", 1)]
+
+
+def test_a_mark_made_anew_is_not_taken_for_the_old_one(ledger, monkeypatch):
+    """Overtaken, and then the hour was marked once more: what was read before both is not the last word."""
+    ledger.insert([used("a", tenant="acme")])
+    compute = rollup._compute
+    steps = ["insert"]
+
+    def overtaken(*args):
+        found = compute(*args)
+        if steps:
+            steps.clear()
+            ledger.insert([used("b", tenant="bolt")])
+            roll(ledger, LATE)
+            ledger.insert([used("c", tenant="corgi")])
+        return found
+
+    monkeypatch.setattr(rollup, "_compute", overtaken)
+    assert roll(ledger, LATE).pending == 1
+    monkeypatch.undo()
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert len(rows(ledger)) == 3
+
+
+def test_hours_whose_records_are_removed_are_left_alone(ledger):
+    ledger.insert([used("a"), used("b", NOVEMBER)])
+    roll(ledger, LATE)
+    before = rows(ledger)
+    state = {"name": "pruned_before", "value": NOVEMBER}
+    write(ledger, insert(ledger_state), state, dirty=[OCTOBER, NOVEMBER])
+    write(ledger, delete(pool_hours).where(pool_hours.c.hour == NOVEMBER))
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert rows(ledger) == before
+    assert marks(ledger) == []
+
+
+def test_records_removed_while_it_rolls_are_not_missed(ledger, monkeypatch):
+    """The hour's mark outlives the first look at what is removed; the hour is not divided without them."""
+    ledger.insert([used("a")])
+    roll(ledger, LATE)
+    before = rows(ledger)
+    forget = rollup._forget_pruned
+
+    def removing(owner):
+        forget(owner)
+        write(owner, delete(usage_records))
+        write(owner, insert(ledger_state), {"name": "pruned_before", "value": NOVEMBER}, dirty=[OCTOBER])
+
+    monkeypatch.setattr(rollup, "_forget_pruned", removing)
+    roll(ledger, LATE)
+    assert rows(ledger) == before
+
+
+def closed_october(ledger):
+    """Two tenants, one price, the month closed."""
+    priced(ledger, 2_000_000, 0)
+    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    ledger.insert([used("a", tenant="acme"), used("b", tenant="bolt")])
+    roll(ledger, LATE)
+    close(ledger, "2026-10", 2_000_000)
+    return rows(ledger, posted="2026-10")
+
+
+def test_a_late_record_of_a_closed_month_is_a_correction_in_the_next(ledger):
+    before = closed_october(ledger)
+    ledger.insert([used("late", tenant="corgi", prompt_tokens=30)])
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert rows(ledger, posted="2026-10") == before, "byte for byte"
+    assert rows(ledger, "tenant", "requests", "nano_gpu_hours", "rate_micros", posted="2026-11", correction=True) == [
+        ("acme", -1, -GPU_HOUR // 4, 2_000_000),
+        ("acme", 1, GPU_HOUR // 8, None),
+        ("bolt", -1, -GPU_HOUR // 4, 2_000_000),
+        ("bolt", 1, GPU_HOUR // 8, None),
+        ("corgi", 1, GPU_HOUR // 4, None),
+    ], "idle stands as it was"  # fmt: skip
+    assert {r[0] for r in rows(ledger, "hour", posted="2026-11")} == {OCTOBER}
+    assert imbalance(ledger) == 0
+
+
+def test_a_second_late_record_replaces_the_open_correction(ledger):
+    before = closed_october(ledger)
+    for name in ("late", "later"):
+        ledger.insert([used(name, tenant=name)])
+        roll(ledger, LATE)
+    assert rows(ledger, posted="2026-10") == before
+    assert [r[1] for r in rows(ledger, "tenant", "requests", posted="2026-11")] == [-1, 1, -1, 1, 1, 1]
+    assert imbalance(ledger) == 0
+
+
+def test_a_correction_of_a_closed_correction(ledger):
+    october = closed_october(ledger)
+    ledger.insert([used("late", tenant="corgi")])
+    roll(ledger, LATE)
+    close(ledger, "2026-11", 2_000_000)
+    november = rows(ledger, posted="2026-11")
+    ledger.insert([used("later", tenant="dingo"), used("new", DECEMBER, tenant="dingo")])
+    assert roll(ledger, LATE) == Rolled(2, 0)
+    assert rows(ledger, posted="2026-10") == october
+    assert rows(ledger, posted="2026-11") == november
+    assert rows(ledger, "tenant", "requests", posted="2026-12", correction=True) == [
+        ("acme", -1), ("acme", 1), ("bolt", -1), ("bolt", 1), ("corgi", -1), ("corgi", 1), ("dingo", 1),
+    ]  # fmt: skip
+    assert rows(ledger, "tenant", "requests", posted="2026-12", correction=False) == [("dingo", 1)]
+    assert {key: f[0] for key, f in summed(ledger, "hour", "tenant").items() if f[0]} == {
+        (OCTOBER, "acme"): 1, (OCTOBER, "bolt"): 1, (OCTOBER, "corgi"): 1, (OCTOBER, "dingo"): 1,
+        (DECEMBER, "dingo"): 1,
+    }  # fmt: skip
+    assert imbalance(ledger) == 0
+
+
+def test_a_price_that_comes_too_late_is_corrected_at_both_prices(ledger):
+    before = closed_october(ledger)
+    priced(ledger, 3_000_000, OCTOBER, dirty=[OCTOBER])
+    roll(ledger, LATE)
+    assert rows(ledger, posted="2026-10") == before
+    assert rows(
+        ledger, "bucket", "tenant", "rate_micros", "nano_gpu_hours", posted="2026-11", rate_micros=2_000_000
+    ) == [
+        ("idle", "", 2_000_000, -GPU_HOUR // 2),
+        ("usage", "acme", 2_000_000, -GPU_HOUR // 4),
+        ("usage", "bolt", 2_000_000, -GPU_HOUR // 4),
+    ]
+    assert [r[-1] for r in rows(ledger, "bucket", "tenant", "nano_gpu_hours", posted="2026-11", rate_micros=None)] == [
+        GPU_HOUR // 2, GPU_HOUR // 4, GPU_HOUR // 4,
+    ]  # fmt: skip
+    assert imbalance(ledger) == 0
+
+
+def test_a_price_cut_within_a_closed_hour(ledger):
+    """The hour gets other pieces: old ones go out at the old price, new ones come in."""
+    closed_october(ledger)
+    cut = OCTOBER + HALF + HALF // 2
+    priced(ledger, 3_000_000, cut, dirty=[OCTOBER])
+    roll(ledger, LATE)
+    assert rows(ledger, "piece", "bucket", "nano_gpu_hours", "rate_micros", posted="2026-11") == [
+        (OCTOBER, "idle", -GPU_HOUR // 2, 2_000_000),
+        (OCTOBER, "idle", GPU_HOUR // 4, None),
+        (cut, "idle", GPU_HOUR // 4, None),
+    ]
+    assert imbalance(ledger) == 0
+
+
+def test_a_mark_without_a_change_posts_nothing(ledger):
+    closed_october(ledger)
+    write(ledger, delete(dirty_hours), dirty=[OCTOBER])
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert rows(ledger, posted="2026-11") == []
+
+
+def test_an_hour_before_the_closed_months_is_posted_after_them(ledger):
+    closed_october(ledger)
+    september = OCTOBER - 2 * HOUR
+    ledger.insert([used("late", september)])
+    roll(ledger, LATE)
+    assert rows(ledger, "posted", "hour", "correction", "requests", hour=september) == [
+        ("2026-11", september, True, 1)
+    ]
+
+
+def test_a_closed_hour_that_changes_meanwhile_is_not_corrected_by_halves(ledger, monkeypatch):
+    closed_october(ledger)
+    ledger.insert([used("late", tenant="corgi")])
+    compute = rollup._compute
+    more = [used("later", tenant="dingo")]
+
+    def overtaken(*args):
+        found = compute(*args)
+        if more:
+            ledger.insert([more.pop()])
+        return found
+
+    monkeypatch.setattr(rollup, "_compute", overtaken)
+    assert roll(ledger, LATE) == Rolled(0, 1)
+    assert rows(ledger, posted="2026-11") == []
+    assert roll(ledger, LATE) == Rolled(1, 0)
+    assert len(rows(ledger, posted="2026-11")) == 6
+
+
+def test_an_imbalance_shows(ledger):
+    ledger.insert([used("a"), used("b", OCTOBER + HOUR)])
+    roll(ledger, LATE)
+    write(
+        ledger,
+        update(rollups).where(rollups.c.hour == OCTOBER).values(nano_gpu_hours=rollups.c.nano_gpu_hours + 3),
+    )
+    assert imbalance(ledger) == 3
+    write(ledger, delete(rollups).where(rollups.c.hour == OCTOBER + HOUR))
+    assert imbalance(ledger) == 3 + GPU_HOUR // 2
+    write(ledger, delete(pool_hours))
+    assert imbalance(ledger) == GPU_HOUR // 2 + 3, "parts without a whole"
+
+
+def test_an_engine_that_never_was_leaves_no_hour(ledger):
+    """A span taken back (its writer's clock was wrong) takes the hour with it."""
+    seen(ledger, OCTOBER, OCTOBER + HOUR)
+    roll(ledger, LATE)
+    write(ledger, delete(engine_spans), dirty=[OCTOBER])
+    roll(ledger, LATE)
+    with ledger.read() as connection:
+        assert connection.execute(select(pool_hours)).all() == []
+    assert rows(ledger) == []
+
+
+def _rolls(url, start):
+    ledger = Ledger(url)
+    start.wait(30)
+    for _ in range(20):
+        roll(ledger, LATE)
+    ledger.close()
+
+
+def test_two_rollers_at_once_come_to_what_one_comes_to(ledger, ledger_url, tmp_path):
+    """In two processes, while records arrive and a month is closed under them."""
+    priced(ledger, 2_000_000, 0)
+    first = [used(f"r{n}", OCTOBER + n * HALF // 3, HALF, tenant=f"t{n % 4}") for n in range(150)]
+    ledger.insert(first)
+    roll(ledger, LATE)
+    close(ledger, "2026-10", 2_000_000)
+    closed = rows(ledger, posted="2026-10")
+    context = multiprocessing.get_context("spawn")
+    start = context.Event()
+    rollers = [context.Process(target=_rolls, args=(ledger_url, start)) for _ in range(2)]
+    for roller in rollers:
+        roller.start()
+    start.set()
+    late = [used(f"l{n}", OCTOBER + n * HOUR // 5, HALF, tenant=f"t{n % 3}") for n in range(100)]
+    late += [used(f"n{n}", NOVEMBER + n * HOUR // 5, HALF, tenant=f"t{n % 3}") for n in range(100)]
+    for n in range(0, len(late), 20):
+        ledger.insert(late[n : n + 20])
+    for roller in rollers:
+        roller.join(60)
+        assert roller.exitcode == 0
+    roll(ledger, LATE)
+    assert marks(ledger) == []
+    assert rows(ledger, posted="2026-10") == closed
+    assert imbalance(ledger) == 0
+
+    alone = Ledger(f"sqlite:///{tmp_path / 'alone.db'}")
+    priced(alone, 2_000_000, 0)
+    alone.insert(first)
+    roll(alone, LATE)
+    close(alone, "2026-10", 2_000_000)
+    alone.insert(late)
+    roll(alone, LATE)
+    assert rows(ledger) == rows(alone)
+    alone.close()
+
+
+def test_what_was_rolled_before_an_outage_stays(ledger, monkeypatch):
+    ledger.insert([used(f"r{n}", OCTOBER + n * HOUR) for n in range(rollup._MARKS + 1)])
+    compute = rollup._compute
+
+    def failing(owner, now, after, deadline):
+        if after is not None:
+            raise LedgerUnavailableError("away")
+        return compute(owner, now, after, deadline)
+
+    monkeypatch.setattr(rollup, "_compute", failing)
+    with pytest.raises(LedgerUnavailableError):
+        roll(ledger, LATE)
+    monkeypatch.undo()
+    done = len(rows(ledger))
+    assert 0 < done < rollup._MARKS + 1
+    assert roll(ledger, LATE) == Rolled(rollup._MARKS + 1 - done, 0)
+
+
+@pytest.mark.parametrize("change", ["weights", "a price"])
+def test_what_changes_while_an_hour_is_first_computed_is_not_lost(ledger, change):
+    """The hour has no whole yet by which it could be found: only its mark."""
+    priced(ledger, 1, 0)
+    ledger.insert([used("a", length=HALF)])
+    found = rollup._compute(ledger, LATE, None, None)
+    if change == "weights":
+        add_calibration(
+            ledger, gpu_type="H100", base_model="base", engine_version="1", valid_from=OCTOBER,
+            weights_ps=dict.fromkeys(TERMS, 1), document={}, now=LATE,
+        )  # fmt: skip
+    else:
+        add_price(
+            ledger, gpu_type="H100", rate="2", currency="USD", purchase="on_demand", region="",
+            valid_from=OCTOBER + HALF // 2, valid_to=None, now=LATE,
+        )  # fmt: skip
+    with ledger.write() as connection:
+        rollup._post(connection, found, LATE)
+    roll(ledger, LATE)
+    if change == "weights":
+        assert whole(ledger)["calibration"] != 0
+    else:
+        pieces = [(OCTOBER,), (OCTOBER + HALF // 2,)]
+        assert rows(ledger, "piece", bucket="usage") == pieces

@@ -1,0 +1,398 @@
+"""Engine-hours that cannot be rolled up stop no others: on both databases, with what only a bad engine, an older
+Florin or a hand in the database can have left there."""
+
+import pytest
+from sqlalchemy import insert, select, update
+
+from gateway.costs.closing.closing import ClosingError, close
+from gateway.costs.maintenance.maintenance_job import keep, read_figures
+from gateway.costs.periods import HOUR, Period, month
+from gateway.costs.prices.price_store import add_price
+from gateway.costs.reconciliation.reconcile import reconcile
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.rollup import Rolled, roll
+from gateway.costs.rollups.set_aside import NotSetAsideError, exclude, list_set_aside
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.audit_log import Wanted
+from gateway.metering.ledger.audit_log import read as read_audit
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.quarantine import quarantined
+from gateway.metering.ledger.schema import (
+    dirty_hours,
+    engine_counters,
+    engine_probes,
+    engine_spans,
+    pool_hours,
+    rollups,
+    set_aside_hours,
+    usage_records,
+)
+from tests.unit.gateway.metering.make import record
+
+OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
+LATE = month("2027-06").start
+HALF = HOUR // 2
+ABSURD = 9 * 10**18
+PLACE = (OCTOBER, "gpu-bad", "H100", 1)
+
+
+def used(name, start=OCTOBER, **changes):
+    return record(name, dispatched=start, ended=start + HALF, **changes)
+
+
+def poison(ledger, name="bad", start=OCTOBER, engine="gpu-bad", **changes):
+    """A sound record that somebody changes behind the ledger's back."""
+    made = used(name, start, engine=engine, tenant="bolt", adapter="bolt/support")
+    ledger.insert([made])
+    change(ledger, made.id, **(changes or {"completion_tokens": ABSURD}))
+    return made
+
+
+def change(ledger, id_, **changes):
+    with ledger.write() as connection:
+        connection.execute(update(usage_records).where(usage_records.c.id == id_).values(**changes))
+
+
+def count(ledger, table):
+    with ledger.read() as connection:
+        return len(connection.execute(select(table)).all())
+
+
+def report(ledger, **changes):
+    question = Question(Period(OCTOBER, NOVEMBER), **{"by": ("tenant", "engine"), **changes})
+    return cost_report(ledger, question, now=LATE)
+
+
+def tokens(found):
+    return {(row["tenant"], row["engine"]): row["completion_tokens"] for row in found["rows"]}
+
+
+@pytest.fixture
+def poisoned(ledger):
+    """Two tenants on two engines in two hours; one hour of one engine holds what cannot be."""
+    ledger.insert(
+        [
+            used("good"),
+            used("with", engine="gpu-bad"),
+            used("later", OCTOBER + HOUR, engine="gpu-bad"),
+        ]
+    )
+    poison(ledger)
+    return ledger
+
+
+def test_one_absurd_count_stops_no_other_hour_engine_or_tenant(poisoned):
+    assert roll(poisoned, LATE) == Rolled(3, 0)
+    found = report(poisoned)
+    assert found["complete"]
+    assert tokens(found) == {("acme", "gpu-a"): 5, ("acme", "gpu-bad"): 5}  # of the hour after
+    [aside] = found["set_aside"]
+    assert (aside["engine"], aside["hour"]) == ("gpu-bad", "2026-10-01T00:00:00Z")
+    assert str(ABSURD) in aside["reason"]
+    assert "completion_tokens" in aside["reason"]
+    assert count(poisoned, dirty_hours) == 0
+    again = report(poisoned)
+    assert again == found
+    assert [one["since"] for one in list_set_aside(poisoned)] == [aside["since"]]
+
+
+def test_whatever_it_is_that_cannot_be(ledger):
+    wrongs = [
+        {"prompt_tokens": ABSURD},
+        {"prompt_tokens": ABSURD, "completion_tokens": ABSURD, "cached_tokens": ABSURD},
+        {"prompt_tokens": -ABSURD},
+        {"completion_tokens": -1},
+        {"cached_tokens": ABSURD},
+        {"reasoning_tokens": ABSURD},
+        {"adapter_loads": ABSURD},
+        {"dispatched": -ABSURD},
+        {"prompt_tokens": 10_240_000_001},
+    ]
+    ledger.insert([used("good")])
+    for number, wrong in enumerate(wrongs):
+        poison(ledger, f"bad-{number}", engine=f"bad-{number}", **wrong)
+    keep(ledger, LATE, 0)
+    found = report(ledger)
+    assert tokens(found) == {("acme", "gpu-a"): 5}
+    assert [one["engine"] for one in found["set_aside"]] == [f"bad-{n}" for n in range(len(wrongs))]
+    assert reconcile(ledger, "2026-10", now=LATE)["ok"] is False
+
+
+def test_hour_marks_that_are_none_are_passed_over(ledger):
+    for number, marks in enumerate(["[[1e999,1,null,1]]", "[" * 100_000, '[["x",{},[],1]]', "\\u0000"]):
+        poison(ledger, f"bad-{number}", hour_marks=marks, ended=OCTOBER + HOUR + 1)
+    assert roll(ledger, LATE).pending == 0
+    assert list_set_aside(ledger) == []
+
+
+def test_sums_beyond_64_bits_are_set_aside_though_every_record_can_be(ledger, monkeypatch):
+    monkeypatch.setattr("gateway.costs.rollups.soundness.MOST_TOKENS", ABSURD)
+    ledger.insert([used("good")])
+    for number in range(3):
+        poison(ledger, f"bad-{number}", prompt_tokens=ABSURD // 2)
+    roll(ledger, LATE)
+    found = report(ledger)
+    assert tokens(found) == {("acme", "gpu-a"): 5}
+    assert "prompt_tokens sum to" in found["set_aside"][0]["reason"]
+
+
+def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
+    """Should a bound be missing one day."""
+    for bound in ("MOST_TOKENS", "MOST_FIGURE"):
+        monkeypatch.setattr(f"gateway.costs.rollups.soundness.{bound}", 10**30)
+    ledger.insert([used("good")])
+    poison(ledger)
+    poison(ledger, "more")
+    assert roll(ledger, LATE) == Rolled(2, 0)
+    found = report(ledger)
+    assert tokens(found) == {("acme", "gpu-a"): 5}
+    assert "database" in found["set_aside"][0]["reason"]
+
+
+def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
+    from gateway.costs.rollups import pool_hours as module  # patched here alone
+
+    honest = module.divide
+
+    def divide(pool, attempts):
+        if any(a[0] == bad.id for a in attempts):
+            raise ZeroDivisionError("division by zero")
+        return honest(pool, attempts)
+
+    monkeypatch.setattr(module, "divide", divide)
+    bad = used("bad", engine="gpu-bad")
+    ledger.insert([used("good"), bad])
+    assert roll(ledger, LATE) == Rolled(2, 0)
+    assert "ZeroDivisionError" in list_set_aside(ledger)[0]["reason"]
+    assert tokens(report(ledger)) == {("acme", "gpu-a"): 5}
+
+
+def test_what_no_sum_is_made_of_stops_nothing_either(ledger):
+    ledger.insert([used("good")])
+    for name in ("attempt", "n", "first_token", "batch", "ended"):
+        poison(ledger, name, **{name: ABSURD})
+    keep(ledger, LATE, 30)
+    assert tokens(report(ledger))["acme", "gpu-a"] == 5
+    reconcile(ledger, "2026-10", now=LATE)
+
+
+@pytest.mark.parametrize("value", ["ten", 1e30, b"\xff", 1.5])
+def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.insert([used("good"), used("bad", engine="gpu-bad")])
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE usage_records SET completion_tokens = ?, gpu_count = 1 WHERE engine = 'gpu-bad'", (value,)
+        )
+    keep(ledger, LATE, 30)
+    found = report(ledger)
+    assert tokens(found) == {("acme", "gpu-a"): 5}
+    assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
+    reconcile(ledger, "2026-10", now=LATE)
+    assert exclude(
+        ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE
+    ).quarantined
+    ledger.close()
+
+
+def test_places_that_cannot_be_are_set_aside(ledger):
+    ledger.insert([used("good")])
+    with ledger.write() as connection:
+        mark_dirty(connection, [(OCTOBER + 1, "gpu-bad", "H100", 1), (OCTOBER, "gpu-bad", "H100", 10**15)])
+    assert roll(ledger, LATE) == Rolled(3, 0)
+    assert [one["engine"] for one in report(ledger)["set_aside"]] == ["gpu-bad", "gpu-bad"]
+    for hour in (OCTOBER, OCTOBER + 1):
+        exclude(ledger, engine="gpu-bad", hour=hour, everything=False, actor="key:k", now=LATE)
+    assert roll(ledger, LATE).pending == 0
+    assert list_set_aside(ledger) == []
+
+
+def test_a_tenant_is_told_the_hour_and_not_the_reason(poisoned):
+    own = report(poisoned, tenants=("acme",))
+    assert [set(one) for one in own["set_aside"]] == [{"hour", "engine", "gpu_type"}]
+
+
+def test_only_the_hours_asked_for_are_shown(poisoned):
+    question = Question(Period(NOVEMBER, NOVEMBER + HOUR))
+    assert cost_report(poisoned, question, now=LATE)["set_aside"] == []
+
+
+def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
+    keep(poisoned, LATE, 0)
+    figures = read_figures(poisoned, after=-1)
+    assert figures.series["florin_ledger_set_aside"] == [[[], 1.0]]
+    assert figures.series["florin_ledger_imbalance_nano_gpu_hours"] == [[[], 0.0]]
+    assert {tuple(k): v for k, v in figures.series["florin_gpu_busy_seconds_total"]} == {
+        ("gpu-a", "H100"): 1800.0,
+        ("gpu-bad", "H100"): 1800.0,
+    }
+
+
+def test_reconciling_says_so(poisoned):
+    roll(poisoned, LATE)
+    found = reconcile(poisoned, "2026-10", now=LATE)
+    assert [one["engine"] for one in found["books"]["set_aside"]] == ["gpu-bad"]
+    assert any("gpu-bad" in sentence and "set aside" in sentence for sentence in found["unexplained"])
+    assert found["books"]["implausible"] == 1
+
+
+def test_a_month_with_such_an_hour_is_not_closed_until_somebody_decides(poisoned):
+    with pytest.raises(ClosingError, match="set aside"):
+        close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
+    done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    assert (done.quarantined, done.sealed) == (1, 0)
+    closed = close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
+    assert (closed["state"], closed["records"]) == ("closed", 3)
+    [verified] = verify(poisoned, "2026-10")
+    assert verified.ok
+
+
+def test_excluding_takes_what_cannot_be_and_leaves_the_rest(poisoned):
+    roll(poisoned, LATE)
+    exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    found = report(poisoned)
+    assert found["set_aside"] == []
+    assert tokens(found) == {("acme", "gpu-a"): 5, ("acme", "gpu-bad"): 10}
+    [held] = quarantined(poisoned)
+    assert (held.reason, held.record["completion_tokens"], held.record["tenant"]) == (
+        "excluded",
+        ABSURD,
+        "bolt",
+    )
+    [entry] = read_audit(poisoned, Wanted(action="usage.exclude"), 10)
+    assert (entry.actor, entry.subject, entry.details["quarantined"]) == (
+        "key:k",
+        "gpu-bad@2026-10-01T00:00:00Z",
+        1,
+    )
+
+
+def test_excluding_everything(poisoned):
+    roll(poisoned, LATE)
+    done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=True, actor="key:k", now=LATE)
+    assert done.quarantined == 2
+    assert tokens(report(poisoned)) == {("acme", "gpu-a"): 5, ("acme", "gpu-bad"): 5}
+
+
+def test_excluding_what_is_not_set_aside(poisoned):
+    roll(poisoned, LATE)
+    with pytest.raises(NotSetAsideError):
+        exclude(poisoned, engine="gpu-a", hour=OCTOBER, everything=True, actor="key:k", now=LATE)
+    assert tokens(report(poisoned))[("acme", "gpu-a")] == 5
+
+
+def test_what_is_put_right_is_rolled_up_again(poisoned):
+    roll(poisoned, LATE)
+    bad = next(r for r in poisoned.usage(start=0, end=2**62) if r.request_id == "bad")
+    change(poisoned, bad.id, completion_tokens=3)
+    exclude(
+        poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE
+    )  # tries again
+    found = report(poisoned)
+    assert (found["set_aside"], tokens(found)[("bolt", "gpu-bad")]) == ([], 3)
+    assert count(poisoned, set_aside_hours) == 0
+
+
+def test_a_record_that_comes_later_for_such_an_hour_changes_nothing(poisoned):
+    roll(poisoned, LATE)
+    poisoned.insert([used("late", engine="gpu-bad")])
+    assert roll(poisoned, LATE) == Rolled(1, 0)
+    assert len(list_set_aside(poisoned)) == 1
+
+
+def test_a_closed_month_keeps_what_it_says(ledger):
+    """A record that was changed behind the ledger's back after its month was closed, and an hour marked."""
+    ledger.insert([used("good"), used("with", engine="gpu-bad")])
+    close(ledger, "2026-10", now=LATE, by="key", allow_missing_prices=True)
+    before = tokens(report(ledger))
+    poison(ledger, "late")
+    roll(ledger, LATE)
+    assert tokens(report(ledger)) == before
+    assert len(list_set_aside(ledger)) == 1
+    done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    assert (done.quarantined, done.sealed) == (1, 0)
+    roll(ledger, LATE)
+    assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
+
+
+def test_a_record_that_a_closed_month_covers_stays_for_its_proofs(ledger):
+    covered = used("covered", engine="gpu-bad")
+    ledger.insert([used("good"), covered])
+    close(ledger, "2026-10", now=LATE, by="key", allow_missing_prices=True)
+    before = tokens(report(ledger))
+    change(ledger, covered.id, completion_tokens=ABSURD)
+    with ledger.write() as connection:
+        mark_dirty(connection, [PLACE])
+    roll(ledger, LATE)
+    assert len(list_set_aside(ledger)) == 1
+    done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
+    assert (done.quarantined, done.sealed) == (0, 1)
+    roll(ledger, LATE)
+    assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
+
+
+def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger):
+    ledger.insert([used("good")])
+    hour = OCTOBER
+    with ledger.write() as connection:
+        rows = [
+            {"engine": engine, "epoch": epoch, "hour": hour, "at": hour + HALF + 1, "prompt_tokens": n,
+             "cached_tokens": n, "completion_tokens": n}
+            for engine, epoch, n in [
+                ("gpu-a", hour, 10), ("gpu-bad", ABSURD, 5), ("gpu-bad", -ABSURD, 5), ("gpu-bad", hour, ABSURD),
+                ("gpu-bad", hour + 1, -ABSURD), ("gpu-bad", hour + 2, ABSURD),
+            ]
+        ]  # fmt: skip
+        connection.execute(insert(engine_counters), rows)
+        probe = {"engine": "gpu-bad", "at": hour + 9, "prompt_tokens": ABSURD, "cached_tokens": ABSURD}
+        connection.execute(
+            insert(engine_probes),
+            [{**probe, "id": str(n), "completion_tokens": ABSURD} for n in range(4)],
+        )
+    keep(ledger, OCTOBER + HOUR + 1, 0)
+    figures = read_figures(ledger, after=-1)
+    drifting = {tuple(labels): value for labels, value in figures.series["florin_token_drift_ratio"]}
+    assert drifting["gpu-a", "input"] == 0.0
+    assert reconcile(ledger, "2026-10", now=LATE)["ok"] is False
+
+
+def test_absurd_wholes_leave_the_metrics(ledger):
+    ledger.insert([used("good")])
+    roll(ledger, LATE)
+    whole = {
+        "hour": OCTOBER, "engine": "gpu-bad", "gpu_type": "H100", "region": "", "purchase": "", "base_model": "",
+        "provisioned_us": ABSURD, "startup_us": ABSURD, "busy_us": ABSURD, "nano_gpu_hours": ABSURD, "records": 1,
+        "calibration": 0,
+    }  # fmt: skip
+    with ledger.write() as connection:
+        connection.execute(insert(pool_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
+    keep(ledger, LATE, 0)
+    assert ("gpu-a", "H100") in {
+        tuple(k) for k, _ in read_figures(ledger, after=-1).series["florin_gpu_busy_seconds_total"]
+    }
+    report(ledger)
+
+
+def test_spans_that_cannot_be_stop_nothing(ledger):
+    ledger.insert([used("good")])
+    span = {
+        "engine": "gpu-bad", "worker": "w", "phase": "up", "gpu_type": "H100", "gpu_count": 1, "region": "",
+        "purchase": "on_demand", "base_model": "base",
+    }  # fmt: skip
+    with ledger.write() as connection:
+        connection.execute(insert(engine_spans), [{**span, "started": -ABSURD, "seen": ABSURD}])
+        mark_dirty(connection, [PLACE])
+    assert roll(ledger, LATE).pending == 0
+    assert tokens(report(ledger)) == {("acme", "gpu-a"): 5}
+
+
+def test_prices_are_still_added(poisoned):
+    roll(poisoned, LATE)
+    add_price(
+        poisoned, gpu_type="H100", rate="2.50", currency="USD", purchase="on_demand", region="",
+        valid_from=OCTOBER + HALF, valid_to=None, now=LATE,
+    )  # fmt: skip
+    roll(poisoned, LATE)
+    found = report(poisoned)
+    assert len(found["set_aside"]) == 1
+    assert count(poisoned, rollups) > 0

@@ -1,0 +1,200 @@
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import insert
+
+from gateway.costs.cost_lines import DIMENSIONS, effective, lines
+from gateway.costs.periods import HOUR, Period, instant, iso, month
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import add_price, list_prices
+from gateway.metering.ledger.schema import prices
+from tests.unit.gateway.costs.rolled import row, write
+
+NOVEMBER, DECEMBER = month("2026-11"), month("2026-12")
+NOV = NOVEMBER.start // HOUR
+DEC = DECEMBER.start // HOUR
+
+
+def price(ledger, rate="2.00", start=0, end=None, **changes):
+    fields = {"gpu_type": "H100", "purchase": "on_demand", "region": "", **changes}
+    add_price(ledger, rate=rate, currency="USD", valid_from=start, valid_to=end, now=0, **fields)
+
+
+def read(ledger, period=NOVEMBER, by=(), **options):
+    return list(lines(ledger, period, by, **options))
+
+
+def test_nothing(ledger):
+    assert read(ledger) == []
+
+
+def test_rows_are_summed_by_key_and_bucket(ledger):
+    price(ledger)
+    write(ledger, row(NOV), row(NOV + 1), row(NOV, tenant="bolt"), row(NOV, bucket="idle"))
+    found = read(ledger, by=("tenant",))
+    assert [(line.keys, line.bucket, line.requests, line.nano_gpu_hours, line.cost) for line in found] == [
+        (("",), "idle", 0, 10**9, 2 * 10**15),
+        (("acme",), "usage", 2, 2 * 10**9, 4 * 10**15),
+        (("bolt",), "usage", 1, 10**9, 2 * 10**15),
+    ]
+
+
+def test_every_sum_is_its_own(ledger):
+    counts = {
+        "requests": 1, "prompt_tokens": 2, "cached_tokens": 3, "completion_tokens": 4, "reasoning_tokens": 5,
+        "nano_gpu_hours": -6, "weight_input": 7, "weight_cached": 8, "weight_output": 9, "weight_other": 10,
+    }  # fmt: skip
+    write(ledger, row(NOV, **counts), row(NOV, **counts))
+    [line] = read(ledger)
+    assert {name: getattr(line, name) for name in counts} == {name: 2 * n for name, n in counts.items()}
+
+
+def test_every_dimension(ledger):
+    write(ledger, row(NOV + 30, region="eu", purchase="spot"))
+    [line] = read(ledger, by=DIMENSIONS)
+    assert line.keys == (
+        "acme", "acme/support", "v1", "base", "H100", "gpu-a", "eu", "spot",
+        "2026-11-02T06:00:00Z", "2026-11-02",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="colour"):
+        read(ledger, by=("colour",))
+
+
+def test_sums_beyond_64_bits(ledger):
+    huge = 2**63 - 1
+    write(ledger, *(row(NOV + i, weight_input=huge, nano_gpu_hours=-huge) for i in range(5)))
+    [line] = read(ledger)
+    assert (line.weight_input, line.nano_gpu_hours) == (5 * huge, -5 * huge)
+
+
+def test_a_month_is_its_books_and_another_range_is_what_is_known_now(ledger):
+    write(
+        ledger,
+        row(NOV, prompt_tokens=1),
+        row(NOV, prompt_tokens=-1, posted="2026-12", correction=True),
+        row(NOV, prompt_tokens=5, posted="2026-12", correction=True),
+        row(DEC, prompt_tokens=100),
+    )
+
+    def prompt(period):
+        return sum(line.prompt_tokens for line in read(ledger, period))
+
+    assert prompt(NOVEMBER) == 1
+    assert prompt(DECEMBER) == 104
+    assert prompt(Period(NOVEMBER.start, DECEMBER.end)) == 105
+    assert prompt(Period(NOVEMBER.start, NOVEMBER.start + HOUR)) == 5
+    assert prompt(Period(DECEMBER.start, DECEMBER.end - HOUR)) == 100
+
+
+def test_a_range_that_ends_with_time_itself_has_an_end_that_can_be_written():
+    whole = effective(Period(instant("from", "2026-11-03"), instant("to", "9999-12-31T23:59:59Z")))
+    assert iso(whole.end) == "9999-12-31T23:00:00Z"
+
+
+def test_a_range_is_widened_to_whole_hours(ledger):
+    write(ledger, row(100), row(101), row(102))
+    period = Period(100 * HOUR + 1, 101 * HOUR + 1)
+    assert effective(period) == Period(100 * HOUR, 102 * HOUR)
+    assert [line.keys for line in read(ledger, period, ("hour",))] == [
+        ("1970-01-05T04:00:00Z",),
+        ("1970-01-05T05:00:00Z",),
+    ]
+    assert read(ledger, Period(101 * HOUR, 101 * HOUR)) == []
+
+
+def test_a_correction_is_a_line_of_its_own(ledger):
+    write(ledger, row(DEC), row(NOV, posted="2026-12", correction=True))
+    assert [line.correction for line in read(ledger, DECEMBER)] == [False, True]
+
+
+def test_only_the_rows_of_a_tenant_that_is_each_of_them(ledger):
+    write(ledger, row(NOV), row(NOV, tenant="bolt"), row(NOV, bucket="idle"))
+    assert [line.keys for line in read(ledger, by=("tenant",), tenants=["acme", "acme"])] == [("acme",)]
+    assert read(ledger, tenants=["acme", "bolt"]) == []
+
+
+def test_a_frozen_rate_outlives_the_price_book(ledger):
+    price(ledger, "2.00")
+    write(ledger, row(NOV, rate_micros=7, currency="USD"), row(NOV, nano_gpu_hours=5))
+    assert {(line.rate_micros, line.nano_gpu_hours) for line in read(ledger)} == {
+        (7, 10**9),
+        (2_000_000, 5),
+    }
+
+
+def test_each_piece_has_the_rate_of_its_time(ledger):
+    half = NOVEMBER.start + HOUR // 2
+    price(ledger, "2.00", 0)
+    price(ledger, "3.00", half)
+    write(ledger, row(NOV), row(NOV, piece=half), row(NOV + 9), row(NOV - 1))
+    assert sorted((line.rate_micros, line.nano_gpu_hours) for line in read(ledger)) == [
+        (2_000_000, 10**9),
+        (3_000_000, 2 * 10**9),
+    ]
+
+
+BOOKS = {
+    "none": [],
+    "one": [{"rate": "1"}],
+    "from then on": [{"rate": "1", "start": 50 * HOUR}],
+    "gaps": [
+        {"rate": "1", "start": 10 * HOUR, "end": 20 * HOUR},
+        {"rate": "2", "start": 30 * HOUR, "end": 40 * HOUR},
+        {"rate": "3", "start": 40 * HOUR},
+    ],
+    "regions": [
+        {"rate": "1", "region": "eu", "start": 20 * HOUR, "end": 30 * HOUR},
+        {"rate": "2"},
+        {"rate": "3", "purchase": "spot"},
+        {"rate": "4", "region": "us", "purchase": "spot"},
+    ],
+    "only spot": [{"rate": "1", "purchase": "spot", "region": "us"}],
+    "two, not chosen": [{"rate": "1", "region": "us"}, {"rate": "2", "region": "eu"}],
+    "hourly": [{"rate": str(i), "start": i * HOUR} for i in range(1, 60)],
+    "two types": [{"rate": "1"}, {"rate": "2", "gpu_type": "L4", "region": "eu"}],
+}
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_the_database_prices_as_the_price_book_does(ledger, name):
+    for entry in BOOKS[name]:
+        price(ledger, **entry)
+    book = PriceBook(list_prices(ledger))
+    write(
+        ledger,
+        *(
+            row(hour, piece=hour * HOUR + late, gpu_type=gpu_type, region=region, purchase=purchase)
+            for hour in range(60)
+            for late in (0, 1)
+            for gpu_type in ("H100", "L4")
+            for region in ("", "eu", "us")
+            for purchase in ("on_demand", "spot")
+        ),
+    )
+    seen = 0
+    for line in read(ledger, Period(0, 60 * HOUR), ("hour",)):
+        at = instant("hour", line.keys[0])
+        assert line.rate_micros == book.rate(line.gpu_type, line.region, line.purchase, at)
+        seen += line.requests
+    assert seen == 60 * 2 * 12
+
+
+def test_a_spot_price_every_hour_of_years(ledger):
+    """Far more prices than SQLite takes parameters or nests expressions."""
+    made = {
+        "gpu_type": "H100", "region": "", "purchase": "on_demand", "currency": "USD", "recorded_at": 0,
+    }  # fmt: skip
+    with ledger.write() as connection:
+        connection.execute(
+            insert(prices), [{**made, "valid_from": i * HOUR, "rate_micros": i % 977} for i in range(12_000)]
+        )
+    write(ledger, row(11_000))
+    [line] = read(ledger, Period(0, 12_000 * HOUR))
+    assert line.rate_micros == 11_000 % 977
+
+
+def test_cost_is_exact_and_unknown_without_a_price(ledger):
+    write(ledger, row(NOV, nano_gpu_hours=7))
+    [line] = read(ledger)
+    assert (line.rate_micros, line.cost) == (None, None)
+    assert replace(line, rate_micros=3).cost == 21

@@ -1,0 +1,288 @@
+"""What was tampered with after a month was closed is found, and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from sqlalchemy import delete, exists, insert, select, text, update
+
+from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.proofs.merkle import canonical, digest, header_hash
+from gateway.costs.verification.verify import NotClosedError, verify
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import (
+    ledger_state,
+    period_tenants,
+    periods,
+    prices,
+    rollups,
+    usage_records,
+)
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
+
+MONTHS = ("2026-10", "2026-11")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("books") / "ledger.db"
+    made = Ledger(f"sqlite:///{path}")
+    two_months(made)
+    made.close()  # the last to close it leaves one file
+    return path
+
+
+@pytest.fixture
+def books(original, tmp_path):
+    """Two closed months: a copy to tamper with."""
+    shutil.copy(original, tmp_path / "ledger.db")
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+def two_months(ledger):
+    fill(ledger)
+    for of in MONTHS:
+        close(ledger, of, now=DECEMBER + GRACE, by="key", policy="proportional")
+
+
+def failed(ledger, of=None):
+    """(month, check) → what it says."""
+    return {(v.month, c.name): c.detail for v in verify(ledger, of) for c in v.checks if c.ok is False}
+
+
+def change(ledger, statement):
+    with ledger.write() as connection:
+        done = connection.execute(statement)
+        assert done.rowcount == 1
+
+
+def add(ledger, record):
+    with ledger.write() as connection:
+        connection.execute(insert(usage_records), [record])
+
+
+def first(ledger, table, *where):
+    with ledger.read() as connection:
+        return connection.execute(select(table).where(*where).order_by(*table.primary_key.columns)).first()
+
+
+def test_on_each_database_what_nobody_touched_is_right_and_what_somebody_did_is_not(ledger):
+    two_months(ledger)
+    assert {c.ok for v in verify(ledger) for c in v.checks} == {True}
+    row = first(ledger, rollups, rollups.c.bucket == "usage")
+    change(
+        ledger, update(rollups).where(rollups.c.id == row.id).values(nano_gpu_hours=row.nano_gpu_hours + 1)
+    )
+    change(ledger, update(prices).where(prices.c.gpu_type == "L40").values(rate_micros=1))
+    row = first(ledger, usage_records, usage_records.c.ended > NOVEMBER)
+    change(ledger, update(usage_records).where(usage_records.c.id == row.id).values(prompt_tokens=10**6))
+    found = failed(ledger)
+    assert {name for of, name in found if of == "2026-10"} >= {"roll-ups", "balance", "cost", "prices"}
+    assert {name for of, name in found if of == "2026-11"} >= {"records", "counts", "prices"}
+
+
+def test_a_month_that_is_not_closed(books):
+    with pytest.raises(NotClosedError, match="2026-12 is not closed"):
+        verify(books, "2026-12")
+
+
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_one_token_of_one_record(books, name):
+    row = first(books, usage_records, usage_records.c.ended < NOVEMBER, usage_records.c.completion_tokens > 0)
+    column = usage_records.c[name]
+    change(books, update(usage_records).where(usage_records.c.id == row.id).values({name: column + 1}))
+    found = failed(books)
+    assert {(of, n) for of, n in found} >= {
+        ("2026-10", "records"),
+        ("2026-10", "counts"),
+        ("2026-10", "attribution"),
+    }
+    assert not {n for of, n in found if of == "2026-11"} - {"attribution"}
+    assert found["2026-10", "records"].startswith(f"{row.tenant}: {name} ")
+    assert row.tenant in found["2026-10", "counts"]
+    assert row.engine in found["2026-10", "attribution"]
+
+
+@pytest.mark.parametrize(
+    ("values", "checks"),
+    [
+        ({"key_id": "other"}, {"records"}),
+        ({"tenant": "bolt"}, {"records", "counts", "attribution"}),
+        ({"ended": NOVEMBER + 1}, {"records", "counts", "attribution"}),
+        ({"batch": 10**9}, {"records", "counts"}),
+    ],
+)
+def test_any_other_field_of_a_record(books, values, checks):
+    row = first(
+        books,
+        usage_records,
+        usage_records.c.tenant == "acme",
+        usage_records.c.ended < NOVEMBER,
+        usage_records.c.engine != "",
+    )
+    change(books, update(usage_records).where(usage_records.c.id == row.id).values(values))
+    assert {name for of, name in failed(books, "2026-10")} >= checks
+
+
+def test_a_record_that_is_gone_and_one_that_is_new(books):
+    row = first(books, usage_records, usage_records.c.ended < NOVEMBER)
+    change(books, delete(usage_records).where(usage_records.c.id == row.id))
+    found = failed(books, "2026-10")
+    assert (
+        "records 1" in found["2026-10", "records"].replace(row.tenant, "")
+        or "records" in found["2026-10", "records"]
+    )
+    copy = {**row._mapping, "batch": 1}
+    add(books, copy)
+    assert {name for _, name in failed(books, "2026-10")} == set()
+    add(books, {**copy, "id": "0" * 36})
+    assert "requests" in failed(books, "2026-10")["2026-10", "counts"]
+
+
+def test_one_nano_gpu_hour_of_one_roll_up_row(books):
+    row = first(books, rollups, rollups.c.posted == "2026-10", rollups.c.bucket == "usage")
+    more = update(rollups).where(rollups.c.id == row.id).values(nano_gpu_hours=row.nano_gpu_hours + 1)
+    change(books, more)
+    found = failed(books)
+    assert {name for of, name in found if of == "2026-10"} == {
+        "roll-ups", "balance", "cost", "statements", "attribution",
+    }  # fmt: skip
+    assert row.engine in found["2026-10", "balance"]
+    assert row.tenant in found["2026-10", "statements"]
+    assert f"usage {row.tenant} {row.adapter}" in found["2026-10", "attribution"]
+    assert not [of for of, _ in found if of == "2026-11"]
+
+
+def test_gpu_time_moved_from_one_tenant_to_another(books):
+    """Every sum still fits."""
+    here = [rollups.c.posted == "2026-10", rollups.c.bucket == "usage", rollups.c.engine == "a"]
+    other = rollups.alias()
+    beside = select(other.c.id).where(other.c.piece == rollups.c.piece, other.c.tenant == "bolt")
+    here.append(exists(beside.where(other.c.engine == "a", other.c.bucket == "usage")))
+    one = first(books, rollups, *here, rollups.c.tenant == "acme")
+    two = first(books, rollups, *here[:3], rollups.c.tenant == "bolt", rollups.c.piece == one.piece)
+    for row, by in ((one, 5), (two, -5)):
+        moved = update(rollups).where(rollups.c.id == row.id).values(nano_gpu_hours=row.nano_gpu_hours + by)
+        change(books, moved)
+    assert {name for _, name in failed(books)} == {"roll-ups", "statements", "attribution"}
+
+
+def test_a_rate_that_was_frozen(books):
+    row = first(
+        books, rollups, rollups.c.posted == "2026-11", rollups.c.bucket == "idle", rollups.c.gpu_type == "L40"
+    )
+    change(books, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
+    found = failed(books)
+    assert {name for _, name in found} >= {"roll-ups", "rates", "statements"}
+    assert found["2026-11", "rates"].endswith("rate 0.000001, by the price book 0.70")
+
+
+def test_a_price(books):
+    row = first(books, prices, prices.c.gpu_type == "L40")
+    change(books, update(prices).where(prices.c.id == row.id).values(rate_micros=700_001))
+    found = failed(books)
+    assert {name for _, name in found} == {"prices"}
+    assert found["2026-10", "prices"] == "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, is 0.700001"
+    change(books, delete(prices).where(prices.c.id == row.id))
+    assert "is gone" in failed(books)["2026-11", "prices"]
+
+
+def test_a_price_in_the_sealed_snapshot(books):
+    row = first(books, periods, periods.c.month == "2026-10")
+    document = json.loads(row.document)
+    document["terms"]["prices"][0]["rate_micros"] += 1
+    forged = canonical(document).decode()
+    change(books, update(periods).where(periods.c.month == "2026-10").values(document=forged))
+    assert {name for _, name in failed(books)} >= {"root", "prices", "rates"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"root": "0" * 64},
+        {"policy": "none"},
+        {"records": 59},
+        {"currency": "EUR"},
+        {"previous_root": "0" * 64},
+    ],
+)
+def test_what_is_stored_of_the_period(books, values):
+    change(books, update(periods).where(periods.c.month == "2026-10").values(values))
+    found = failed(books)
+    assert ("2026-10", "root") in found
+    assert next(iter(values)).replace("previous_", "") in found["2026-10", "root"]
+    assert (("2026-11", "chain") in found) == ("root" in values)
+
+
+def test_a_root_forged_with_its_header_breaks_the_chain(books):
+    row = first(books, periods, periods.c.month == "2026-10")
+    document = json.loads(row.document)
+    document["books"]["totals"]["amount_cents"] += 1
+    document["header"]["books"] = digest(document["books"])
+    root = header_hash(document["header"]).hex()
+    values = {"document": canonical(document).decode(), "root": root}
+    change(books, update(periods).where(periods.c.month == "2026-10").values(values))
+    found = failed(books)
+    assert ("2026-10", "root") not in found
+    assert found.keys() == {("2026-10", "cents"), ("2026-10", "statements"), ("2026-11", "chain")}
+
+
+@pytest.mark.parametrize("name", ["amount_cents", "cost", "completion_tokens", "records", "root"])
+def test_a_statement(books, name):
+    row = first(books, period_tenants, period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
+    document = json.loads(row.document)
+    document[name] = "1" * 64 if name in {"root", "cost"} else document[name] + 1
+    where = [period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"]
+    change(books, update(period_tenants).where(*where).values(document=canonical(document).decode()))
+    found = failed(books)
+    assert "tenants_root" in found["2026-10", "root"]
+    named = {
+        "amount_cents": "statements",
+        "cost": "statements",
+        "completion_tokens": "records",
+        "root": "statements",
+        "records": "statements",
+    }
+    assert "bolt" in found["2026-10", named[name]]
+
+
+def test_a_statement_s_row(books):
+    change(
+        books,
+        update(period_tenants)
+        .where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
+        .values(records=1),
+    )
+    assert failed(books) == {("2026-10", "statements"): "bolt: its row is not its statement's"}
+
+
+def test_a_statement_that_is_gone(books):
+    change(
+        books,
+        delete(period_tenants).where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"),
+    )
+    found = failed(books)
+    assert {name for _, name in found} >= {"root", "statements", "records"}
+    assert "bolt has none" in found["2026-10", "statements"]
+
+
+def test_whether_raw_records_were_pruned_is_said(books):
+    with books.write() as connection:
+        connection.execute(delete(usage_records).where(usage_records.c.ended < NOVEMBER))
+        connection.execute(insert(ledger_state).values(name="pruned_before", value=NOVEMBER))
+    october, november = verify(books)
+    assert [(c.name, c.ok) for c in october.checks if c.ok is not True] == [("records", None)]
+    assert "before 2026-11-01T00:00:00Z are removed" in october.checks[-1].detail
+    assert october.ok
+    assert all(check.ok for check in november.checks)
+
+
+def test_an_hour_that_waits_to_be_corrected_is_said(books):
+    with books.write() as connection:
+        connection.execute(text(f"INSERT INTO dirty_hours VALUES ({OCTOBER}, 'a', 'H100', 2, 1)"))
+    [check] = [c for v in verify(books) for c in v.checks if c.ok is None]
+    assert (check.name, check.detail[:26]) == ("attribution", "Cannot: 1 engine-hours wai")

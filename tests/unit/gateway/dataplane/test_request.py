@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dataplane.request import CHAT, COMPLETIONS, parse
+from gateway.errors import FlorinError
+from gateway.fields.rule import FieldPolicy
+
+CHAT_BODY = {"model": "support", "messages": [{"role": "user", "content": "Hi"}]}
+TEXT_BODY = {"model": "support", "prompt": "Hi"}
+
+
+def parsed(endpoint, body):
+    return parse(endpoint, body if isinstance(body, bytes) else orjson.dumps(body), FieldPolicy())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", None), ("model", ""), ("model", 7), ("model", ["support"]),
+        ("messages", None), ("messages", []), ("messages", "Hi"), ("messages", [{}]), ("messages", ["Hi"]),
+        ("messages", [{"role": 1}]),
+        ("n", 0), ("n", -1), ("n", 10**9), ("n", 17), ("n", 1.5), ("n", True), ("n", "2"),
+        ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 2**40), ("max_tokens", "10"),
+        ("max_completion_tokens", -1),
+        ("stream", 1), ("stream", "yes"), ("stream_options", {"include_usage": True}), ("stream_options", []),
+        ("temperature", -0.1), ("temperature", "hot"), ("temperature", True),
+        ("top_p", 1.1), ("top_p", -1), ("stop", 5), ("stop", [1]), ("seed", 1.5), ("user", 5),
+        ("logprobs", 5), ("tools", {}), ("response_format", "json"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(field, value):
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, CHAT_BODY | {field: value})
+    assert caught.value.param == field
+    assert caught.value.code == "invalid_value"
+    assert caught.value.status == 400
+    assert f"`{field}` must " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked", "param"),
+    [
+        *((e, {"prompt_logprobs": v}, "prompt_logprobs") for e in (CHAT, COMPLETIONS) for v in (False, True, 0, -1, "", [])),
+        (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        *((CHAT, {"echo": v}, "echo") for v in (True, 1, 0, "false")),  # `top_logprobs` is 0 there, and 0 counts
+        *((COMPLETIONS, {"echo": v}, "echo") for v in (1, 0, "", [])),
+        (COMPLETIONS, {"echo": True, "logprobs": 0}, "logprobs"),
+        (COMPLETIONS, {"echo": True, "logprobs": 5}, "logprobs"),
+    ],
+)  # fmt: skip
+def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, param):
+    with pytest.raises(FlorinError) as caught:
+        parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [
+        (CHAT, {"prompt_logprobs": None, "echo": False, "logprobs": True, "top_logprobs": 2}),
+        (COMPLETIONS, {"echo": True}),
+        (COMPLETIONS, {"echo": False, "logprobs": 5}),
+        (COMPLETIONS, {"echo": None, "prompt_logprobs": None, "logprobs": 5}),
+    ],
+)
+def test_what_only_looks_like_it_is_not(endpoint, asked):
+    sent = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked).body
+    assert "prompt_logprobs" not in sent
+    assert sent.get("echo") is not False
+
+
+@pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
+def test_prompts_that_are_none(prompt):
+    with pytest.raises(FlorinError) as caught:
+        parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt})
+    assert caught.value.param == "prompt"
+
+
+def test_many_prompts_times_many_answers_are_refused():
+    body = TEXT_BODY | {"prompt": ["a"] * 100}
+    assert parsed(COMPLETIONS, body | {"n": 10}).n == 10
+    with pytest.raises(FlorinError, match="at most 1024"):
+        parsed(COMPLETIONS, body | {"n": 11})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)]
+)
+def test_prompts_that_are(prompt, count):
+    assert parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt}).prompts == count
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe{\x00}\x00", b'{"model": "\xff"}', b'{"a": NaN}', b"[" * 100_000],
+    ids=lambda raw: repr(raw[:12]),
+)  # fmt: skip
+def test_what_is_not_a_json_object_in_utf8(raw):
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, raw)
+    assert caught.value.code == "invalid_json"
+
+
+def test_nesting_that_can_be_read_but_not_written():
+    deep = b'{"model": "m", "messages": [{"role": "assistant", "tool_calls": [{"x": %s}]}]}'
+    deep %= b"[" * 500 + b"]" * 500
+    with pytest.raises(FlorinError) as caught:
+        parsed(CHAT, deep).payload("fl-1", "salt")
+    assert caught.value.code == "invalid_json"
+
+
+def test_what_was_read_is_what_is_sent():
+    """A duplicate key, however spelled, has one meaning: the one that was authorised."""
+    raw = b'{"model": "bolt", "messages": [{"role": "user"}], "m\\u006fdel": "acme", "cache_salt": "x"}'
+    call = parsed(CHAT, raw)
+    assert call.model == "acme"
+    assert orjson.loads(call.payload("fl-acme", "salt")) == {
+        "model": "fl-acme",
+        "messages": [{"role": "user"}],
+        "cache_salt": "salt",
+    }
+
+
+def test_the_engine_is_always_asked_for_counts():
+    call = parsed(CHAT, CHAT_BODY | {"stream": True, "stream_options": {"include_usage": False, "x": 1}})
+    assert (call.include_usage, call.continuous_usage) == (False, False)
+    sent = orjson.loads(call.payload("fl-1", "salt"))
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert call.unknown_names == ("x",)
+
+
+@given(
+    st.dictionaries(
+        st.text().filter(lambda k: k not in CHAT.fields),
+        st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=5),
+    )
+)  # fmt: skip
+def test_what_florin_does_not_know_is_left_out_and_counted(extra):
+    call = parsed(CHAT, CHAT_BODY | extra)
+    assert orjson.loads(call.payload("fl-1", "salt")).keys() == {"model", "messages", "cache_salt"}
+    assert call.unknown == len(extra)
+    assert len(call.unknown_names) == min(len(extra), 8)
+    assert all(len(name) <= 64 for name in call.unknown_names)
+
+
+def test_a_field_that_the_operator_has_named_is_passed_on():
+    policy = FieldPolicy(passed=frozenset({"new_field"}))
+    call = parse(CHAT, orjson.dumps(CHAT_BODY | {"new_field": {"a": [1]}, "other": 1}), policy)
+    assert call.body["new_field"] == {"a": [1]}
+    assert call.unknown_names == ("other",)
+
+
+def test_an_end_user_is_known_to_florin_alone():
+    call = parsed(CHAT, CHAT_BODY | {"user": "u1", "safety_identifier": "s1"})
+    assert call.user == "u1"
+    assert parsed(CHAT, CHAT_BODY | {"safety_identifier": "s1"}).user == "s1"
+    assert call.body.keys() == {"messages"}
+
+
+def test_fewest_tokens_are_not_more_than_most():
+    for most in ("max_tokens", "max_completion_tokens"):
+        assert parsed(CHAT, CHAT_BODY | {most: 5, "min_tokens": 5}).body["min_tokens"] == 5
+        with pytest.raises(FlorinError) as caught:
+            parsed(CHAT, CHAT_BODY | {most: 5, "min_tokens": 6})
+        assert caught.value.param == "min_tokens"

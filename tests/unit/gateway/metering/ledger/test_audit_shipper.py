@@ -1,0 +1,173 @@
+"""Entries on their way from the store to the ledger, whatever dies or is away in between."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol import AuditEntry, AuditNote
+from gateway.metering.ledger import audit_shipper
+from gateway.metering.ledger.audit_log import Wanted, logged, read
+from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from tests.doubles.memory_store import MemoryStore
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store():
+    return MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(audit_shipper, "KEEP", 3)
+    monkeypatch.setattr(audit_shipper, "PAGE", 4)
+
+
+async def note(store, *names):
+    for name in names:
+        await store.commit((), audit=AuditNote("key:k", "adapter.add", name))
+
+
+def names(ledger):
+    return [e.subject for e in reversed(read(ledger, Wanted(), 1000))]
+
+
+MANY = [f"acme/{n:02}" for n in range(11)]
+
+
+async def test_all_are_shipped_once_and_the_newest_stay(store, ledger):
+    shipper = AuditShipper(store, ledger, "w")
+    await note(store, *MANY)
+    assert await shipper.ship() == len(MANY)
+    assert names(ledger) == MANY
+    assert [e.subject for e in await tail(store)] == MANY[-3:]
+    assert await shipper.ship() == 0
+    await note(store, "acme/x")
+    assert await shipper.ship() == 1
+    assert names(ledger) == [*MANY, "acme/x"]
+    assert [e.subject for e in await tail(store)] == [*MANY[-2:], "acme/x"]
+
+
+async def test_nothing_leaves_the_store_before_the_ledger_has_it(store, ledger, monkeypatch):
+    await note(store, *MANY)
+
+    def away(*_):
+        raise LedgerUnavailableError("away")
+
+    monkeypatch.setattr(audit_shipper, "ship", away)
+    shipper = AuditShipper(store, ledger, "w")
+    with pytest.raises(LedgerUnavailableError):
+        await shipper.ship()
+    assert [e.subject for e in await tail(store)] == MANY
+    monkeypatch.undo()
+    assert await shipper.ship() == len(MANY)
+    assert names(ledger) == MANY
+
+
+async def test_a_death_between_shipping_and_trimming(store, ledger, monkeypatch):
+    await note(store, *MANY)
+
+    async def died(*_, **__):
+        raise StoreUnavailableError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "trim_audit", died)
+        with pytest.raises(StoreUnavailableError):
+            await AuditShipper(store, ledger, "first").ship()
+    await note(store, "acme/x")
+    await AuditShipper(store, ledger, "second").ship()
+    assert names(ledger) == [*MANY, "acme/x"]
+    assert len(await tail(store)) == 3
+
+
+async def test_a_store_that_comes_back_empty_with_its_clock_behind(store, ledger):
+    """Ids begin where they have been before: nothing new is taken for what was shipped, by whom ever."""
+    shipper = AuditShipper(store, ledger, "w")
+    await note(store, *MANY)
+    await shipper.ship()
+    shipper.store = empty = MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
+    anew = [f"bolt/{n:02}" for n in range(8)]
+    await note(empty, *anew)
+    await shipper.ship()
+    assert sorted(names(ledger)) == [*MANY, *anew]
+
+
+async def test_a_store_that_comes_back_as_it_was_before(store, ledger):
+    """What was shipped and is undone stays told: it was done. What comes then is told, too."""
+    shipper = AuditShipper(store, ledger, "w")
+    await note(store, *MANY)
+    await shipper.ship()
+    old = MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
+    await note(old, *MANY[:6])
+    shipper.store = old
+    await note(old, "acme/x")
+    await shipper.ship()
+    assert sorted(names(ledger)) == [*MANY, "acme/x"]
+
+
+async def test_two_who_ship_at_once(store, ledger):
+    await note(store, *MANY)
+    await asyncio.gather(*(AuditShipper(store, ledger, f"w{n}").ship() for n in range(3)))
+    assert names(ledger) == MANY
+
+
+async def test_one_of_several_does_it_and_another_when_it_ends(store, ledger):
+    shippers = [AuditShipper(store, ledger, f"w{n}", seconds=0.01) for n in range(2)]
+    running = [asyncio.create_task(s.run()) for s in shippers]
+    await note(store, *MANY)
+    async with asyncio.timeout(20):
+        while names(ledger) != MANY or not any(s._shipped for s in shippers):
+            await asyncio.sleep(0.01)  # it notes what it has shipped a moment after the ledger has it
+        at_work = [bool(s._shipped) for s in shippers]
+        assert sorted(at_work) == [False, True]
+        leader = running[at_work.index(True)]
+        leader.cancel()
+        await asyncio.wait([leader])
+        await note(store, "acme/x")
+        while names(ledger) != [*MANY, "acme/x"]:
+            await asyncio.sleep(0.01)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_an_entry_that_no_database_can_hold_holds_up_no_others(store, ledger, caplog):
+    entries = [
+        logged(AuditEntry(f"{1000 + n}-0", AuditNote("key:k", "adapter.add", f"s{n}"))) for n in range(9)
+    ]
+    entries[4] = replace(entries[4], seq=2**64, subject="s4 \udcff", details={"why": 2**63})
+    _ship_each(ledger, entries)
+    _ship_each(ledger, entries)  # as after a crash
+    found = {e.id: e for e in read(ledger, Wanted(), 100)}
+    assert len(found) == 9
+    kept = found["1004-0"]
+    assert (kept.digest, kept.action, kept.subject) == (entries[4].digest, "adapter.add", "s4 \\udcff")
+    assert "9223372036854775808" in kept.details["not_as_it_was"]
+    assert any("as it is" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("number", [3, 9])
+async def test_a_database_that_is_away_gives_no_entry_up(store, ledger, monkeypatch, number):
+    entries = [
+        logged(AuditEntry(f"{1000 + n}-0", AuditNote("key:k", "adapter.add", "s"))) for n in range(number)
+    ]
+
+    def away():
+        raise LedgerUnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "write", away)
+        with pytest.raises(LedgerUnavailableError):
+            _ship_each(ledger, entries)
+    _ship_each(ledger, entries)
+    assert len(read(ledger, Wanted(), 100)) == number

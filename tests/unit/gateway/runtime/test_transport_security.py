@@ -1,0 +1,54 @@
+"""What `florin serve` refuses of its TLS settings, in words that name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.app import create_app
+from gateway.config import Settings, SettingsError
+from gateway.runtime.transport_security import TransportSecurity
+from tests.support.certificates import Authority, Files
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Files:
+    return Authority.at(tmp_path).issue("server")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (lambda f: {"tls_cert": f.cert}, "FLORIN_TLS_CERT, FLORIN_TLS_KEY: set both or neither"),
+        (lambda f: {"engine_key": f.key}, "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY: set both or neither"),
+        (
+            lambda f: {"tls_cert": Path("/no.pem"), "tls_key": f.key},
+            "_KEY: the certificate /no.pem cannot be",
+        ),
+        (lambda f: {"tls_client_ca": f.cert}, "FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT"),
+        (
+            lambda f: {"tls_cert": f.cert, "tls_key": f.key, "tls_client_ca": f.key},
+            "FLORIN_TLS_CLIENT_CA: .* holds no CA certificate",
+        ),
+        (lambda f: {"engine_ca": f.key}, "FLORIN_ENGINE_CA.* holds no CA certificate"),
+        (lambda f: {"engine_token_file": Path("/no")}, "FLORIN_ENGINE_TOKEN_FILE: the token file /no cannot"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_words(pair, settings, said):
+    with pytest.raises(SettingsError, match=said):
+        TransportSecurity(Settings(**settings(pair)))
+
+
+def test_without_settings_there_is_nothing_to_renew():
+    security = TransportSecurity(Settings())
+    assert (security.server, security.identities, security.engines.ssl) == (None, (), True)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_the_apis_docs_are_there_only_if_asked_for(tmp_path, wanted):
+    app = create_app(Settings(state_dir=tmp_path, api_docs=wanted))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://florin") as http:
+        for path in ("/docs", "/redoc", "/openapi.json"):
+            assert (await http.get(path)).status_code == (200 if wanted else 404)

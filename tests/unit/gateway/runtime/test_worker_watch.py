@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from contextlib import closing
+
+from gateway.observability.shared_values import SharedValues
+from gateway.runtime.worker_watch import CRASHES, WITHIN, WorkerWatch, crash_loop
+
+
+def test_a_crash_loop_is_several_ends_in_little_time():
+    with closing(WorkerWatch(2)) as watch:
+        worker = SharedValues(watch.values.file)  # as a worker sees it
+        assert not crash_loop(worker)
+        for number in range(CRASHES):
+            watch.look(float(number))
+            assert not crash_loop(worker)
+            watch.restarted(float(number))
+        watch.look(float(CRASHES))
+        assert crash_loop(worker)
+        watch.look(WITHIN - 0.1)
+        assert crash_loop(worker)
+        watch.look(WITHIN + 0.1)
+        assert not crash_loop(worker), "the first of them is long ago"
+        watch.restarted(WITHIN + 0.2)
+        watch.look(WITHIN + 0.3)
+        assert crash_loop(worker)
+        values = {name.sample: value for name, value in worker.read()}
+        assert values["florin_worker_restarts_total"] == CRASHES + 1
+
+
+def test_seats_are_taken_again_when_they_are_left():
+    with closing(WorkerWatch(2)) as watch:
+        assert [watch.take() for _ in range(4)] == [1, 2, 3, 4], (
+            "as many again, where old and new ones overlap"
+        )
+        watch.leave(3)
+        watch.leave(2)
+        assert [watch.take(), watch.take()] == [2, 3]
