@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -29,9 +30,22 @@ async def bounded(reply: object, timeout: float) -> Any:
     return result
 
 
+class _Pool(BlockingConnectionPool):
+    """Replaces connections that were reset while they were idle.
+
+    redis-py checks a connection for the end of its stream before handing it out. A reset is an error instead
+    of an end, so the check passes and the command fails before it is sent."""
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        writer = connection._writer  # noqa: SLF001  # it has no public way to tell
+        if writer is not None and writer.transport.is_closing():
+            await connection.disconnect(nowait=True)
+        await super().ensure_connection(connection)
+
+
 def client(url: str, timeout: float, connections: int) -> Redis:
     """Never retries by itself: whether a script ran before its connection broke cannot be known."""
-    pool = BlockingConnectionPool.from_url(
+    pool = _Pool.from_url(
         url,
         max_connections=connections,
         timeout=timeout,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
+from typing import Self
+from urllib.parse import urlsplit
 
 import pytest
 import uvloop
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.connection import unavailable
+from adapters.store.connection import bounded, client, unavailable
 
 
 def test_a_connection_that_the_event_loop_has_closed():
@@ -33,3 +38,59 @@ def test_a_connection_that_the_event_loop_has_closed():
 def test_other_defects_are_not_taken_for_it():
     with pytest.raises(RuntimeError, match="a defect"), unavailable():
         raise RuntimeError("a defect")
+
+
+async def _ping(url: str, proxy: ResettingProxy) -> None:
+    redis = client(url, 2.0, 4)
+    try:
+        for _ in range(3):
+            assert await bounded(redis.ping(), 2.0)
+            proxy.reset()
+            await asyncio.sleep(0.05)  # the loop hears of it
+    finally:
+        await redis.aclose()
+
+
+class ResettingProxy:
+    """In front of a server, and able to reset its clients' connections as a failing host does."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._made: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc) -> None:
+        self._server.close()
+        self.reset()
+
+    def reset(self) -> None:
+        for writer in self._made:
+            sock = writer.get_extra_info("socket")
+            if sock.fileno() >= 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        self._made.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(self._path)
+        self._made.append(writer)
+
+        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    sink.write(data)
+            sink.close()
+
+        await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
+
+
+def test_a_connection_that_was_reset_is_made_anew_before_it_is_used(valkey_url):
+    async def run() -> None:
+        async with ResettingProxy(urlsplit(valkey_url).path) as proxy:
+            await _ping(f"redis://127.0.0.1:{proxy.port}", proxy)
+
+    uvloop.run(run())
