@@ -77,7 +77,7 @@ It also refuses half of TLS: a certificate without its key, and `--ssl-ca-certs`
 _ENVIRONMENT = """
 ## Environment variables
 
-Values that change this are refused in the engine's environment.
+Refused in the engine's environment, unless the value is harmless.
 """
 
 

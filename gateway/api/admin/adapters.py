@@ -40,18 +40,21 @@ class NewPin(StrictBody):
 
 @router.get("")
 async def list_adapters(state: StateDep, tenant: Annotated[str | None, Query()] = None) -> Json:
+    """All adapters, or one tenant's, by name."""
     found = [a for _, a in sorted(state.catalog.adapters.items())]
     return {"data": [adapter_json(state, a) for a in found if tenant in (None, a.name.partition("/")[0])]}
 
 
 @router.get("/{tenant}/{name}")
 async def show_adapter(tenant: str, name: str, state: StateDep) -> Json:
+    """One adapter, with its versions in `version_details`."""
     adapter = _find(state, _name(tenant, name))
     return {**adapter_json(state, adapter), "version_details": _details(state, adapter)}
 
 
 @router.get("/{tenant}/{name}/versions")
 async def list_versions(tenant: str, name: str, state: StateDep) -> Json:
+    """The adapter's versions, with what is wrong with them, if anything."""
     return {"data": _details(state, _find(state, _name(tenant, name)))}
 
 

@@ -50,6 +50,7 @@ async def add_engine(
 
 @router.get("/{name}")
 async def show_engine(name: str, state: StateDep) -> Json:
+    """One engine, with its health and load as this worker sees them."""
     engine = state.catalog.engines.get(name)
     if engine is None:
         raise NotFoundError(f"There is no engine {name[:80]!r}.")

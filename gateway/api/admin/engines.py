@@ -26,6 +26,7 @@ class NewState(StrictBody):
 
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
+    """All engines, by name, with their health and load as this worker sees them."""
     beats = await living(state)
     return {"data": [engine_json(state, e, beats) for _, e in sorted(state.catalog.engines.items())]}
 

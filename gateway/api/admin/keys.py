@@ -45,6 +45,7 @@ async def create_key(body: NewKey, state: StateDep, actor: Actor) -> Json:
 
 @router.get("")
 async def list_keys(state: StateDep, tenant: Annotated[str | None, Query()] = None) -> Json:
+    """All keys, or one tenant's, but never the keys themselves."""
     keys = sorted(state.directory.keys.values(), key=lambda k: (k.tenant, k.created))
     return {"data": [key_json(k) for k in keys if tenant in (None, k.tenant)]}
 

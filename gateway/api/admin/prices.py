@@ -49,6 +49,7 @@ async def add(body: NewPrice, actor: Actor, state: StateDep, response: Response)
 
 @router.get("")
 async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
+    """The price book: every price that was ever added."""
     if key.role is Role.TENANT:
         raise FlorinError("insufficient_role", "The price book is for operators and analysts.")
     return {"data": [price.document() for price in await asyncio.to_thread(list_prices, state.ledger)]}

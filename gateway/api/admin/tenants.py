@@ -55,11 +55,13 @@ async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: R
 
 @router.get("")
 async def list_tenants(state: StateDep) -> Json:
+    """All tenants, by name."""
     return {"data": [asdict(t) for _, t in sorted(state.directory.tenants.items())]}
 
 
 @router.get("/{name}")
 async def show_tenant(name: str, state: StateDep) -> Json:
+    """One tenant with its adapters and keys, but never the keys themselves."""
     tenant = find_tenant(state, name)
     return {
         **asdict(tenant),

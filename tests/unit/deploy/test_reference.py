@@ -105,7 +105,9 @@ def test_every_operation_is_there_with_its_roles():
     description = openapi()
     found = list(operations(description))
     assert len(found) > 50
-    for method, path, _ in found:
+    for method, path, operation in found:
+        made_up = operation["operationId"].startswith(operation["summary"].lower().replace(" ", "_"))
+        assert operation.get("description") or not made_up, f"{method} {path} has no docstring"
         section = text.partition(f"\n### {method} {path}\n")[2].partition("\n### ")[0]
         assert "*Roles:* " in section, (method, path)
     assert all(f"`POST {path}`" in text for path in ENDPOINTS)
