@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from adapters.checks.findings import CODES as CHECKS
 from adapters.engine_agent.engine_flags import ONLY, REFUSED, REFUSED_ENVIRONMENT
 from deploy.docs.http_api import objects, openapi, operations
 from deploy.docs.markdown import linked
 from deploy.docs.pages import DIRECTORY, PAGES
-from gateway.commands.tree import tree
+from gateway.commands.tree import loaded_tree
 from gateway.config import RELOADABLE, Settings
 from gateway.dataplane.request import ENDPOINTS
 from gateway.errors import CODES
@@ -88,7 +87,7 @@ def test_an_error_has_its_status_type_cause_and_remedy():
 
 def test_every_command_is_there_with_every_option():
     text = (DIRECTORY / "cli.md").read_text()
-    found = commands(typer.main.get_command(tree()), "florin")
+    found = commands(loaded_tree(), "florin")
     assert len(found) > 40
     common = text.partition("## Gateway options\n")[2].partition("\n## ")[0]
     for name, command in found:
