@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from redis import exceptions as redis_errors
@@ -16,6 +16,9 @@ from redis.backoff import NoBackoff
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import ServerInfo
 
+_PAUSED_SECONDS = 0.25
+"""A timer that fires so late shows that the process was not running."""
+
 
 async def bounded(reply: object, timeout: float) -> Any:
     """The reply, or StoreUnavailableError after so many seconds."""
@@ -23,11 +26,38 @@ async def bounded(reply: object, timeout: float) -> Any:
     assert task is not None
     cancelled = task.cancelling()
     with unavailable():
-        async with asyncio.timeout(timeout):
+        async with _deadline(timeout):
             result = await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
     if task.cancelling() > cancelled:  # Python 3.11's wait_for, in redis-py, can swallow it
         raise asyncio.CancelledError
     return result
+
+
+@asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[None]:
+    """Like `asyncio.timeout`, for a process that may be paused (by SIGSTOP, or with its virtual machine).
+
+    After a pause the deadline has passed, but the reply may have arrived. The event loop runs timers before
+    it reads, so a timer that fires late lets it read first."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def expire(due: float) -> None:
+        nonlocal timer
+        now = loop.time()
+        if now - due > _PAUSED_SECONDS:
+            due = now + _PAUSED_SECONDS
+            timer = loop.call_at(due, expire, due)
+        else:
+            scope.reschedule(now)
+
+    due = loop.time() + seconds
+    timer = loop.call_at(due, expire, due)
+    try:
+        async with asyncio.timeout(None) as scope:
+            yield
+    finally:
+        timer.cancel()
 
 
 class _Pool(BlockingConnectionPool):
@@ -49,7 +79,7 @@ def client(url: str, timeout: float, connections: int) -> Redis:
         url,
         max_connections=connections,
         timeout=timeout,
-        socket_timeout=timeout,
+        socket_timeout=None,  # `bounded` ends what takes too long
         socket_connect_timeout=timeout,
         retry=Retry(NoBackoff(), 0),
         decode_responses=True,

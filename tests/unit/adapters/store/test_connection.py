@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -94,3 +95,35 @@ def test_a_connection_that_was_reset_is_made_anew_before_it_is_used(valkey_url):
             await _ping(f"redis://127.0.0.1:{proxy.port}", proxy)
 
     uvloop.run(run())
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_a_reply_that_came_while_the_process_stood_still_counts(valkey_url, run):
+    async def paused() -> None:
+        redis = client(valkey_url, 0.5, 1)
+        try:
+            await bounded(redis.ping(), 0.5)
+            asked = asyncio.create_task(bounded(redis.blpop("nothing", 0.3), 0.5))
+            await asyncio.sleep(0.1)
+            time.sleep(1)  # noqa: ASYNC251  # as after SIGSTOP
+            assert await asked is None
+        finally:
+            await redis.aclose()
+
+    run(paused())
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
+def test_a_reply_that_does_not_come_is_given_up(valkey_url, run):
+    async def waiting() -> None:
+        redis = client(valkey_url, 0.2, 1)
+        began = time.monotonic()
+        try:
+            with pytest.raises(StoreUnavailableError, match="in time"):
+                await bounded(redis.blpop("nothing", 30), 0.2)
+            assert time.monotonic() - began < 10
+            assert await bounded(redis.ping(), 5)  # on another connection
+        finally:
+            await redis.aclose()
+
+    run(waiting())
