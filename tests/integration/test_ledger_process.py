@@ -4,6 +4,7 @@ worker."""
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import pickle
 import signal
@@ -75,13 +76,13 @@ async def until(true, timeout: float = 20.0) -> None:
 async def test_it_runs_in_one_other_process_that_starts_with_the_first_question(
     ledger_process: LedgerProcess,
 ):
-    assert "not opened" in repr(ledger_process)
+    assert repr(ledger_process) == "<LedgerProcess not opened>"
     first, second = await asyncio.gather(
         ledger_process.run(put, "a", at=1), ledger_process.run(put, "b", at=2)
     )
     assert first == second != os.getpid()
     assert sorted(await ledger_process.run(names)) == ["a", "b"]
-    assert str(first) in repr(ledger_process)
+    assert repr(ledger_process) == "<LedgerProcess open>"
 
 
 async def test_exceptions_cross(ledger_process: LedgerProcess):
@@ -196,3 +197,20 @@ async def test_questions_do_not_wait_behind_what_takes_long(ledger_process: Ledg
     await ledger_process.close()
     await asyncio.wait([running])
     assert isinstance(running.exception(), BrokenProcessPool)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 300])
+async def test_a_worker_that_stops_while_the_process_starts_leaves_none_behind(tmp_path: Path, turns: int):
+    opened = LedgerProcess(f"sqlite:///{tmp_path / 'ledger.db'}", patience=0.1)
+    asking = [asyncio.create_task(opened.run(put, "x", at=1)) for _ in range(2)]
+    for _ in range(turns):
+        await asyncio.sleep(0.001)
+    for task in asking:
+        task.cancel()
+    async with asyncio.timeout(30):
+        await opened.close()
+        await asyncio.wait(asking)
+    assert multiprocessing.active_children() == []
+    with pytest.raises(BrokenProcessPool):
+        await opened.run(put, "y", at=1)
+    assert multiprocessing.active_children() == []

@@ -283,7 +283,7 @@ async def test_a_worker_killed_between_load_and_confirmation_is_succeeded(
         task = asyncio.create_task(ask(Deployment(doomed, deployment.a, deployment.b, tmp_path), "acme"))
         await until(lambda: sum(e.state.verifications["base"] for e in deployment.engines) == 1)
         task.cancel()
-        doomed.state.router._loader._flights[name].task.cancel()
+        doomed.state.router._loader._loads_in_flight[name].task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert any(name in engine.state.adapters for engine in deployment.engines)
     for engine in deployment.engines:

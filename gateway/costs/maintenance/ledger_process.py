@@ -7,7 +7,6 @@ worker, however that ends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import multiprocessing
 import os
@@ -36,12 +35,11 @@ class LedgerProcess:
         self._starting = asyncio.Lock()
         # Mutable: the process, once there is one.
         self._pool: ProcessPoolExecutor | None = None
-        self._pid = 0
         self._closed = False
         self._beside: dict[str, LedgerProcess] = {}
 
     def __repr__(self) -> str:
-        return f"<LedgerProcess {f'open in process {self._pid}' if self._pool else 'not opened'}>"
+        return f"<LedgerProcess {'open' if self._pool else 'not opened'}>"
 
     async def run(
         self, function: Callable[Concatenate[Ledger, P], R], /, *args: P.args, **kwargs: P.kwargs
@@ -90,23 +88,26 @@ class LedgerProcess:
         ending = asyncio.create_task(asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True))
         done, _ = await asyncio.wait([ending], timeout=self._patience)
         if not done:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            for process in list((pool._processes or {}).values()):  # noqa: SLF001  # it may still be starting
+                process.kill()
         await ending
 
     async def _open(self) -> ProcessPoolExecutor:
         """The process is started by a thread: that takes longer than the event loop should stand still."""
         async with self._starting:
-            if self._pool is None:
-                pool = ProcessPoolExecutor(
+            if self._closed:
+                raise BrokenProcessPool("The worker stops.")
+            pool = self._pool
+            if pool is None:
+                # Known before it has started: `close` may come meanwhile, and who asks may be cancelled.
+                pool = self._pool = ProcessPoolExecutor(
                     max_workers=1,
                     mp_context=multiprocessing.get_context("spawn"),
                     initializer=_prepare,
                     initargs=(self._url,),
                 )
-                self._pid = await asyncio.wrap_future(await asyncio.to_thread(pool.submit, os.getpid))
-                self._pool = pool
-            return self._pool
+                await asyncio.to_thread(pool.submit, os.getpid)
+            return pool
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:
         """Unless another caller has already replaced it."""

@@ -75,7 +75,7 @@ def test_what_is_known_at_the_scrape_is_shown_up_to_a_cap():
     assert 'florin_adapter_holders{adapter="t/a7"} 7.0' in lines
     assert sum(line.startswith("florin_adapter_holders{") for line in lines) == LABEL_CAP
     [build] = [line for line in lines if line.startswith("florin_build_info{")]
-    assert f'version="{version("florin")}"' in build
+    assert f'version="{version("florin-gateway")}"' in build
 
 
 def test_no_tokens_make_no_series():
