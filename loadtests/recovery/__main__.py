@@ -1,6 +1,6 @@
 """`python -m loadtests.recovery`: incidents of docs/incidents.md, several times each, on real gateways, a
-real Valkey and mock engines: how many requests fail, and how long it takes until clients are served again. Exit
-code 1 when requests failed in another way than the incident may cost."""
+real Valkey and mock engines: how many requests fail, and how long it takes until clients are served again.
+Exit code 1 when requests failed in another way than the incident may cost."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,23 +212,23 @@ async def rolling_restart(directory: Path) -> Outcome:
         await proxy.start()
         balancing = asyncio.create_task(_balance(proxy, ports))
         clients = site.clients(f"http://127.0.0.1:{proxy.port}")
-        restarts = []
+        stops, starts = list[float](), list[float]()
         try:
             async with clients.asking(6):
                 await clients.answered(100)
                 for gateway in site.gateways:
                     began = time.monotonic()
                     await asyncio.to_thread(gateway.stop)
+                    stops.append((ended := time.monotonic()) - began)
                     await site.start(gateway)
-                    restarts.append(time.monotonic() - began)
+                    starts.append(time.monotonic() - ended)
                     await clients.answered(100)
         finally:
             balancing.cancel()
             await asyncio.gather(balancing, return_exceptions=True)
             await proxy.cut()
     found = outcome(clients)
-    found.seconds["stop_to_listening_again"] = restarts
-    return found
+    return replace(found, seconds={"signal_to_end": stops, "start_to_listening": starts})
 
 
 async def _balance(proxy: Proxy, ports: list[int]) -> None:
