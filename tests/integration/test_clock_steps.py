@@ -28,6 +28,7 @@ from tests.support.promtool import NoPromtoolError
 
 STEPPED = Path(__file__).parents[1] / "stepped_clock"
 HOUR = 3600.0
+ASKED = {"model": "base", "messages": [{"role": "user", "content": "x"}]}
 
 
 class Clock:
@@ -120,10 +121,16 @@ async def test_a_clock_that_steps_books_no_time_that_did_not_exist(
                         "max_rank": 8,
                     },
                 )  # fmt: skip
+                await client.post("/admin/v1/tenants", json={"name": "acme", "base_access": True})
+                made = (await client.post("/admin/v1/keys", json={"tenant": "acme"})).json()
+                customer = {"authorization": f"Bearer {made['key']}"}
                 for off in offsets:
                     clock.off(off)
                     seen = engine.state.probes["/metrics"]
                     await until(lambda seen=seen: engine.state.probes["/metrics"] > seen + 3)
+                    for _ in range(5):
+                        answer = await client.post("/v1/chat/completions", json=ASKED, headers=customer)
+                        assert answer.status_code == 200, answer.text
                     first = first or time.monotonic()
                     if not off:
                         calm = calm or (await client.get("/metrics")).text

@@ -196,15 +196,20 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
         assert traffic.ask() == "acme/support@v1"
         assert salts(engine) == {salt}
 
-        valkey.start()
-        until(lambda: all_are(gateway, "ok"))
-        assert ask(gateway, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
+        with traffic.running():
+            traffic.more()
+            valkey.start()
+            until(lambda: all_are(gateway, "ok"))
+            traffic.more()
+            assert ask(gateway, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
 
-        valkey.stop()
-        shutil.rmtree(tmp_path / "redis" / "valkey")
-        valkey.start()
-        until(lambda: all_are(gateway, "degraded"))
-        until(lambda: ready(gateway)["conditions"] == ["registry_regressed"])
+            valkey.stop()
+            shutil.rmtree(tmp_path / "redis" / "valkey")
+            valkey.start()
+            until(lambda: all_are(gateway, "degraded"))
+            until(lambda: ready(gateway)["conditions"] == ["registry_regressed"])
+            traffic.more()
+        assert traffic.failed == []
 
     async with running_gateway(state, valkey.url, "florin") as again, again.http() as http:
         assert [c.code for c in again.state.conditions.now()] == ["registry_regressed"]
