@@ -22,7 +22,7 @@ Heartbeats = dict[str, Json]
 """Engine → what its living agent said last."""
 
 
-async def heartbeat(state: State, name: str, said: Json, *, key: Key, leaving: bool) -> bool:
+async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, leaving: bool) -> bool:
     """False: the engine is not registered as this epoch, or with another key. `leaving`: it is the last one,
     and the name is free at once."""
     engine = state.catalog.engines.get(name)
@@ -66,12 +66,12 @@ async def living(state: State) -> Heartbeats:
 
 async def check_agent(state: State, name: str, host: HostFields | None) -> None:
     """Raises ConflictError when another agent, or (None) any, runs the engine of that name."""
-    beat = (await living(state)).get(name)
-    if beat is None or (host and beat.get("instance") == host.instance):
+    heartbeat = (await living(state)).get(name)
+    if heartbeat is None or (host and heartbeat.get("instance") == host.instance):
         return
     raise ConflictError(
-        f"Engine {name} is run by the agent at {beat.get('agent')}, which is alive: stop `florin engine run` "
-        "there, or take another name."
+        f"Engine {name} is run by the agent at {heartbeat.get('agent')}, which is alive: stop "
+        "`florin engine run` there, or take another name."
     )
 
 

@@ -34,10 +34,10 @@ async def set_state(
 
 async def remove(state: State, name: str, *, actor: str) -> bool:
     """Forget the engine and its placement. False: there was none. Raises InUseError while its agent lives."""
-    beat = (await living(state)).get(name)
-    if beat is not None:
+    heartbeat = (await living(state)).get(name)
+    if heartbeat is not None:
         raise InUseError(
-            f"The agent at {beat.get('agent')} runs engine {name} and would register it again: "
+            f"The agent at {heartbeat.get('agent')} runs engine {name} and would register it again: "
             "stop `florin engine run` there first."
         )
 

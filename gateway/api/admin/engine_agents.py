@@ -39,7 +39,7 @@ async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -
     """`known` false: the engine is not registered as this epoch, or with another key, and its agent registers
     it again."""
     said = body.model_dump(exclude={"leaving"})
-    return {"known": await engine_agents.heartbeat(state, name, said, key=key, leaving=body.leaving)}
+    return {"known": await engine_agents.record_heartbeat(state, name, said, key=key, leaving=body.leaving)}
 
 
 @router.put("/{name}/stopping")

@@ -27,8 +27,8 @@ class NewState(StrictBody):
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
     """All engines, by name, with their health and load as this worker sees them."""
-    beats = await living(state)
-    return {"data": [engine_json(state, e, beats) for _, e in sorted(state.catalog.engines.items())]}
+    heartbeats = await living(state)
+    return {"data": [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]}
 
 
 @router.put("/{name}/state")
@@ -54,7 +54,7 @@ async def trust(name: str, state: StateDep, actor: Actor) -> Json:
     return {"engine": name, "base": base, "fingerprints_forgotten": forgotten}
 
 
-def engine_json(state: State, engine: Engine, beats: Heartbeats | None) -> Json:
+def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
     """`beat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
@@ -67,7 +67,7 @@ def engine_json(state: State, engine: Engine, beats: Heartbeats | None) -> Json:
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
-        "beat": (beats or {}).get(engine.name),
+        "beat": (heartbeats or {}).get(engine.name),
     }
 
 
