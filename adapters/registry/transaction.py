@@ -1,8 +1,8 @@
-"""Optimistic changes of the registry: planned from a reading, and committed only if that still holds.
+"""Optimistic transactions on the registry: plan from a reading, and commit only if it is still current.
 
-A plan is pure. Its changes expect the documents that it was planned from, so whoever changes one of them
-first makes the commit fail, and the plan runs again on a fresh snapshot. Of two changes of one object at
-once, both succeed, one after the other.
+A plan is pure. Its changes expect the documents that it was planned from, so a concurrent change to one of
+them makes the commit fail, and the plan runs again on a fresh snapshot. Two concurrent changes to one object
+both succeed, one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adapters.store.protocol import AuditNote, Change, Store
 T = TypeVar("T")
 
 _ATTEMPTS = 32
-"""Of N changes of one object at once, each round of attempts lets at least one through."""
+"""Of N concurrent changes to one object, each round of attempts lets at least one through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class Reading:
 
     catalog: Catalog
     documents: Documents | None
-    """The stored texts of a snapshot; None: this is the worker's view, which may be stale."""
+    """The stored texts of a snapshot; None if this is the worker's view, which may be stale."""
 
     def stored(self, kind: str, id_: str, text: str) -> str:
-        """A document as the store should hold it, given as this worker would write it. In a snapshot the
-        stored text counts, which an older Florin may have written otherwise."""
+        """The text that the store should hold for a document, given the text that this worker would write.
+        In a snapshot the stored text wins, because an older Florin may have written it differently."""
         return text if self.documents is None else self.documents[kind][id_]
 
     def change(self, kind: str, id_: str, new: str, old: str | None) -> Change:
-        """From `old`, the text as this worker would write it; None: there must be none."""
+        """Replace `old`, the text as this worker would write it. None: the document must not exist."""
         return Change(kind, id_, new, expect=None if old is None else self.stored(kind, id_, old))
 
     def proof(self, kind: str, id_: str, text: str) -> Change:
-        """No change, but the commit fails unless the document is still the one that was read."""
+        """Change nothing, but let the commit fail unless the document is still the one that was read."""
         text = self.stored(kind, id_, text)
         return Change(kind, id_, text, expect=text)
 
@@ -52,22 +52,21 @@ R = TypeVar("R", bound=Reading)
 
 @dataclass(frozen=True, slots=True)
 class Proposal(Generic[T]):
-    """What a plan makes of a reading."""
+    """What to commit, what to answer once that has succeeded, and what to write to the audit log."""
 
     changes: list[Change]
-    """Empty: everything is as it should be, so nothing is committed and nothing noted."""
+    """If empty, nothing is committed and no note is written."""
     answer: T
     note: AuditNote | None = None
-    """What the audit says of the change. It may say what was there before, because it comes from the same
-    reading."""
+    """Made from the same reading as the changes, so it can say what was there before."""
 
 
 async def transact(
     store: Store, plan: Callable[[R], Proposal[T]], *, view: R, fresh: Callable[[], Awaitable[R]]
 ) -> tuple[T, int | None]:
-    """Commit what `plan` makes of `view`; if that was stale, or the plan refuses it, of a `fresh` reading.
-    Returns the plan's answer, and the sequence number of the commit (None: there was nothing to change).
-    Raises what `plan` raises, ConflictError, StoreUnavailableError."""
+    """Commit what `plan` proposes for `view`. If the view is stale or `plan` refuses it, plan again from a
+    `fresh` reading. Returns the plan's answer and the sequence number of the commit, or None if there was
+    nothing to change. Raises what `plan` raises, ConflictError, StoreUnavailableError."""
     reading = view
     for _ in range(_ATTEMPTS):
         try:
@@ -83,4 +82,4 @@ async def transact(
             except ConflictError:
                 pass
         reading = await fresh()
-    raise ConflictError("Many others are changing this at once: try again.")
+    raise ConflictError("Too many concurrent changes; try again.")

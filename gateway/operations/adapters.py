@@ -1,7 +1,7 @@
-"""Adapters and the life of their versions: added, promoted, rolled back, pinned, retired, released, removed.
+"""Add, promote, roll back, pin, retire, release and remove adapters and their versions.
 
-`Registrar` decides and commits; here is what comes before and after it: loading what callers are about to be
-sent to, and taking off the engines what nobody may call any more.
+`Registrar` decides and commits. This module does what comes before and after: it loads versions before
+callers are sent to them, and unloads versions that can no longer be called.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ async def add(
     actor: str,
     progress: Progress,
 ) -> Registered:
-    """Register an adapter, or a new version of one. The first version is live at once. Raises what
-    `Registrar.add_adapter` raises, FlorinError (the artifact disk)."""
+    """Register an adapter or a new version of one. The first version goes live at once. Raises as
+    `Registrar.add_adapter`, but FlorinError for the artifact disk."""
     try:
         done = await state.registrar.add_adapter(
             name,
@@ -60,8 +60,8 @@ async def add(
 async def promote(
     state: State, name: AdapterName, number: int, *, weight: int = 100, wait: bool = True, actor: str
 ) -> tuple[Adapter, Prewarmed | None]:
-    """Make a version live, or with a `weight` below 100 a canary; with `wait`, once it is resident. Raises
-    what `Prewarmer.warm` and `Registrar.promote` raise; then nothing has changed."""
+    """Make a version live, or a canary with a `weight` below 100. With `wait`, load it first. Raises as
+    `Prewarmer.warm` and `Registrar.promote`, and then changes nothing."""
     warmed = None
     if wait:
         version = state.registrar.loadable_version(name, number)
@@ -79,8 +79,8 @@ async def promote(
 
 
 async def rollback(state: State, name: AdapterName, *, actor: str) -> Adapter:
-    """End the canary; without one, make live what was live before. It holds at once; what is live then is
-    loaded afterwards, where it is not resident. Raises what `Registrar.rollback` raises."""
+    """End the canary; without one, return to the previous live version. It takes effect at once, and the
+    version is loaded afterwards if necessary. Raises as `Registrar.rollback`."""
     before = find(state, name)
     adapter = await state.registrar.rollback(name, actor=actor)
     await catch_up(state)
@@ -91,22 +91,22 @@ async def rollback(state: State, name: AdapterName, *, actor: str) -> Adapter:
 
 
 async def pin(state: State, name: AdapterName, *, pinned: bool, actor: str) -> Adapter:
-    """Keep the live version and the canary in their slots, or no longer. Raises NotFoundError."""
+    """Protect the live version and the canary from eviction, or stop. Raises NotFoundError."""
     adapter = await state.registrar.pin(name, pinned, actor=actor)
     await catch_up(state)
     return adapter
 
 
 async def retire(state: State, name: AdapterName, number: int, *, actor: str) -> Version:
-    """Nobody can call the version any more, and it leaves the engines. Raises what `Registrar.retire`
-    raises."""
+    """Make a version uncallable, and unload it from the engines. Raises as `Registrar.retire`."""
     retired = await state.registrar.retire(name, number, actor=actor)
     await _take_off(state, [retired])
     return retired
 
 
 async def release(state: State, name: AdapterName, version: str, *, actor: str) -> tuple[Version, bool]:
-    """Serve a version (`v2`) that was quarantined or failed, and whether it was. Raises NotFoundError."""
+    """Serve a quarantined or failed version (`v2`) again. Returns False if it was neither. Raises
+    NotFoundError."""
 
     def plan(reading: RegistryReading) -> Proposal[tuple[Version, bool]]:
         found = reading.catalog.versions.get(f"{name}@{version}")
@@ -126,7 +126,7 @@ async def release(state: State, name: AdapterName, version: str, *, actor: str) 
 
 
 async def remove(state: State, name: AdapterName, *, actor: str) -> bool:
-    """With all of its versions, from the engines too. False: there was none."""
+    """Remove an adapter with all its versions, and unload them. Returns False if there was none."""
     try:
         versions = await state.registrar.remove(name, actor=actor)
     except NotFoundError:
@@ -136,7 +136,7 @@ async def remove(state: State, name: AdapterName, *, actor: str) -> bool:
 
 
 def find(state: State, name: AdapterName) -> Adapter:
-    """As this worker knows it. Raises NotFoundError."""
+    """The adapter in this worker's view. Raises NotFoundError."""
     adapter = state.catalog.adapters.get(str(name))
     if adapter is None:
         raise NotFoundError(f"There is no adapter {str(name)!r}.")
@@ -164,7 +164,7 @@ async def _take_off(state: State, versions: Sequence[Version]) -> None:
 
 
 async def _unload(state: State, version: Version, engine_name: str) -> None:
-    """An engine that does not answer now will be set right by the reconciler when it does."""
+    """If the engine does not answer, the reconciler unloads the version later."""
     engine = state.catalog.engines.get(engine_name)
     if engine is not None:
         with suppress(TimeoutError, EngineError):

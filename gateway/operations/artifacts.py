@@ -1,4 +1,4 @@
-"""Versions' files, for the hosts that stage them on their own disks."""
+"""Find the files of versions for hosts that stage them on their own disks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def find(state: State, key: Key, digest: str, file: str) -> Path:
-    """One of the two files of the version whose digest is `sha256:<digest>`. An engine's key is given those
-    of the versions that are placed on its engine; of others it does not hear whether they are there. Raises
-    NotFoundError."""
+    """The path of one of the two files of the version with the digest `sha256:<digest>`. An engine's key may
+    only fetch versions placed on its engine, and cannot tell whether others exist. Raises NotFoundError."""
     if not _HEX.fullmatch(digest) or file not in FILES:
         raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
     if not _may_fetch(state, key, f"sha256:{digest}"):

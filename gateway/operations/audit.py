@@ -1,4 +1,4 @@
-"""Who did what to what, as the ledger and Redis have it together."""
+"""Read the audit log, from the ledger and Redis together, and the attempts of one request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.operations.state import State
 
 
 async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
-    """The newest first; False while Redis is away: then those of the last seconds may be missing. Raises
-    LedgerUnavailableError."""
-    # What Redis still has is read first: what is shipped meanwhile is then in both, never in neither.
+    """Entries, newest first, and whether they are complete: while Redis is unavailable, those of the last
+    seconds may be missing. Raises LedgerUnavailableError."""
+    # Redis is read first, so that entries shipped meanwhile appear in both, never in neither.
     try:
         recent, complete = await tail(state.store), True
     except StoreUnavailableError:
@@ -25,8 +25,8 @@ async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged
 
 
 async def attempts(state: State, request_id: str) -> tuple[list[UsageRecord], bool]:
-    """Each attempt that was made to answer a request, in order; False while records are on their way into the
-    ledger. Raises LedgerUnavailableError."""
+    """The attempts of one request, in order, and whether they are complete: records take a second or two to
+    reach the ledger. Raises LedgerUnavailableError."""
     complete = await state.meter.flush()
     made = await asyncio.to_thread(state.ledger.attempts, request_id)
     return made, complete and bool(made)

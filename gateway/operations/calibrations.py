@@ -1,4 +1,4 @@
-"""What a token costs on each GPU type, as `florin calibrate` measured it: added, and never edited."""
+"""Add calibrations: what a token costs on a GPU type, as measured by `florin calibrate`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ async def add(
     document: dict[str, Any],
     actor: str,
 ) -> Calibration:
-    """Hours from `valid_from` on are divided by it; those before stay as they are. Raises FlorinError,
-    LedgerUnavailableError."""
+    """Add a calibration, which applies from `valid_from` on. Raises FlorinError, LedgerUnavailableError."""
     if not any(weights_ps.values()):
         raise FlorinError("invalid_value", "weights_ps: all are zero.", param="weights_ps")
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with this installation, and how to fix it: all checks together."""
+"""Run all checks of `florin doctor`: what is wrong with this installation, and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
 async def diagnose(state: State) -> list[Diagnosis]:
-    """Every check, the worst first. Each engine is asked now."""
+    """The result of every check, worst first. Queries each engine."""
     store, books, disk, exposed, view = await asyncio.gather(
         of_store(state.store),
         of_books(state),

@@ -1,6 +1,6 @@
-"""What the agents of `florin engine run` say: each epoch, that they live, and when they stop.
+"""What the agents of `florin engine run` report: their epochs, their heartbeats, and when they stop.
 
-An agent's name is its own while it lives, that is until three of its heartbeats are missing.
+An engine name belongs to its agent while the agent is alive, that is until three heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Role
 
 Heartbeats = dict[str, Json]
-"""Engine → what its living agent said last."""
+"""Engine → the last heartbeat of its living agent."""
 
 
 async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, leaving: bool) -> bool:
-    """False: the engine is not registered as this epoch, or with another key. `leaving`: it is the last one,
-    and the name is free at once."""
+    """Returns False if the engine is not registered with this epoch and key. `leaving` marks the last
+    heartbeat, which frees the name at once."""
     engine = state.catalog.engines.get(name)
     if engine is None or engine.epoch != said["epoch"] or engine.key != own_id(key):
         return False
@@ -34,7 +34,7 @@ async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, lea
 
 
 async def stop(state: State, name: str, *, epoch: str, actor: str) -> Engine:
-    """Its host is about to stop the engine: no new requests for it until its next epoch. Raises
+    """Send the engine no new requests until its next epoch, because its host is about to stop it. Raises
     NotFoundError, ConflictError (another epoch)."""
 
     def plan(reading: RegistryReading) -> Proposal[Engine]:
@@ -51,12 +51,12 @@ async def stop(state: State, name: str, *, epoch: str, actor: str) -> Engine:
 
 
 def own_id(key: Key) -> str:
-    """As `Engine.key` names it."""
+    """The key's id as stored in `Engine.key`."""
     return key.id if key.role is Role.ENGINE else ""
 
 
 async def living(state: State) -> Heartbeats:
-    """Nobody while Redis is away."""
+    """Empty while Redis is unavailable."""
     try:
         said = await state.store.beats()
     except StoreUnavailableError:
@@ -65,7 +65,7 @@ async def living(state: State) -> Heartbeats:
 
 
 async def check_agent(state: State, name: str, host: HostFields | None) -> None:
-    """Raises ConflictError when another agent, or (None) any, runs the engine of that name."""
+    """Raises ConflictError if another agent runs the engine of that name; with `host` None, if any does."""
     heartbeat = (await living(state)).get(name)
     if heartbeat is None or (host and heartbeat.get("instance") == host.instance):
         return
@@ -76,16 +76,16 @@ async def check_agent(state: State, name: str, host: HostFields | None) -> None:
 
 
 async def lose_if_new(state: State, wanted: Engine) -> None:
-    """Before the new epoch is committed: of the old one's placement nothing is true any more, whether or not
-    the commit succeeds."""
+    """Forget the placement of the engine's old epoch. Call it before a new epoch is committed: the old
+    placement is wrong whether or not the commit succeeds."""
     old = state.catalog.engines.get(wanted.name)
     if old and wanted.epoch and old.epoch != wanted.epoch:
         await state.store.lose(wanted.name)
 
 
 async def greet(state: State, engine: Engine, host: HostFields) -> str:
-    """The first heartbeat of an agent that has registered: the token by which it knows the gateway. A Redis
-    that was emptied is given this worker's secret again, so that workers that start later have the same."""
+    """Record the first heartbeat of a newly registered agent, and return the token by which it recognizes
+    the gateway. An emptied Redis gets this worker's secret back, so that later workers use the same one."""
     secret = await state.store.secret("agent", state.control.agent_secret.decode())
     state.control.agent_secret = secret.encode()
     said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})

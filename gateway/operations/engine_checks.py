@@ -90,8 +90,8 @@ async def _check_slots(control: EngineClient, engine: Engine) -> None:
 
 
 async def read_base(body: BaseFields, listing: Listing | None) -> BaseModel:
-    """The base model as this registration tells of it: with its config, if it can be read, and every name it
-    goes by. Raises FlorinError, NotFoundError."""
+    """The base model as described by a registration: its config if readable, and all its names. Raises
+    FlorinError, NotFoundError."""
     root = listing.bases.get(body.base, "") if listing else ""
     config = await _config(body, root)
     if body.brought is None:
@@ -102,7 +102,7 @@ async def read_base(body: BaseFields, listing: Listing | None) -> BaseModel:
 
 
 def merge_base(known: BaseModel | None, told: BaseModel) -> BaseModel:
-    """What is known of a base model, with what a registration tells of it. Raises ConflictError when the two
+    """Complete what is known of a base model with what a registration says. Raises ConflictError if the two
     are different models."""
     known = known or BaseModel(told.name)
     if told.config is not None and known.config is not None:

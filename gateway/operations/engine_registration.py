@@ -1,8 +1,9 @@
-"""What operators register, and what a host registers of itself with the key of its engine.
+"""Register engines: by an operator, or by an engine's own host with the engine's key.
 
-Such a key is believed only so far: its requests may be sent to the host that they come from and to no other,
-and what money and traffic follow is settled by the operator, or by the key's first registration. What a base
-model is checked against it may complete, but not change: other engines serve it too.
+An engine's key is trusted only so far. It may register URLs on the host that it connects from and on no
+other. What prices and traffic depend on is set by the operator or by the key's first registration, and cannot
+be changed later. What is known of the base model may be completed but not changed, because other engines
+serve it too.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from gateway.tenants.engine_pins import contradiction, may_claim, settle
 @dataclass(frozen=True, slots=True)
 class EngineRegistration:
     old: Engine | None
-    """What was there before."""
+    """The engine as it was registered before."""
     engine: Engine
     base: BaseModel
     agent_token: str | None = None
-    """By which the agent that has registered knows the gateway."""
+    """The token by which the registering agent recognizes the gateway."""
 
 
 async def register(
     state: State, body: NewEngine, *, actor: str, own: Key | None = None, peer: str | None = None
 ) -> EngineRegistration:
-    """Register an engine, or change what is known of it. `own`: the engine's key, where its host registers it
-    from the address `peer`; None: an operator does. Raises FlorinError, ConflictError, NotFoundError,
+    """Register an engine, or change its registration. `own` is the engine's key if its host registers it
+    from the address `peer`, and None for an operator. Raises FlorinError, ConflictError, NotFoundError,
     EngineError."""
     if own is not None:
         _check_claims(own, body, peer)
@@ -76,7 +77,7 @@ async def register(
 
 
 def _holds_other_adapters(done: EngineRegistration) -> bool:
-    """It is another process than before, and what it holds is to be found out."""
+    """Whether it is another process than before, so that its placement is unknown."""
     old, new = done.old, done.engine
     if old is None:
         return False
@@ -84,7 +85,7 @@ def _holds_other_adapters(done: EngineRegistration) -> bool:
 
 
 def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
-    """Before anything is asked of the URLs. Raises FlorinError."""
+    """Check the URLs before any request is sent to them. Raises FlorinError."""
     if body.host is None:
         raise FlorinError(
             "invalid_value", "An engine's key registers what `florin engine run` runs.", param="host"
@@ -110,8 +111,8 @@ def _check_settled(own: Key, body: NewEngine) -> None:
 
 
 def _settled(reading: RegistryReading, own: Key, body: NewEngine, *, changed: bool) -> list[Change]:
-    """What this registration settles for those to come; else, where something is changed, that the key holds
-    when it is."""
+    """Pin what this registration sets for later ones. If it pins nothing new but changes something, prove
+    that the key is still valid when the change is committed."""
     now = reading.directory.keys.get(own.id)
     if now is None or now.revoked is not None:
         raise FlorinError("revoked_api_key", "This API key has been revoked.")
@@ -123,7 +124,7 @@ def _settled(reading: RegistryReading, own: Key, body: NewEngine, *, changed: bo
 
 
 def _modest(catalog: Catalog, known: BaseModel | None, said: BaseModel) -> BaseModel:
-    """Of what one host says of a base model, what takes nothing from the other engines and their models."""
+    """The part of one host's claims about a base model that does not affect other engines or models."""
     if known is not None:
         template = said.chat_template if known.chat_template is None else known.chat_template
         return replace(known, config=known.config or said.config, chat_template=template)

@@ -1,4 +1,4 @@
-"""What operators say of engines that are there. `engine_registration` is how they come there."""
+"""Cordon, drain, remove and trust engines. `engine_registration` adds them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def set_state(
 
 
 async def remove(state: State, name: str, *, actor: str) -> bool:
-    """Forget the engine and its placement. False: there was none. Raises InUseError while its agent lives."""
+    """Remove the engine and its placement; False if there was none. Raises InUseError while its agent is
+    alive."""
     heartbeat = (await living(state)).get(name)
     if heartbeat is not None:
         raise InUseError(
@@ -53,8 +54,8 @@ async def remove(state: State, name: str, *, actor: str) -> bool:
 
 
 async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:
-    """Take the engine's answer to the fixed prompts as the one to which its base model is held. Returns the
-    base model and how many versions' fingerprints were forgotten. Raises NotFoundError, EngineError."""
+    """Make the engine's answer to the fixed prompts the reference for its base model. Returns the base model
+    and the number of versions whose fingerprints were deleted. Raises NotFoundError, EngineError."""
     engine = state.catalog.engines.get(name)
     if engine is None:
         raise NotFoundError(f"There is no engine {name!r}.")

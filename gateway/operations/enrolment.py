@@ -1,8 +1,8 @@
-"""How the host of an engine comes to a key of its own.
+"""Enrolment: how an engine's host gets a key of its own.
 
-An operator makes a token for one engine's name. The host makes a key, keeps it, and gives the token with the
-key's digest: so no secret that lasts is ever sent, and a host that hears no answer has its key all the same.
-The first exchange that commits uses the token up, and all others are refused.
+An operator creates a token for one engine name. The host generates a key, keeps it, and sends the token with
+the key's digest. No long-lived secret is ever sent, and a host that receives no answer still has its key.
+The first exchange that commits uses up the token; all others are refused.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Pins, Role, dump, mint
 
 _KEPT_MICROS = 86_400_000_000
-"""For so long a token is listed after it has expired or was used."""
+"""How long a token is listed after it has expired or was used."""
 
 
 async def create_token(
     state: State, engine: str, *, pins: Pins, expires_in: int, actor: str
 ) -> tuple[Key, str]:
-    """The token as a key, and its text, which is nowhere kept. It takes the place of an earlier one for the
-    engine that has not been used. `expires_in`: seconds. Raises FlorinError, InvalidNameError."""
+    """Return the token and its text, which is not stored. It replaces any unused token for the same engine.
+    `expires_in`: seconds. Raises FlorinError, InvalidNameError."""
     check_engine(engine)
     now = state.clock.now()
     expires = now + expires_in * 1_000_000
@@ -48,8 +48,8 @@ async def create_token(
 
 
 async def enrol(state: State, token: Key, *, engine: str, digest: str) -> Key:
-    """Exchange the token for a key with the secret of that SHA-256. The engine's earlier keys are revoked.
-    Raises FlorinError, ConflictError."""
+    """Exchange the token for a key whose text has this SHA-256, and revoke the engine's earlier keys. Raises
+    FlorinError, ConflictError."""
     if engine != token.engine:
         raise FlorinError(
             "invalid_value", f"This token is for engine {token.engine}, and no other.", param="engine"
@@ -74,7 +74,7 @@ async def enrol(state: State, token: Key, *, engine: str, digest: str) -> Key:
 
 
 def pins_json(pins: Pins) -> Json:
-    """What is pinned, and nothing of what is left open."""
+    """The pinned fields only."""
     return {name: value for name, value in asdict(pins).items() if value is not None}
 
 
@@ -83,7 +83,7 @@ def _works_for(key: Key, engine: str) -> bool:
 
 
 def _stale(key: Key, engine: str, now: int) -> bool:
-    """Tokens that a new one makes superfluous, and those of long ago."""
+    """Whether a new token for `engine` replaces this one, or it ended long ago."""
     if key.role is not Role.ENROLMENT:
         return False
     ended = key.revoked or key.expires or now

@@ -1,4 +1,4 @@
-"""API keys: created and revoked."""
+"""Create and revoke API keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gateway.tenants.directory import Key, Role, dump, mint
 
 
 async def create(state: State, *, tenant: str, role: Role, engine: str, actor: str) -> tuple[Key, str]:
-    """The key, and its text, which is nowhere kept. Raises FlorinError, NotFoundError, InvalidNameError."""
+    """Return the key and its text, which is not stored. Raises FlorinError, NotFoundError,
+    InvalidNameError."""
     _check_owner(tenant, role, engine)
     if tenant and tenant not in state.directory.tenants:
         raise NotFoundError(f"There is no tenant {tenant[:80]!r}: add it first.")
@@ -31,7 +32,7 @@ async def create(state: State, *, tenant: str, role: Role, engine: str, actor: s
 
 
 async def revoke(state: State, key_id: str, *, actor: str) -> Key:
-    """Idempotent. The engine that was registered with the key is drained. Raises NotFoundError."""
+    """Revoke a key and drain the engine that was registered with it. Idempotent. Raises NotFoundError."""
     now = state.clock.now()
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
@@ -48,8 +49,8 @@ async def revoke(state: State, key_id: str, *, actor: str) -> Key:
 
 
 def drain_engine_of(reading: RegistryReading, revoked: Key) -> list[Change]:
-    """A host whose key is revoked may be in wrong hands, so prompts are no longer sent to it: its engine is
-    drained, in the same commit."""
+    """The changes that drain the engine registered with this key, to be committed with its revocation: the
+    host may be compromised, so it must not receive prompts any more."""
     engine = reading.catalog.engines.get(revoked.engine) if revoked.role is Role.ENGINE else None
     if engine is None or engine.key != revoked.id or engine.state == "draining":
         return []

@@ -1,4 +1,4 @@
-"""The price book: prices are added, and never edited."""
+"""Add prices to the price book. Prices are never edited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.operations.state import State
 
 
 async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
-    """The price, and whether it is new: that very price may stand already. Raises FlorinError,
+    """Return the price, and False if the same price existed already. Raises FlorinError,
     LedgerUnavailableError."""
     try:
         return await asyncio.to_thread(

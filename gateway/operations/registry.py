@@ -1,4 +1,4 @@
-"""Whether Redis still holds the registry that the workers know, and an operator's decision where not."""
+"""Detect that Redis has lost the registry, and carry out the operator's decision to restore or accept it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RegistryComparison:
     found: Position
     """Where Redis stands."""
     lost: str
-    """What shows that Redis has lost some of what is known; empty: it has not."""
+    """Why Redis must have lost part of the registry; empty if it has not."""
     left: Snapshot
     """What Redis has."""
 
     @property
     def state_found(self) -> str:
-        """One text for a state of Redis, which is another after any change."""
+        """Identifies the state of Redis; differs after any change."""
         at = self.found
         return f"{at.installation}:{at.epoch}:{at.seq}:{at.mark}"
 
@@ -45,8 +45,8 @@ async def compare(state: State) -> RegistryComparison:
 async def decide(
     state: State, decision: Literal["restore", "accept"], *, agreed: str, actor: str
 ) -> RegistryComparison:
-    """Restore what this gateway knows, or accept what Redis has. `agreed`: the `state_found` that the
-    operator has seen. Raises ConflictError, also when there is nothing to decide, StoreUnavailableError."""
+    """Restore what this gateway knows, or accept what Redis has. `agreed` is the `state_found` that the
+    operator saw. Raises ConflictError if Redis has changed since, or has lost nothing."""
     now = await compare(state)
     if not now.lost:
         raise ConflictError("Redis holds the registry that this gateway knows: there is nothing to decide.")

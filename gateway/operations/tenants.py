@@ -1,4 +1,4 @@
-"""Tenants: added, changed, removed."""
+"""Add, change and remove tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from gateway.tenants.directory import Tenant, dump
 
 
 async def put(state: State, name: str, *, base_access: bool | None, actor: str) -> tuple[Tenant, bool]:
-    """The tenant, and whether it is new. `base_access` None: false, or as it was. Raises InvalidNameError."""
+    """Add or change a tenant; return it, and whether it is new. `base_access` None keeps the present value,
+    false for a new tenant. Raises InvalidNameError."""
     check_name("tenant", name)
     now = state.clock.now()
 
@@ -33,8 +34,8 @@ async def put(state: State, name: str, *, base_access: bool | None, actor: str) 
 
 
 async def remove(state: State, name: str, *, actor: str) -> None:
-    """With its revoked keys. Idempotent. Raises ConflictError while it has adapters, or keys that work, or
-    another's adapter is shared with it."""
+    """Remove a tenant and its revoked keys. Idempotent. Raises ConflictError while it has adapters or active
+    keys, or while another tenant's adapter is shared with it."""
 
     def plan(reading: RegistryReading) -> Proposal[None]:
         known = reading.directory.tenants.get(name)

@@ -1,5 +1,5 @@
-"""How operations change the registry: `change` commits what a pure plan proposes, and waits until this worker
-knows of it, so that whoever asked reads its own write."""
+"""How operations change the registry: `change` commits what a pure plan proposes, then waits until this
+worker's views include it, so that callers read their own writes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CATCH_UP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RegistryReading(Reading):
-    """With the tenants and keys, which `adapters` knows nothing of."""
+    """A reading with tenants and keys."""
 
     directory: Directory
 
 
 async def change(state: State, plan: Callable[[RegistryReading], Proposal[T]]) -> T:
-    """Commit what `plan` proposes, with its note, and return its answer once this worker's views know it. A
-    conflict, or a refusal of what may be stale, is planned again from a fresh reading. Raises what `plan`
-    raises, ConflictError, StoreUnavailableError."""
+    """Commit what `plan` proposes, with its note, and return its answer once this worker's views include it.
+    `plan` runs again on a fresh snapshot after a conflict, or if it refused a view that may be stale. Raises
+    what `plan` raises, ConflictError, StoreUnavailableError."""
 
     async def fresh() -> RegistryReading:
         documents = (await state.store.snapshot()).documents
@@ -46,14 +46,14 @@ async def change(state: State, plan: Callable[[RegistryReading], Proposal[T]]) -
 
 
 async def catch_up(state: State) -> None:
-    """Wait until this worker knows all that was committed before: the last write may have been answered by
-    another worker. Raises StoreUnavailableError."""
+    """Wait until this worker's views include everything committed so far, also by other workers. Raises
+    StoreUnavailableError."""
     await state.follower.wait_for(await state.store.commit(()), _CATCH_UP_SECONDS)
 
 
 def differences(old: Any, new: Any) -> Json:
-    """What an audit note tells of two dataclass instances of one type: {field: {"old": …, "new": …}} for each
-    field that differs. Without an `old` one: {field: {"new": …}}. Never give it what holds a secret."""
+    """The fields in which two dataclass instances differ, for an audit note: {field: {"old": …, "new": …}},
+    or {field: {"new": …}} for every field if `old` is None. Never pass an object that holds a secret."""
     after = asdict(new)
     if old is None:
         return {name: {"new": value} for name, value in after.items()}

@@ -1,4 +1,4 @@
-"""Room for an upload: one of the worker's places, and a directory beside where its files will stay."""
+"""Room for an upload: one of the worker's upload slots, and a staging directory on the artifact disk."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gateway.errors import FlorinError
 from gateway.operations.state import State
 
 PACKING = 1024 * 1024
-"""What an archive may weigh beside its files."""
+"""Bytes that an archive may have in addition to its files."""
 _TURN_SECONDS = 20.0
 
 
 def largest(state: State) -> int:
-    """Bytes of an archive."""
+    """The largest archive accepted, in bytes."""
     return state.settings.max_adapter_bytes + PACKING
 
 
 @asynccontextmanager
 async def room(state: State, size: int) -> AsyncGenerator[Path, None]:
-    """Where to write an archive of `size` bytes (0: it is not known); it is gone afterwards. Raises
-    FlorinError, OSError (the disk, also when it is too full)."""
+    """A path for an archive of `size` bytes (0 if unknown), removed on exit. Raises FlorinError, and OSError
+    if the disk fails or is too full."""
     async with _turn(state), _staging(state.artifacts) as box:
         check_space(box, min(size, largest(state)))
         yield box / "upload"
@@ -33,7 +33,7 @@ async def room(state: State, size: int) -> AsyncGenerator[Path, None]:
 
 @asynccontextmanager
 async def _turn(state: State) -> AsyncGenerator[None, None]:
-    """One of the places for uploads. Those who wait for one have sent nothing yet that would take disk."""
+    """Hold an upload slot. A client that waits for one has not sent anything yet that would take disk."""
     try:
         async with asyncio.timeout(_TURN_SECONDS):
             await state.uploads.acquire()
@@ -49,7 +49,7 @@ async def _turn(state: State) -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def _staging(artifacts: ArtifactStore) -> AsyncIterator[Path]:
-    """Beside where the files will stay, and removed if this process dies. The disk is left to a thread."""
+    """A staging directory, removed even if this process dies. Disk access runs in a thread."""
     staging = artifacts.staging()
     box = await asyncio.to_thread(staging.__enter__)
     try:

@@ -1,4 +1,4 @@
-"""A document against the registry of now: the plan of what would change, and the registry as a document."""
+"""Compare a document with the present registry, and export the registry as a document."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ async def export_registry(state: State) -> Json:
 async def plan_apply(
     state: State, wanted: Document, *, prune: bool, agreed: str | None, actor: str
 ) -> ApplyPlan:
-    """`prune`: remove what is not in the document, of the sections that are. `agreed`: digest of the plan
-    that the operator agreed to; ConflictError if it would be another now."""
+    """Plan the changes that bring the registry to `wanted`. `prune` also removes objects missing from the
+    sections that the document has. `agreed` is the digest of the plan that the operator confirmed. Raises
+    ConflictError if the plan would be another now."""
     asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
     made = await asyncio.to_thread(
         plan, await _current(state), wanted, prune=prune, asking=asking, clock=state.clock.now()

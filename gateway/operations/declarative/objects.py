@@ -1,4 +1,4 @@
-"""Bringing each kind of object to what a plan says: by the operations that routes call, where there are such.
+"""Carry out one action of a plan, with the operations that routes call wherever there is one.
 
 Each function looks at the registry anew, so that what has changed since the plan was made is not undone by
 mistake, and is one commit with its note in the audit.
@@ -139,7 +139,7 @@ async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
 
 
 def _new_key(reading: RegistryReading, key_id: str, old: Key | None, wanted: KeySpec, now: int) -> Key:
-    """A key that is revoked stays revoked since when it was."""
+    """A revoked key stays revoked, with its original time."""
     if old is not None and old.role is Role.ENROLMENT:
         raise DocumentRefusedError("This is the id of an enrolment token: give the key another.")
     goal = resolve.key(key_spec(old) if old else None, wanted)
