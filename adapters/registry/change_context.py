@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from adapters.checks.findings import Findings
 from adapters.errors import LoadFailedError, NotFoundError, QuarantinedError
 from adapters.model import Adapter, AdapterName, BaseModel, Tombstone, Version, dump
-from adapters.registry.catalog import Catalog, Documents
+from adapters.registry.transaction import Reading
 from adapters.store.protocol import Change
 
 
@@ -22,11 +22,9 @@ class FleetLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeContext:
-    """The registry as read for one attempt: `documents` is None when it is this worker's view."""
+class ChangeContext(Reading):
+    """The registry as read for one attempt to change an adapter."""
 
-    catalog: Catalog
-    documents: Documents | None
     tenant_document: Callable[[str], str | None]
 
     def tenant(self, tenant: str) -> str:
@@ -50,14 +48,12 @@ class ChangeContext:
         return self.text("adapter", adapter.name, adapter)
 
     def text(self, kind: str, id_: str, document: Adapter | Version | Tombstone) -> str:
-        """A document as the store should hold it; an older Florin may have written it otherwise than this
-        one would."""
-        return dump(document) if self.documents is None else self.documents[kind][id_]
+        """A document as the store should hold it."""
+        return self.stored(kind, id_, dump(document))
 
     def unchanged(self, version: Version) -> Change:
         """A change that only proves that the version is still the one that was read."""
-        text = self.text("version", version.id, version)
-        return Change("version", version.id, text, expect=text)
+        return self.proof("version", version.id, dump(version))
 
     def versions(self, adapter: Adapter) -> list[Version]:
         """Oldest first."""

@@ -1,7 +1,7 @@
 """What each change of an adapter commits, decided purely from one reading of the registry.
 
 Every plan's expectations are the documents that it was made from, so a stale reading makes a conflict, never
-a lost change. `registration` reads, commits and retries.
+a lost change. `transaction` reads, commits and retries.
 """
 
 from __future__ import annotations

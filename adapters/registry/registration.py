@@ -1,8 +1,6 @@
 """Everything that changes adapters: add, promote, roll back, retire, pin, remove.
 
-Each change is one atomic commit with its entry in the audit. Its expectations are the documents that it was
-planned from: this worker's view first; if that proves stale (a conflict, or a refusal), a fresh snapshot. So
-of two that change one adapter at once, both succeed, one after the other.
+Each change is one atomic commit with its entry in the audit (see `transaction`).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import TypeVar
 from adapters import sources
 from adapters.checks.findings import Findings, shown
 from adapters.checks.validate import AdapterFacts, validate
-from adapters.errors import AdaptersError, ConflictError, NotFoundError, RejectedError
+from adapters.errors import NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, Version
 from adapters.progress import Progress
 from adapters.registry.artifacts import Artifact, ArtifactStore, digest_of
@@ -34,14 +32,13 @@ from adapters.registry.changes import (
     plan_retire,
     plan_rollback,
 )
+from adapters.registry.transaction import Proposal, transact
 from adapters.sources import archive
 from adapters.sources.options import FetchOptions
 from adapters.store.protocol import Store
 
 T = TypeVar("T")
 
-_ATTEMPTS = 32
-"""Of N changes of one adapter at once, each round of attempts lets one through."""
 _INGESTS = 4
 """Adapters fetched, copied and hashed at a time: of more, the disk would only seek; of fewer, a slow server
 would hold up what comes from others."""
@@ -215,24 +212,15 @@ class Registrar:
         return ChangeContext(catalog, snapshot.documents, self._tenant_document)
 
     async def change(self, name: AdapterName, actor: str, plan: Plan[T]) -> T:
-        """Commit what `plan` makes of this worker's view; if that was stale, or `plan` refuses, of fresh
-        readings. Raises what `plan` raises, ConflictError, StoreUnavailableError."""
-        reading = self._view()
-        for _ in range(_ATTEMPTS):
-            try:
-                planned = plan(reading)
-            except AdaptersError:
-                if reading.documents is not None:
-                    raise
-            else:
-                try:
-                    await self._store.commit(planned.changes, audit=planned.note(actor, name))
-                except ConflictError:
-                    pass
-                else:
-                    return planned.answer
-            reading = await self._fresh()
-        raise ConflictError("The adapter is being changed by many others at once: try again.")
+        """Commit what `plan` makes of the registry. Raises what `plan` raises, ConflictError,
+        StoreUnavailableError."""
+
+        def proposal(reading: ChangeContext) -> Proposal[T]:
+            planned = plan(reading)
+            return Proposal(planned.changes, planned.answer, planned.note(actor, name))
+
+        answer, _ = await transact(self._store, proposal, view=self._view(), fresh=self._fresh)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.admission.complexity import Complexity
-from gateway.api.admin.uploads import PACKING
 from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
+from gateway.operations.uploads import PACKING
 from gateway.tenants.directory import Role
 
 MIB: Final = 1024 * 1024

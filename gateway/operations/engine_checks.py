@@ -89,24 +89,31 @@ async def _check_slots(control: EngineClient, engine: Engine) -> None:
         )
 
 
-async def base_for(known: BaseModel | None, body: BaseFields, listing: Listing | None) -> BaseModel:
-    """The base model as it will be known: with its config, if it can be read, and every name it goes by."""
+async def read_base(body: BaseFields, listing: Listing | None) -> BaseModel:
+    """The base model as described by a registration: its config if readable, and all its names. Raises
+    FlorinError, NotFoundError."""
     root = listing.bases.get(body.base, "") if listing else ""
-    known = known or BaseModel(body.base)
     config = await _config(body, root)
-    if config is not None and known.config is not None:
-        check_same(body.base, known.config, config)
-    aliases = dict.fromkeys((*known.aliases, *base_aliases(body.base, root), *body.base_aliases))
-    aliases.pop(body.base, None)
     if body.brought is None:
         template = await asyncio.to_thread(read_chat_template, body.base_config or root)
     else:
         template = body.brought[1]
+    return BaseModel(body.base, (*base_aliases(body.base, root), *body.base_aliases), config, template)
+
+
+def merge_base(known: BaseModel | None, told: BaseModel) -> BaseModel:
+    """Complete what is known of a base model with what a registration says. Raises ConflictError if the two
+    are different models."""
+    known = known or BaseModel(told.name)
+    if told.config is not None and known.config is not None:
+        check_same(told.name, known.config, told.config)
+    aliases = dict.fromkeys((*known.aliases, *told.aliases))
+    aliases.pop(told.name, None)
     return replace(
         known,
         aliases=tuple(aliases),
-        config=known.config or config,
-        chat_template=known.chat_template if template is None else template,
+        config=known.config or told.config,
+        chat_template=known.chat_template if told.chat_template is None else told.chat_template,
     )
 
 

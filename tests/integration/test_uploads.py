@@ -334,7 +334,7 @@ async def test_archives_that_are_refused(gateway, admin, tmp_path, what):
 
 
 async def test_no_more_than_so_many_at_once(gateway, admin, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.api.admin.uploads._TURN_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.operations.uploads._TURN_SECONDS", 0.2)
     wires = [await Wire.to(gateway.url) for _ in range(UPLOADS)]
     for wire in wires:
         await wire.begin(10**6)

@@ -1,5 +1,5 @@
 """/admin/v1/…: the operator's API, role operator; a few routes (`Host`) are for the engines' hosts, too. One
-module a noun, each thin: it reads the views, writes the store, and returns what `florin … --json` prints."""
+module a noun, each thin: it parses, calls `gateway.operations`, and returns what `florin … --json` prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from gateway.api.admin import (
     doctor,
     engine_agents,
     engine_registration,
-    engine_trust,
     engines,
     enrolment,
     keys,
@@ -24,7 +23,6 @@ from gateway.api.admin import (
     registry,
     tenants,
     uploads,
-    version_release,
 )
 
 router = APIRouter(prefix="/admin/v1")
@@ -36,10 +34,8 @@ for noun in (
     artifacts,
     uploads,
     adapters,
-    version_release,
     engines,
     engine_registration,
-    engine_trust,
     engine_agents,
     base_models,
     placement,

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, StringConstraints
 
 from adapters.model import AdapterName
-from adapters.registry.registration import Upload
+from adapters.registry.changes import Registered
+from gateway.api.admin.adapter_json import label
 from gateway.api.admin.common import Operator
 from gateway.api.admin.progress import answer
 from gateway.api.dependencies import Actor, StateDep
-from gateway.errors import FlorinError
+from gateway.operations import adapters
 from gateway.operations.inputs import StrictBody
 from gateway.operations.progress import OperationProgress
-from gateway.operations.state import State
-from gateway.operations.transaction import Json, catch_up
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
 
@@ -51,52 +51,30 @@ async def add_adapter(body: NewAdapter, request: Request, state: StateDep, actor
     name = AdapterName.parse(body.adapter)
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
-        return await register(
-            state,
+        return rendered(
             name,
-            body.source,
-            base_model=body.base_model,
-            assume_base=body.assume_base,
-            digest=body.digest,
-            actor=actor,
-            progress=progress,
+            await adapters.add(
+                state,
+                name,
+                body.source,
+                base_model=body.base_model,
+                assume_base=body.assume_base,
+                digest=body.digest,
+                actor=actor,
+                progress=progress,
+            ),
         )
 
     return await answer(request, work)
 
 
-async def register(
-    state: State,
-    name: AdapterName,
-    source: str | Upload,
-    *,
-    base_model: str | None,
-    assume_base: bool,
-    digest: str | None,
-    actor: str,
-    progress: OperationProgress,
-) -> tuple[int, Json]:
-    """Status and object of the answer. Raises what `Registrar.add_adapter` raises, FlorinError."""
-    try:
-        done = await state.registrar.add_adapter(
-            name,
-            source,
-            base_model=base_model,
-            assume_base=assume_base,
-            digest=digest,
-            actor=actor,
-            progress=progress,
-        )
-    except OSError as error:
-        raise FlorinError(
-            "artifacts_unavailable", f"The version's files cannot be stored: {error}."
-        ) from error
-    await catch_up(state)
+def rendered(name: AdapterName, done: Registered) -> tuple[int, Json]:
+    """Status and object of the answer."""
     return 201 if done.created else 200, {
         "adapter": str(name),
         "version": f"v{done.version.number}",
         "digest": done.version.digest,
-        "live": None if done.live is None else f"v{done.live}",
+        "live": label(done.live),
         "created": done.created,
         "warnings": done.version.warnings,
     }

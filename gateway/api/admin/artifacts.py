@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
-from adapters.checks.validate import FILES
-from adapters.errors import NotFoundError
 from gateway.api.admin.common import Host
 from gateway.api.dependencies import HostKey, StateDep
-from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.operations import artifacts
 
 router = APIRouter(prefix="/artifacts", tags=["engines"], dependencies=[Host])
-
-_HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @router.get("/{digest}/{file}", response_class=FileResponse)
@@ -24,22 +17,5 @@ async def get_artifact(digest: str, file: str, state: StateDep, key: HostKey) ->
     """One of the two files of the version whose digest is `sha256:<digest>`, or a range of it. An engine's
     key is given those of the versions that are placed on its engine; of others it does not hear whether they
     are there."""
-    if not _HEX.fullmatch(digest) or file not in FILES:
-        raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
-    if not _may_fetch(state, key, f"sha256:{digest}"):
-        raise NotFoundError(f"No version of sha256:{digest} is placed on engine {key.engine}.")
-    path = state.artifacts.root / digest / file
-    if not path.is_file():
-        raise NotFoundError(
-            f"The artifact store of this gateway does not hold {file} of sha256:{digest}: "
-            "gateways on several hosts need a FLORIN_ARTIFACT_DIR that all of them see."
-        )
+    path = artifacts.find(state, key, digest, file)
     return FileResponse(path, media_type="application/octet-stream", headers={"etag": f'"{digest}"'})
-
-
-def _may_fetch(state: State, key: Key, digest: str) -> bool:
-    if key.role is not Role.ENGINE:
-        return True
-    placed = state.residency.slots(key.engine)
-    versions = (state.catalog.by_engine_name.get(name) for name in placed)
-    return any(version is not None and version.digest == digest for version in versions)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from adapters.errors import StoreUnavailableError
 from gateway.api.admin.common import Operator
 from gateway.api.dependencies import StateDep
 from gateway.api.finance.common import position, token
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
-from gateway.metering.ledger.audit_log import Logged, Position, Wanted, read
-from gateway.metering.ledger.audit_shipper import tail
+from gateway.metering.ledger.audit_log import Logged, Position, Wanted
 from gateway.metering.records import UsageRecord
+from gateway.operations import audit
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
@@ -50,7 +48,7 @@ async def show(
         until=_instant("until", until),
         before=None if cursor is None else _position_of(cursor),
     )
-    found, complete = await _entries(state, wanted, limit + 1)
+    found, complete = await audit.entries(state, wanted, limit + 1)
     shown = found[:limit]
     more = token([str(part) for part in shown[-1].position]) if len(found) > limit else None
     return {"data": [_entry_json(state, entry) for entry in shown], "next": more, "complete": complete}
@@ -63,24 +61,12 @@ async def show_request(
 ) -> Json:
     """What answered a request: each attempt that was made, in order. `complete` is false while records are on
     their way into the ledger, as another worker's are for a second or two: ask again."""
-    complete = await state.meter.flush()
-    attempts = await asyncio.to_thread(state.ledger.attempts, request_id)
+    attempts, complete = await audit.attempts(state, request_id)
     return {
         "request_id": request_id,
         "attempts": [_attempt_json(state, record) for record in attempts],
-        "complete": complete and bool(attempts),
+        "complete": complete,
     }
-
-
-async def _entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
-    """What Redis still has is read first: what is shipped meanwhile is then in both, never in neither."""
-    try:
-        recent, complete = await tail(state.store), True
-    except StoreUnavailableError:
-        recent, complete = [], False
-    found = {(e.id, e.digest): e for e in await asyncio.to_thread(read, state.ledger, wanted, limit)}
-    found |= {(e.id, e.digest): e for e in recent if wanted.takes(e)}
-    return sorted(found.values(), key=lambda e: e.position, reverse=True)[:limit], complete
 
 
 def _entry_json(state: State, entry: Logged) -> Json:

@@ -9,9 +9,8 @@ from pydantic import Field
 
 from gateway.api.admin.common import Operator
 from gateway.api.dependencies import Actor, StateDep
-from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
-from gateway.costs.periods import PeriodError, instant
-from gateway.errors import FlorinError
+from gateway.costs.calibration.store import list_calibrations
+from gateway.operations import calibrations
 from gateway.operations.inputs import Label, StrictBody
 from gateway.operations.transaction import Json
 
@@ -44,25 +43,7 @@ class NewCalibration(StrictBody):
 @router.post("", status_code=201)
 async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
     """Keep a calibration. Hours from `valid_from` on are divided by it; those before stay as they are."""
-    weights = body.weights_ps.model_dump()
-    if not any(weights.values()):
-        raise FlorinError("invalid_value", "weights_ps: all are zero.", param="weights_ps")
-    try:
-        made = await state.ledger_process.run(
-            add_calibration,
-            gpu_type=body.gpu_type,
-            base_model=body.base_model,
-            engine_version=body.engine_version,
-            valid_from=None if body.valid_from is None else instant("valid_from", body.valid_from),
-            weights_ps=weights,
-            document=body.document,
-            now=state.clock.now(),
-            actor=actor,
-        )
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    except CalibrationConflictError as error:
-        raise FlorinError("conflict", str(error)) from error
+    made = await calibrations.add(state, **body.model_dump(), actor=actor)
     return made.json()
 
 

@@ -7,17 +7,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from adapters.errors import ConflictError
 from gateway.api.admin.common import Operator
 from gateway.api.admin.progress import answer
 from gateway.api.dependencies import Actor, StateDep
-from gateway.costs.prices.price_store import list_prices
-from gateway.operations.declarative import current, execute
-from gateway.operations.declarative.actions import ApplyPlan
+from gateway.operations.declarative import execute
+from gateway.operations.declarative.apply import export_registry, plan_apply
 from gateway.operations.declarative.document import Document, parse
-from gateway.operations.declarative.plan import plan
 from gateway.operations.progress import OperationProgress
-from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
 router = APIRouter(tags=["declarative"], dependencies=[Operator])
@@ -27,7 +23,7 @@ router = APIRouter(tags=["declarative"], dependencies=[Operator])
 async def export(state: StateDep) -> Json:
     """The registry as the document that `apply` takes: tenants, keys (as digests), base models, engines,
     adapters with their versions, prices."""
-    return current.export(await _current(state))
+    return await export_registry(state)
 
 
 @router.post("/apply", response_model=None, openapi_extra={"requestBody": {"required": True}})
@@ -54,9 +50,7 @@ async def apply(
     each of `actions` has its `outcome`. With `accept: application/x-ndjson`: a line for each step on the way,
     {"step", "done", "total"}, and a last one with {"result"} or {"error"}."""
     wanted = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
-    made = await _plan(state, wanted, prune=prune, actor=actor)
-    if agreed not in (None, made.digest):
-        raise ConflictError("The registry has changed since this plan was made: look at the new one first.")
+    made = await plan_apply(state, wanted, prune=prune, agreed=agreed, actor=actor)
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         if dry_run:
@@ -72,15 +66,3 @@ async def apply(
         }
 
     return await answer(request, work)
-
-
-async def _plan(state: State, wanted: Document, *, prune: bool, actor: str) -> ApplyPlan:
-    asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
-    return await asyncio.to_thread(
-        plan, await _current(state), wanted, prune=prune, asking=asking, clock=state.clock.now()
-    )
-
-
-async def _current(state: State) -> current.Current:
-    book = await asyncio.to_thread(list_prices, state.ledger)
-    return current.read(state.catalog, state.directory, book)

@@ -2,104 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Mapping
 from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from adapters.errors import EngineError, StoreUnavailableError
-from adapters.model import Engine
-from adapters.reconcile.artifact_gc import plan
-from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
-from adapters.reconcile.drift import of_engines
-from adapters.reconcile.registry_checks import of_registry
 from gateway.api.admin.common import Operator
 from gateway.api.dependencies import StateDep
-from gateway.operations.exposure_checks import of_exposure
-from gateway.operations.installation_checks import missing_files, of_books, of_conditions, of_disk, of_store
-from gateway.operations.state import State
+from gateway.operations.doctor import diagnose
 from gateway.operations.transaction import Json
 
 router = APIRouter(tags=["doctor"], dependencies=[Operator])
-
-_ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
 @router.get("/doctor")
 async def doctor(state: StateDep) -> Json:
     """Every check with `status` ok, warning or problem, the worst first. Each engine is asked now."""
-    store, books, disk, exposed, view = await asyncio.gather(
-        of_store(state.store),
-        of_books(state),
-        asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
-        of_exposure(state),
-        look(state),
-    )
-    found: list[Diagnosis] = [
-        *of_conditions(state),
-        *store,
-        *books,
-        *disk,
-        *of_engines(view),
-        *of_registry(view),
-        *of_suspects(state),
-        *exposed,
-    ]
-    return {"data": [asdict(d) for d in sorted(found, key=lambda d: _ORDER[d.status])]}
-
-
-def of_suspects(state: State) -> list[Diagnosis]:
-    return [
-        Diagnosis(
-            "engine_deaths",
-            "problem",
-            adapter or tenant,
-            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s",
-            "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
-            "Until then the tenant must not send it.",
-        )
-        for (tenant, adapter), (deaths, left) in sorted(state.router.refusals().items())
-    ]
-
-
-async def look(state: State) -> FleetObservation:
-    catalog = state.catalog
-    slots = {name: state.residency.slots(name) for name in catalog.engines}  # before the engines are asked
-    engines = list(catalog.engines.values())
-    heard = await _beats(state)
-    looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
-    found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
-    now = state.clock.now()
-    pending_deletions = plan(
-        catalog.pending_deletions,
-        catalog.versions.values(),
-        {name: look.listing.loras if look.listing else None for name, look in found.items()},
-        {version for held in slots.values() for version in held},
-        now=now,
-        grace=int(state.settings.artifact_grace * 3600 * 1e6),
-    )
-    missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
-    return FleetObservation(catalog, found, slots, now, missing, pending_deletions)
-
-
-async def _beats(state: State) -> Mapping[str, str]:
-    try:
-        return await state.store.beats()
-    except StoreUnavailableError:
-        return {}  # another check says so
-
-
-async def _ask(state: State, engine: Engine, heard: Mapping[str, str]) -> EngineObservation:
-    agent = engine.name in heard
-    timeout = state.settings.probe_timeout
-    try:
-        listing = await state.control.serving(engine, timeout=timeout)
-    except EngineError as error:
-        return EngineObservation(error=str(error), agent=agent)
-    takes = None  # without an answer: the list has said enough
-    with contextlib.suppress(EngineError, TimeoutError):
-        async with asyncio.timeout(timeout):
-            takes = await state.control.takes_adapters(engine)
-    return EngineObservation(listing, takes_adapters=takes, agent=agent)
+    return {"data": [asdict(d) for d in await diagnose(state)]}

@@ -1,35 +1,23 @@
-"""What the agents of `florin engine run` say: each epoch, that they live, and when they stop.
-
-An agent's name is its own while it lives, that is until three of its heartbeats are missing.
-"""
+"""What the agents of `florin engine run` say: that they live, and when they stop."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field
 
-from adapters.engine_agent.timing import BEAT_TTL_MS
-from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
-from adapters.model import Engine, dump
-from adapters.store.protocol import AuditNote, Change
 from gateway.api.admin.common import Host
 from gateway.api.dependencies import HostKey, StateDep
+from gateway.operations import engine_agents
 from gateway.operations.authorization import actor_of
-from gateway.operations.inputs import HostFields, StrictBody, Token
-from gateway.operations.state import State
-from gateway.operations.transaction import Json, RegistryReading, change
-from gateway.tenants.directory import Key, Role
+from gateway.operations.inputs import StrictBody, Token
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """What every reader of JSON can hold."""
-Beats = dict[str, Json]
-"""Engine → what its living agent said last."""
 
 
 class Heartbeat(StrictBody):
@@ -50,70 +38,13 @@ class Stopping(StrictBody):
 async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -> Json:
     """`known` false: the engine is not registered as this epoch, or with another key, and its agent registers
     it again."""
-    engine = state.catalog.engines.get(name)
-    known = engine is not None and engine.epoch == body.epoch and engine.key == own_id(key)
-    if engine and known:
-        said = json.dumps(body.model_dump(exclude={"leaving"}) | {"agent": engine.agent})
-        await state.store.beat(name, said, ttl_ms=1 if body.leaving else BEAT_TTL_MS)
-    return {"known": known}
+    said = body.model_dump(exclude={"leaving"})
+    return {"known": await engine_agents.record_heartbeat(state, name, said, key=key, leaving=body.leaving)}
 
 
 @router.put("/{name}/stopping")
 async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) -> Json:
     """Its host is about to stop the engine: no new requests for it. Its next epoch ends this; what operators
     said of it (cordon, drain) stays."""
-
-    async def plan(reading: RegistryReading) -> tuple[list[Change], Engine]:
-        old = reading.catalog.engines.get(name)
-        if old is None:
-            raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        if old.epoch != body.epoch:
-            raise ConflictError(f"Engine {name} is registered as another epoch.")
-        new = replace(old, stopping=True)
-        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], new
-
-    engine = await change(state, plan, audit=AuditNote(actor_of(key), "engine.stop", name))
+    engine = await engine_agents.stop(state, name, epoch=body.epoch, actor=actor_of(key))
     return {"name": name, "stopping": engine.stopping}
-
-
-def own_id(key: Key) -> str:
-    """As `Engine.key` names it."""
-    return key.id if key.role is Role.ENGINE else ""
-
-
-async def living(state: State) -> Beats:
-    """Nobody while Redis is away."""
-    try:
-        said = await state.store.beats()
-    except StoreUnavailableError:
-        return {}
-    return {engine: json.loads(text) for engine, text in said.items()}
-
-
-async def check_agent(state: State, name: str, host: HostFields | None) -> None:
-    """Raises ConflictError when another agent, or (None) any, runs the engine of that name."""
-    beat = (await living(state)).get(name)
-    if beat is None or (host and beat.get("instance") == host.instance):
-        return
-    raise ConflictError(
-        f"Engine {name} is run by the agent at {beat.get('agent')}, which is alive: stop `florin engine run` "
-        "there, or take another name."
-    )
-
-
-async def lose_if_new(state: State, wanted: Engine) -> None:
-    """Before the new epoch is committed: of the old one's placement nothing is true any more, whether or not
-    the commit succeeds."""
-    old = state.catalog.engines.get(wanted.name)
-    if old and wanted.epoch and old.epoch != wanted.epoch:
-        await state.store.lose(wanted.name)
-
-
-async def greet(state: State, engine: Engine, host: HostFields) -> str:
-    """The first heartbeat of an agent that has registered: the token by which it knows the gateway. A Redis
-    that was emptied is given this worker's secret again, so that workers that start later have the same."""
-    secret = await state.store.secret("agent", state.control.agent_secret.decode())
-    state.control.agent_secret = secret.encode()
-    said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
-    await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
-    return state.control.agent_token(engine.name, engine.key)

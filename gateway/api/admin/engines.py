@@ -1,21 +1,21 @@
-"""/admin/v1/engines: what is there, and what operators say of it. `registering` is how it comes there."""
+"""/admin/v1/engines: what is there, and what operators say of it. `engine_registration` is how it comes
+there."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Literal
 
 from fastapi import APIRouter
 
-from adapters.errors import InUseError, NotFoundError
-from adapters.model import Engine, SlotState, dump
-from adapters.store.protocol import AuditNote, Change
+from adapters.model import Engine, SlotState
 from gateway.api.admin.common import Operator
-from gateway.api.admin.engine_agents import Beats, living
 from gateway.api.dependencies import Actor, StateDep
+from gateway.operations import engines
+from gateway.operations.engine_agents import Heartbeats, living
 from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
-from gateway.operations.transaction import Json, RegistryReading, change, differences
+from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
 
@@ -27,48 +27,34 @@ class NewState(StrictBody):
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
     """All engines, by name, with their health and load as this worker sees them."""
-    beats = await living(state)
-    return {"data": [engine_json(state, e, beats) for _, e in sorted(state.catalog.engines.items())]}
+    heartbeats = await living(state)
+    return {"data": [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]}
 
 
 @router.put("/{name}/state")
 async def set_state(name: str, body: NewState, state: StateDep, actor: Actor) -> Json:
     """cordoned: takes no new adapters; draining: takes no new requests either; active: takes both."""
-
-    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[Engine, Engine]]:
-        old = reading.catalog.engines.get(name)
-        if old is None:
-            raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        new = replace(old, state=body.state)
-        return [reading.change("engine", name, dump(new), dump(old))] if new != old else [], (old, new)
-
-    def note(answer: tuple[Engine, Engine]) -> AuditNote:
-        return AuditNote(actor, "engine.state", name, details=differences(*answer))
-
-    _, new = await change(state, plan, audit=note)
-    return engine_json(state, new, await living(state))
+    engine = await engines.set_state(state, name, body.state, actor=actor)
+    return engine_json(state, engine, await living(state))
 
 
 @router.delete("/{name}")
 async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
     """Forget the engine and its placement. Its adapters are loaded elsewhere when they are called."""
-    if name in (beats := await living(state)):
-        raise InUseError(
-            f"The agent at {beats[name].get('agent')} runs engine {name} and would register it again: "
-            "stop `florin engine run` there first."
-        )
-
-    async def plan(reading: RegistryReading) -> tuple[list[Change], bool]:
-        known = name in reading.catalog.engines
-        return [Change("engine", name, None)] if known else [], known
-
-    known = await change(state, plan, audit=AuditNote(actor, "engine.remove", name))
-    if known:
-        await state.store.unplace(name)
-    return {"name": name, "removed": known}
+    return {"name": name, "removed": await engines.remove(state, name, actor=actor)}
 
 
-def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
+@router.post("/{name}/trust")
+async def trust(name: str, state: StateDep, actor: Actor) -> Json:
+    """Say that the engine computes its base model as it should, for example after a change of the model, of
+    its quantization or of vLLM. Its answer to the fixed prompts is taken, now, as the one to which the base
+    model is held on every engine; the fleet's versions are held to what they answer after their next loads;
+    and no engine of the fleet is suspect any more. Quarantines stay."""
+    base, forgotten = await engines.trust(state, name, actor=actor)
+    return {"engine": name, "base": base, "fingerprints_forgotten": forgotten}
+
+
+def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
     """`beat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
@@ -81,7 +67,7 @@ def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
-        "beat": (beats or {}).get(engine.name),
+        "beat": (heartbeats or {}).get(engine.name),
     }
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
 from adapters.errors import NotFoundError
-from adapters.model import check_name
-from adapters.store.protocol import AuditNote, Change
 from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
 from gateway.api.dependencies import Actor, StateDep
+from gateway.operations import tenants
 from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
-from gateway.operations.transaction import Json, RegistryReading, change, differences
-from gateway.tenants.directory import Tenant, dump
+from gateway.operations.transaction import Json
+from gateway.tenants.directory import Tenant
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
 
@@ -32,24 +31,8 @@ class NewTenant(StrictBody):
 @router.post("", status_code=201)
 async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: Response) -> Json:
     """Add a tenant, or change one: 201 when it is new, 200 when it existed."""
-    check_name("tenant", body.name)
-    now = state.clock.now()
-
-    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[Tenant, Tenant | None]]:
-        old = reading.directory.tenants.get(body.name)
-        new = old or Tenant(body.name, base_access=False, created=now)
-        if body.base_access is not None:
-            new = replace(new, base_access=body.base_access)
-        changes = [reading.change("tenant", new.name, dump(new), dump(old) if old else None)]
-        return changes if new != old else [], (new, old)
-
-    def note(answer: tuple[Tenant, Tenant | None]) -> AuditNote:
-        new, old = answer
-        action = "tenant.update" if old else "tenant.add"
-        return AuditNote(actor, action, new.name, details=differences(old, new))
-
-    tenant, old = await change(state, plan, audit=note)
-    response.status_code = 200 if old else 201
+    tenant, created = await tenants.put(state, body.name, base_access=body.base_access, actor=actor)
+    response.status_code = 201 if created else 200
     return asdict(tenant)
 
 

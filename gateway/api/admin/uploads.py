@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path, PurePosixPath
+from contextlib import AsyncExitStack
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from adapters.model import AdapterName
-from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Upload
-from adapters.sources.staging_area import check_space
-from gateway.api.admin.adapter_registration import AssumeBase, BaseName, Digest, FullName, register
+from gateway.api.admin.adapter_registration import AssumeBase, BaseName, Digest, FullName, rendered
 from gateway.api.admin.common import Operator
 from gateway.api.admin.progress import answer
 from gateway.api.admin.upload_stream import receive
 from gateway.api.dependencies import Actor, StateDep
 from gateway.errors import FlorinError
+from gateway.operations import adapters, uploads
 from gateway.operations.progress import OperationProgress
-from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
-
-PACKING = 1024 * 1024
-"""What an archive may weigh beside its files."""
-_TURN_SECONDS = 20.0
 
 _BODY = {
     "requestBody": {
@@ -65,15 +57,12 @@ async def upload(
     async with AsyncExitStack() as stack:
         try:
             await state.registrar.check(name, base_model)  # before gigabytes are sent for nothing
-            await stack.enter_async_context(_turn(state))
-            box = await stack.enter_async_context(_staging(state.artifacts))
-            path = box / "upload"
-            limit = state.settings.max_adapter_bytes + PACKING
-            check_space(box, min(int(request.headers.get("content-length", 0)), limit))
+            declared = int(request.headers.get("content-length", 0))
+            path = await stack.enter_async_context(uploads.room(state, declared))
             got = await receive(
                 request,
                 path,
-                limit=limit,
+                limit=uploads.largest(state),
                 idle=state.settings.upload_idle_timeout,
             )
         except OSError as error:
@@ -85,7 +74,7 @@ async def upload(
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         async with theirs:
-            return await register(
+            done = await adapters.add(
                 state,
                 name,
                 Upload(path, _readable(file_name or got.name)),
@@ -95,35 +84,9 @@ async def upload(
                 actor=actor,
                 progress=progress,
             )
+        return rendered(name, done)
 
     return await answer(request, work)
-
-
-@asynccontextmanager
-async def _turn(state: State) -> AsyncGenerator[None, None]:
-    """One of the places for uploads. Those who wait for one have sent nothing yet that would take disk."""
-    try:
-        async with asyncio.timeout(_TURN_SECONDS):
-            await state.uploads.acquire()
-    except TimeoutError:
-        raise FlorinError(
-            "too_many_uploads", "This worker takes in as many uploads as it may already.", retry_after=10
-        ) from None
-    try:
-        yield
-    finally:
-        state.uploads.release()
-
-
-@asynccontextmanager
-async def _staging(artifacts: ArtifactStore) -> AsyncIterator[Path]:
-    """Beside where the files will stay, and removed if this process dies. The disk is left to a thread."""
-    staging = artifacts.staging()
-    box = await asyncio.to_thread(staging.__enter__)
-    try:
-        yield box
-    finally:
-        await asyncio.shield(asyncio.to_thread(staging.__exit__, None, None, None))
 
 
 def _hang_up(error: FlorinError) -> Response:

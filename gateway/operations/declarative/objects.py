@@ -1,4 +1,4 @@
-"""Bringing each kind of object to what a plan says: by what the routes of its noun do, where they do it.
+"""Carry out one action of a plan, with the operations that routes call wherever there is one.
 
 Each function looks at the registry anew, so that what has changed since the plan was made is not undone by
 mistake, and is one commit with its note in the audit.
@@ -6,17 +6,14 @@ mistake, and is one commit with its note in the audit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-
-from fastapi import Response
 
 from adapters.errors import EngineUnreachableError
 from adapters.model import AdapterName, BaseModel, Tombstone, dump
+from adapters.registry.transaction import Proposal
 from adapters.store.protocol import AuditNote, Change
-from gateway.api.admin import adapters, engine_registration, engines, keys, prices, tenants
 from gateway.costs.periods import instant
-from gateway.operations import inputs
+from gateway.operations import adapters, engines, keys, prices, tenants
 from gateway.operations.declarative import resolve, splits
 from gateway.operations.declarative.actions import PlannedAction
 from gateway.operations.declarative.current import base_spec, engine_spec, key_spec
@@ -30,7 +27,8 @@ from gateway.operations.declarative.document import (
     TenantSpec,
 )
 from gateway.operations.declarative.resolve import DocumentRefusedError
-from gateway.operations.inputs import NewPrice
+from gateway.operations.engine_registration import register
+from gateway.operations.inputs import NewEngine, NewPrice
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import directory
@@ -51,15 +49,14 @@ async def act(
         case EngineSpec():
             await _engine(state, id_, action.goal, wanted, actor)
         case TenantSpec():
-            body = tenants.NewTenant(name=id_, base_access=action.goal.base_access)
-            await tenants.add_tenant(body, state, actor, Response())
+            await tenants.put(state, id_, base_access=action.goal.base_access, actor=actor)
         case KeySpec():
             await _key(state, id_, (wanted.keys or {})[id_], actor)
         case AdapterSpec():
             name = AdapterName.parse(id_)
             await splits.bring(state, name, (wanted.adapters or {})[id_], actor=actor, report=report)
         case NewPrice():
-            await prices.add(action.goal, actor, state, Response())
+            await prices.add(state, action.goal, actor=actor)
         case RemovedSpec():
             await _count(state, id_, int(action.goal.latest[1:]), actor)
         case _:
@@ -69,39 +66,36 @@ async def act(
 async def _remove(state: State, action: PlannedAction, actor: str) -> None:
     id_ = action.id
     if action.kind == "adapter":
-        tenant, _, name = id_.partition("/")
+        name = AdapterName.parse(id_)
         if isinstance(action.goal, AdapterSpec):  # some of its versions
             for version in action.goal.versions:
-                await adapters.retire(tenant, name, version.version, state, actor)
+                await adapters.retire(state, name, version.number, actor=actor)
         else:
-            await adapters.remove_adapter(tenant, name, state, actor)
+            await adapters.remove(state, name, actor=actor)
     elif action.kind == "key":
-        await keys.revoke_key(id_, state, actor)
+        await keys.revoke(state, id_, actor=actor)
     elif action.kind == "tenant":
-        await _remove_tenant(state, id_, actor)
+        await tenants.remove(state, id_, actor=actor)
     elif action.kind == "engine":
-        await engines.remove_engine(id_, state, actor)
+        await engines.remove(state, id_, actor=actor)
     elif action.kind == "base":
         await _remove_base(state, id_, actor)
 
 
 async def _base(state: State, name: str, wanted: BaseSpec, actor: str) -> None:
-    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[BaseModel | None, BaseModel]]:
+    def plan(reading: RegistryReading) -> Proposal[None]:
         old = reading.catalog.bases.get(name)
         goal = resolve.base(name, base_spec(old) if old else None, wanted)
         new = BaseModel(name, goal.aliases or (), goal.config, goal.chat_template)
         if old is not None and replace(old, aliases=tuple(sorted(old.aliases))) == new:
-            return [], (old, old)
-        return [reading.change("base", name, dump(new), dump(old) if old else None)], (old, new)
-
-    def note(answer: tuple[BaseModel | None, BaseModel]) -> AuditNote:
-        old, new = answer
+            return Proposal([], None)
         details = differences(old, new)
         if "config" in details:
             details["config"] = "changed"  # hundreds of lines
-        return AuditNote(actor, "base.update" if old else "base.add", name, details=details)
+        note = AuditNote(actor, "base.update" if old else "base.add", name, details=details)
+        return Proposal([reading.change("base", name, dump(new), dump(old) if old else None)], None, note)
 
-    await change(state, plan, audit=note)
+    await change(state, plan)
 
 
 async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, actor: str) -> None:
@@ -110,14 +104,13 @@ async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, a
     there = state.catalog.engines.get(name)
     facts = goal.model_dump(exclude={"state"})
     if there is None or engine_spec(there).model_dump(exclude={"state"}) != facts:
-        body = inputs.NewEngine(name=name, **facts)
+        body = NewEngine(name=name, **facts)
         try:
-            await engine_registration.register(body, state, actor, Response())
+            await register(state, body, actor=actor)
         except EngineUnreachableError:
-            body = body.model_copy(update={"verify": False})
-            await engine_registration.register(body, state, actor, Response())
+            await register(state, body.model_copy(update={"verify": False}), actor=actor)
     if goal.state is not None and state.catalog.engines[name].state != goal.state:
-        await engines.set_state(name, engines.NewState(state=goal.state), state, actor)
+        await engines.set_state(state, name, goal.state, actor=actor)
     base = (wanted.bases or {}).get(goal.base)
     if base is not None:  # what the engine says of its model does not go over what the file says
         await _base(state, goal.base, base, actor)
@@ -126,96 +119,76 @@ async def _engine(state: State, name: str, goal: EngineSpec, wanted: Document, a
 async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
     now = state.clock.now()
 
-    async def plan(reading: RegistryReading) -> tuple[list[Change], tuple[Key | None, Key]]:
+    def plan(reading: RegistryReading) -> Proposal[None]:
         old = reading.directory.keys.get(key_id)
-        if old is not None and old.role is Role.ENROLMENT:
-            raise DocumentRefusedError("This is the id of an enrolment token: give the key another.")
-        goal = resolve.key(key_spec(old) if old else None, wanted)
-        digest = goal.secret.removeprefix("sha256:")
-        for other in reading.directory.keys.values():
-            if other.digest == digest and other.id != key_id:
-                raise DocumentRefusedError(f"Key {other.id} has the same secret: each key needs its own.")
-        revoked = None if goal.revoked is None else instant("revoked", goal.revoked)
-        if old is not None and old.revoked is not None:
-            revoked = old.revoked
-        created = old.created if old else now
-        pins = Pins(**goal.pins.model_dump()) if goal.pins else Pins()
-        new = Key(key_id, goal.tenant, goal.role, digest, created, revoked, goal.engine, pins)
+        new = _new_key(reading, key_id, old, wanted, now)
         if new == old:
-            return [], (old, new)
+            return Proposal([], None)
         changes = [reading.change("key", key_id, directory.dump(new), directory.dump(old) if old else None)]
         if new.tenant:
-            changes.append(_proof(reading, new.tenant))
+            changes.append(_tenant_proof(reading, new.tenant))
         if old is not None and old.revoked is None and new.revoked is not None:
-            changes += keys.cut_off(reading, old)
-        return changes, (old, new)
-
-    def note(answer: tuple[Key | None, Key]) -> AuditNote:
-        old, new = answer
+            changes += keys.drain_engine_of(reading, old)
         details: dict[str, object] = {"tenant": new.tenant, "role": new.role}
         if old is not None and old.digest != new.digest:
             details["changed"] = "secret"
-        return AuditNote(actor, "key.update" if old else "key.create", key_id, details=details)
+        note = AuditNote(actor, "key.update" if old else "key.create", key_id, details=details)
+        return Proposal(changes, None, note)
 
-    await change(state, plan, audit=note)
+    await change(state, plan)
 
 
-def _proof(reading: RegistryReading, tenant: str) -> Change:
+def _new_key(reading: RegistryReading, key_id: str, old: Key | None, wanted: KeySpec, now: int) -> Key:
+    """A revoked key stays revoked, with its original time."""
+    if old is not None and old.role is Role.ENROLMENT:
+        raise DocumentRefusedError("This is the id of an enrolment token: give the key another.")
+    goal = resolve.key(key_spec(old) if old else None, wanted)
+    digest = goal.secret.removeprefix("sha256:")
+    for other in reading.directory.keys.values():
+        if other.digest == digest and other.id != key_id:
+            raise DocumentRefusedError(f"Key {other.id} has the same secret: each key needs its own.")
+    revoked = None if goal.revoked is None else instant("revoked", goal.revoked)
+    if old is not None and old.revoked is not None:
+        revoked = old.revoked
+    created = old.created if old else now
+    pins = Pins(**goal.pins.model_dump()) if goal.pins else Pins()
+    return Key(key_id, goal.tenant, goal.role, digest, created, revoked, goal.engine, pins)
+
+
+def _tenant_proof(reading: RegistryReading, tenant: str) -> Change:
     """That the tenant is there when the commit happens."""
     known = reading.directory.tenants.get(tenant)
     if known is None:
         raise DocumentRefusedError(f"There is no tenant {tenant!r} any more.")
-    text = directory.dump(known)
-    same = reading.change("tenant", tenant, text, text)
-    return replace(same, data=same.expect)
+    return reading.proof("tenant", tenant, directory.dump(known))
 
 
 async def _count(state: State, name: str, latest: int, actor: str) -> None:
     """Remember the highest number of a removed adapter, which is not there."""
     now = state.clock.now()
 
-    async def plan(reading: RegistryReading) -> tuple[list[Change], None]:
+    def plan(reading: RegistryReading) -> Proposal[None]:
         old = reading.catalog.tombstones.get(name)
         if name in reading.catalog.adapters or (old and old.latest >= latest):
-            return [], None
+            return Proposal([], None)
         new = Tombstone(latest, old.removed if old else now)
-        return [
+        changes = [
             reading.change("tombstone", name, dump(new), dump(old) if old else None),
             Change("adapter", name, None, expect=None),
-        ], None
+        ]
+        return Proposal(changes, None, AuditNote(actor, "adapter.count", name, f"v{latest}"))
 
-    await change(state, plan, audit=AuditNote(actor, "adapter.count", name, f"v{latest}"))
-
-
-async def _remove_tenant(state: State, name: str, actor: str) -> None:
-    async def plan(reading: RegistryReading) -> tuple[list[Change], None]:
-        known = reading.directory.tenants.get(name)
-        if known is None:
-            return [], None
-        adapters = reading.catalog.adapters.values()
-        left = sorted(a.name for a in adapters if a.name.startswith(f"{name}/") or name in a.shared_with)
-        theirs = [k for k in reading.directory.keys.values() if k.tenant == name]
-        left += [f"key {k.id}" for k in theirs if k.revoked is None]
-        if left:
-            raise DocumentRefusedError(f"It cannot go while there is {left[0]}.")
-        documents = [("tenant", name, directory.dump(known))]
-        documents += [("key", k.id, directory.dump(k)) for k in theirs]
-        return _deletions(reading, documents), None
-
-    await change(state, plan, audit=AuditNote(actor, "tenant.remove", name))
+    await change(state, plan)
 
 
 async def _remove_base(state: State, name: str, actor: str) -> None:
-    async def plan(reading: RegistryReading) -> tuple[list[Change], None]:
+    def plan(reading: RegistryReading) -> Proposal[None]:
         known = reading.catalog.bases.get(name)
         users = [e.name for e in reading.catalog.fleet(name)]
         users += [v.id for v in reading.catalog.versions.values() if v.base_model == name and not v.retired]
         if users:
             raise DocumentRefusedError(f"{min(users)} needs it.")
-        return _deletions(reading, [("base", name, dump(known))]) if known else [], None
+        changes = [reading.deletion("base", name, dump(known))] if known else []
+        return Proposal(changes, None, AuditNote(actor, "base.remove", name))
 
-    await change(state, plan, audit=AuditNote(actor, "base.remove", name))
-
-
-def _deletions(reading: RegistryReading, documents: Sequence[tuple[str, str, str]]) -> list[Change]:
-    return [replace(reading.change(kind, id_, text, text), data=None) for kind, id_, text in documents]
+    await change(state, plan)

@@ -1,0 +1,32 @@
+"""Read the audit log, from the ledger and Redis together, and the attempts of one request."""
+
+from __future__ import annotations
+
+import asyncio
+
+from adapters.errors import StoreUnavailableError
+from gateway.metering.ledger.audit_log import Logged, Wanted, read
+from gateway.metering.ledger.audit_shipper import tail
+from gateway.metering.records import UsageRecord
+from gateway.operations.state import State
+
+
+async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged], bool]:
+    """Entries, newest first, and whether they are complete: while Redis is unavailable, those of the last
+    seconds may be missing. Raises LedgerUnavailableError."""
+    # Redis is read first, so that entries shipped meanwhile appear in both, never in neither.
+    try:
+        recent, complete = await tail(state.store), True
+    except StoreUnavailableError:
+        recent, complete = [], False
+    found = {(e.id, e.digest): e for e in await asyncio.to_thread(read, state.ledger, wanted, limit)}
+    found |= {(e.id, e.digest): e for e in recent if wanted.takes(e)}
+    return sorted(found.values(), key=lambda e: e.position, reverse=True)[:limit], complete
+
+
+async def attempts(state: State, request_id: str) -> tuple[list[UsageRecord], bool]:
+    """The attempts of one request, in order, and whether they are complete: records take a second or two to
+    reach the ledger. Raises LedgerUnavailableError."""
+    complete = await state.meter.flush()
+    made = await asyncio.to_thread(state.ledger.attempts, request_id)
+    return made, complete and bool(made)

@@ -1,0 +1,38 @@
+"""Compare a document with the present registry, and export the registry as a document."""
+
+from __future__ import annotations
+
+import asyncio
+
+from adapters.errors import ConflictError
+from gateway.costs.prices.price_store import list_prices
+from gateway.operations.declarative import current
+from gateway.operations.declarative.actions import ApplyPlan
+from gateway.operations.declarative.document import Document
+from gateway.operations.declarative.plan import plan
+from gateway.operations.state import State
+from gateway.operations.transaction import Json
+
+
+async def export_registry(state: State) -> Json:
+    return current.export(await _current(state))
+
+
+async def plan_apply(
+    state: State, wanted: Document, *, prune: bool, agreed: str | None, actor: str
+) -> ApplyPlan:
+    """Plan the changes that bring the registry to `wanted`. `prune` also removes objects missing from the
+    sections that the document has. `agreed` is the digest of the plan that the operator confirmed. Raises
+    ConflictError if the plan would be another now."""
+    asking = actor.removeprefix("key:") if actor.startswith("key:") else ""
+    made = await asyncio.to_thread(
+        plan, await _current(state), wanted, prune=prune, asking=asking, clock=state.clock.now()
+    )
+    if agreed not in (None, made.digest):
+        raise ConflictError("The registry has changed since this plan was made: look at the new one first.")
+    return made
+
+
+async def _current(state: State) -> current.Current:
+    book = await asyncio.to_thread(list_prices, state.ledger)
+    return current.read(state.catalog, state.directory, book)

@@ -1,0 +1,148 @@
+"""Register engines: by an operator, or by an engine's own host with the engine's key.
+
+An engine's key is trusted only so far. It may register URLs on the host that it connects from and on no
+other. What prices and traffic depend on is set by the operator or by the key's first registration, and cannot
+be changed later. What is known of the base model may be completed but not changed, because other engines
+serve it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from adapters.errors import ConflictError
+from adapters.model import BaseModel, Engine, dump
+from adapters.registry.catalog import Catalog
+from adapters.registry.transaction import Proposal
+from adapters.store.protocol import AuditNote, Change
+from gateway.errors import FlorinError
+from gateway.operations.engine_agents import check_agent, greet, lose_if_new
+from gateway.operations.engine_checks import merge_base, normal_url, read_base, verify
+from gateway.operations.inputs import NewEngine
+from gateway.operations.state import State
+from gateway.operations.transaction import RegistryReading, change, differences
+from gateway.tenants import directory
+from gateway.tenants.directory import Key
+from gateway.tenants.engine_pins import contradiction, may_claim, settle
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRegistration:
+    old: Engine | None
+    """The engine as it was registered before."""
+    engine: Engine
+    base: BaseModel
+    agent_token: str | None = None
+    """The token by which the registering agent recognizes the gateway."""
+
+
+async def register(
+    state: State, body: NewEngine, *, actor: str, own: Key | None = None, peer: str | None = None
+) -> EngineRegistration:
+    """Register an engine, or change its registration. `own` is the engine's key if its host registers it
+    from the address `peer`, and None for an operator. Raises FlorinError, ConflictError, NotFoundError,
+    EngineError."""
+    if own is not None:
+        _check_claims(own, body, peer)
+    wanted = replace(body.engine(), key=own.id if own else "")
+    now = state.clock.now()
+    await check_agent(state, wanted.name, body.host)
+    listing = await verify(state.control, wanted) if body.verify or own else None
+    told = await read_base(body, listing)
+    await lose_if_new(state, wanted)
+
+    def plan(reading: RegistryReading) -> Proposal[EngineRegistration]:
+        _check_url_free(reading, wanted)
+        old = reading.catalog.engines.get(wanted.name)
+        kept = {"state": old.state, "registered": old.registered} if old else {"registered": now}
+        new = replace(wanted, **kept)
+        known = reading.catalog.bases.get(body.base)
+        base = merge_base(known, told)
+        base = _modest(reading.catalog, known, base) if own else base
+        changes = []
+        if base != known:
+            changes.append(reading.change("base", base.name, dump(base), dump(known) if known else None))
+        if new != old:
+            changes.append(reading.change("engine", new.name, dump(new), dump(old) if old else None))
+        if own:
+            changes += _settled(reading, own, body, changed=bool(changes))
+        return Proposal(changes, EngineRegistration(old, new, base), _note(actor, old, new))
+
+    done = await change(state, plan)
+    if _holds_other_adapters(done):
+        await state.store.unplace(done.engine.name)
+    if body.host is None:
+        return done
+    return replace(done, agent_token=await greet(state, done.engine, body.host))
+
+
+def _holds_other_adapters(done: EngineRegistration) -> bool:
+    """Whether it is another process than before, so that its placement is unknown."""
+    old, new = done.old, done.engine
+    if old is None:
+        return False
+    return (old.url != new.url and not new.epoch) or old.base_model != new.base_model
+
+
+def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
+    """Check the URLs before any request is sent to them. Raises FlorinError."""
+    if body.host is None:
+        raise FlorinError(
+            "invalid_value", "An engine's key registers what `florin engine run` runs.", param="host"
+        )
+    for url in (normal_url(body.url), normal_url(body.host.agent)):
+        if not may_claim(own.pins, url, peer):
+            may = own.pins.address or f"{peer}, from where it connects"
+            raise FlorinError(
+                "engine_pinned",
+                f"Engine {own.engine} may be at {may}, and not at {url[:200]}: pin its address with "
+                f"`florin engine token create --name {own.engine} --address …`, and enrol the host anew.",
+            )
+    _check_settled(own, body)
+
+
+def _check_settled(own: Key, body: NewEngine) -> None:
+    if said := contradiction(own.pins, body.model_dump()):
+        raise FlorinError(
+            "engine_pinned",
+            f"Engine {own.engine} registers with {said}: to change that, enrol its host anew "
+            f"(`florin engine token create --name {own.engine}`).",
+        )
+
+
+def _settled(reading: RegistryReading, own: Key, body: NewEngine, *, changed: bool) -> list[Change]:
+    """Pin what this registration sets for later ones. If it pins nothing new but changes something, prove
+    that the key is still valid when the change is committed."""
+    now = reading.directory.keys.get(own.id)
+    if now is None or now.revoked is not None:
+        raise FlorinError("revoked_api_key", "This API key has been revoked.")
+    _check_settled(now, body)
+    new = replace(now, pins=settle(now.pins, body.model_dump()))
+    if new != now:
+        return [reading.change("key", now.id, directory.dump(new), directory.dump(now))]
+    return [reading.proof("key", now.id, directory.dump(now))] if changed else []
+
+
+def _modest(catalog: Catalog, known: BaseModel | None, said: BaseModel) -> BaseModel:
+    """The part of one host's claims about a base model that does not affect other engines or models."""
+    if known is not None:
+        template = said.chat_template if known.chat_template is None else known.chat_template
+        return replace(known, config=known.config or said.config, chat_template=template)
+    others = {name for base in catalog.bases.values() for name in (base.name, *base.aliases)}
+    return replace(said, aliases=tuple(a for a in said.aliases if a not in others))
+
+
+def _note(actor: str, old: Engine | None, new: Engine) -> AuditNote:
+    action = "engine.update" if old else "engine.add"
+    if old and new.epoch and old.epoch != new.epoch:
+        action = "engine.epoch"
+    return AuditNote(actor, action, new.name, details=differences(old, new))
+
+
+def _check_url_free(reading: RegistryReading, wanted: Engine) -> None:
+    for other in reading.catalog.engines.values():
+        if other.url == wanted.url and other.name != wanted.name:
+            raise ConflictError(
+                f"Engine {other.name} is registered at {wanted.url} already: remove it first, "
+                "or give the right URL."
+            )

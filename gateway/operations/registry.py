@@ -1,0 +1,62 @@
+"""Detect that Redis has lost the registry, and carry out the operator's decision to restore or accept it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adapters.errors import ConflictError
+from adapters.store.continuity import Position, next_epoch
+from adapters.store.local_snapshot import LocalSnapshot
+from adapters.store.protocol import AuditNote, Snapshot
+from gateway.operations.state import State
+
+_HEARD_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryComparison:
+    known: LocalSnapshot
+    """What this gateway knows."""
+    found: Position
+    """Where Redis stands."""
+    lost: str
+    """Why Redis must have lost part of the registry; empty if it has not."""
+    left: Snapshot
+    """What Redis has."""
+
+    @property
+    def state_found(self) -> str:
+        """Identifies the state of Redis; differs after any change."""
+        at = self.found
+        return f"{at.installation}:{at.epoch}:{at.seq}:{at.mark}"
+
+
+async def compare(state: State) -> RegistryComparison:
+    """Raises StoreUnavailableError."""
+    known = await state.keeper.newest()
+    found, lost = await state.store.look(known.position)
+    if not (lost or state.follower.lost):
+        return RegistryComparison(known, found, "", known.snapshot)
+    left = await state.store.rest()
+    return RegistryComparison(known, left.position, lost, left)
+
+
+async def decide(
+    state: State, decision: Literal["restore", "accept"], *, agreed: str, actor: str
+) -> RegistryComparison:
+    """Restore what this gateway knows, or accept what Redis has. `agreed` is the `state_found` that the
+    operator saw. Raises ConflictError if Redis has changed since, or has lost nothing."""
+    now = await compare(state)
+    if not now.lost:
+        raise ConflictError("Redis holds the registry that this gateway knows: there is nothing to decide.")
+    if now.state_found != agreed:
+        raise ConflictError("Redis holds another registry by now: florin registry show.")
+    restoring = decision == "restore"
+    begun = next_epoch(now.known.position, now.found, restore=restoring)
+    details = {"epoch": begun.epoch, "why": now.lost}
+    note = AuditNote(actor, f"registry.{decision}", "registry", details=details)
+    await state.store.begin_epoch(now.found, begun, now.known.restored(whole=restoring), note=note)
+    if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
+        raise ConflictError("It is done, but this worker has not heard of it yet: florin registry show.")
+    return await compare(state)
