@@ -26,7 +26,7 @@ from adapters.engine_agent.server import AgentServer
 from adapters.engine_agent.staging import Cache, StageError
 from adapters.engine_agent.state import AgentState, HostConfig
 from adapters.engine_agent.supervisor import Backoff, EngineLaunchError, EngineProcess, end_marked
-from adapters.engine_agent.timing import BEAT_SECONDS, BEAT_TTL_MS
+from adapters.engine_agent.timing import HEARTBEAT_SECONDS, HEARTBEAT_TTL_MS
 from adapters.security.tls import watch as watch_files
 
 log = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class Agent:
     async def _take_name(self) -> None:
         """Raises NameTakenError while another agent of this name lives. One that was killed a moment ago
         counts as living until its last heartbeat lapses, so this waits for that."""
-        until = time.monotonic() + BEAT_TTL_MS / 1000 + BEAT_SECONDS
+        until = time.monotonic() + HEARTBEAT_TTL_MS / 1000 + HEARTBEAT_SECONDS
         while not self.state.asked.is_set():
             try:
                 found = await self.gateway.engine(self.host.name)
@@ -196,7 +196,7 @@ class Agent:
             except GatewayDownError as error:
                 self.state.mention(f"{error} The engine starts meanwhile.")
                 return
-            if not found or not found.get("beat"):
+            if not found or not found.get("heartbeat"):
                 return
             if time.monotonic() > until:
                 raise NameTakenError(

@@ -16,7 +16,7 @@ from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError
 from adapters.engine_agent.server import AgentServer
 from adapters.engine_agent.staging import Cache
 from adapters.engine_agent.state import AgentState, HostConfig
-from adapters.engine_agent.timing import BEAT_SECONDS
+from adapters.engine_agent.timing import HEARTBEAT_SECONDS
 from adapters.errors import NotFoundError
 from adapters.model import BaseModel
 
@@ -50,7 +50,7 @@ class HeartbeatSender:
             if (listed := await self.watch.listed()) is not None:
                 self.cache.observe(listed)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self.state.news.wait()
 
     async def leave(self) -> None:

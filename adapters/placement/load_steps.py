@@ -65,11 +65,11 @@ class LoadSteps:
     clock: Callable[[], float]
     verifier: Verifier | None = None
     """If None, loads are not verified."""
-    landed: dict[tuple[str, str], int] = field(default_factory=dict)
+    loads: dict[tuple[str, str], int] = field(default_factory=dict)
     """(version, engine) → loads since the last call of `Loader.loads_since`."""
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    async def land(
+    async def load_and_verify(
         self, engine: Engine, version: Version, victim: str | None, refusals: list[LoadFailedError]
     ) -> LoadResult:
         """Unload the victim, load, verify, confirm. An engine's refusal is appended to `refusals`, worded for
@@ -96,7 +96,7 @@ class LoadSteps:
             )
             result = LoadResult.OK if confirmed else LoadResult.LOST
             loaded = version.engine_name, engine.name
-            self.landed[loaded] = self.landed.get(loaded, 0) + 1
+            self.loads[loaded] = self.loads.get(loaded, 0) + 1
             log.info(
                 "Engine %s: %s loaded in %.2f s", engine.name, version.id, self.clock() - started,
                 extra={"engine": engine.name, "adapter": version.id, "tenant": version.tenant},

@@ -138,10 +138,10 @@ class Loader:
             raise LoadFailedError(failure.reason)
         load_in_flight = self._loads_in_flight.get(name)
         if load_in_flight is None or load_in_flight.task.done():
-            flying = self._flight(version, choose, reload_on, frozenset(avoid), again=again)
-            task = asyncio.create_task(flying, name=f"load {version.id}")
+            load = self._load(version, choose, reload_on, frozenset(avoid), again=again)
+            task = asyncio.create_task(load, name=f"load {version.id}")
             load_in_flight = self._loads_in_flight[name] = SingleFlightLoad(task, deadline)
-            task.add_done_callback(lambda t: self._landed(name, t))
+            task.add_done_callback(lambda t: self._load_done(name, t))
         load_in_flight.deadline = max(load_in_flight.deadline, deadline)
         load_in_flight.waiters += 1
         try:
@@ -155,9 +155,9 @@ class Loader:
     def loads_since(self, version: Version | None, engine: str) -> int:
         """Return and reset the number of loads of `version` on `engine`. Of all requests that waited for a
         load, the first to ask is charged for it."""
-        if version is None or not self.steps.landed:
+        if version is None or not self.steps.loads:
             return 0
-        return self.steps.landed.pop((version.engine_name, engine), 0)
+        return self.steps.loads.pop((version.engine_name, engine), 0)
 
     async def close(self) -> None:
         """Cancel the loads in flight. Their claims lapse."""
@@ -166,7 +166,7 @@ class Loader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _landed(self, name: str, task: asyncio.Task[str]) -> None:
+    def _load_done(self, name: str, task: asyncio.Task[str]) -> None:
         load_in_flight = self._loads_in_flight.get(name)
         if load_in_flight is not None and load_in_flight.task is task:
             del self._loads_in_flight[name]
@@ -175,7 +175,7 @@ class Loader:
         if task.exception() is None:  # reading it also avoids asyncio's "never retrieved" warning
             self._failures.pop(name, None)
 
-    async def _flight(
+    async def _load(
         self,
         version: Version,
         choose: Choose,
@@ -187,7 +187,7 @@ class Loader:
         """Run one load and record its outcome for the version."""
         refusals = list[LoadFailedError]()
         try:
-            engine = await self._fly(version, choose, reload_on, avoid, refusals, again=again)
+            engine = await self._claim_and_load(version, choose, reload_on, avoid, refusals, again=again)
         except LoadFailedError as error:
             if refusals:  # otherwise another worker recorded the failure
                 await self._failed(version, error)
@@ -209,7 +209,7 @@ class Loader:
             with contextlib.suppress(StoreUnavailableError):  # the next failure records it
                 await self.serving_statuses.failed(version, error, count)
 
-    async def _fly(
+    async def _claim_and_load(
         self,
         version: Version,
         choose: Choose,
@@ -219,7 +219,7 @@ class Loader:
         *,
         again: bool,
     ) -> str:
-        name, failed = version.engine_name, self._shunned(version)
+        name, failed = version.engine_name, self._suspects(version)
         patience = self.clock() + PATIENCE_SECONDS
         ttl = CLAIM_MS
         lapsed: Engine | None = None
@@ -249,7 +249,7 @@ class Loader:
                     return claim.engine
                 case ClaimResult.CLAIMED:
                     reload_on = None
-                    result = await self.steps.land(engine, version, claim.victim, refusals)
+                    result = await self.steps.load_and_verify(engine, version, claim.victim, refusals)
                     if result is LoadResult.OK:
                         return engine.name
                     if result is LoadResult.LOST:
@@ -267,10 +267,10 @@ class Loader:
                 case ClaimResult.FULL:
                     await self._pause(name)
 
-    def _shunned(self, version: Version) -> set[str]:
+    def _suspects(self, version: Version) -> set[str]:
         """Engines of the version's fleet that are suspect now."""
         verifier, fleet = self.verifier, self.catalog.fleet(version.base_model)
-        return {e.name for e in fleet if verifier.shuns(e)} if verifier else set()
+        return {e.name for e in fleet if verifier.is_suspect(e)} if verifier else set()
 
     def _useless(self, chosen: Engine, failed: Collection[str]) -> list[str]:
         """Engines whose residency does not count, because they take no requests now."""

@@ -47,7 +47,7 @@ from adapters.store.protocol import Change, Store
 
 log = logging.getLogger(__name__)
 
-HEAR_SECONDS = 5.0
+FEED_WAIT_SECONDS = 5.0
 """How long to wait for the feed to deliver another worker's commit."""
 
 REASONS = {
@@ -66,7 +66,7 @@ class Verifier(Protocol):
         StoreUnavailableError."""
         ...
 
-    def shuns(self, engine: Engine) -> bool:
+    def is_suspect(self, engine: Engine) -> bool:
         """Whether the engine is suspect, so that nothing may be loaded there now."""
         ...
 
@@ -86,7 +86,7 @@ class _Base:
 
 
 @dataclass(slots=True)
-class ProbeObserver:
+class ProbeVerifier:
     """The `Verifier` that probes engines.
 
     Invariants: a version's first sound answer becomes its fingerprint and never changes; the base model is
@@ -102,17 +102,17 @@ class ProbeObserver:
     """Identifies the engine's current process, as far as known."""
     changed: Callable[[float], Awaitable[None]]
     """Returns at the next registry change, or after that many seconds."""
-    spent: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
+    on_probe: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
     """Receives each answered probe, for metering."""
     clock: Callable[[], float] = time.monotonic
     _bases: dict[str, _Base] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    def shuns(self, engine: Engine) -> bool:
-        doubt = self.serving_statuses.of_engine(engine)
-        if doubt is None or self.serving_statuses.clock() >= doubt.retry:
+    def is_suspect(self, engine: Engine) -> bool:
+        status = self.serving_statuses.of_engine(engine)
+        if status is None or self.serving_statuses.clock() >= status.retry:
             return False
-        return (doubt.evidence or {}).get("process") == self.process(engine)
+        return (status.evidence or {}).get("process") == self.process(engine)
 
     async def verify(self, engine: Engine, version: Version) -> None:
         started, result = self.clock(), "failed"
@@ -142,12 +142,12 @@ class ProbeObserver:
         judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is Similarity.SOUND and answer_of(known) is None:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
-            known = await self._first(name, first, known)
+            known = await self._commit_first(name, first, known)
             if known is first:
                 return "first"
             judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is not Similarity.SOUND:
-            await self._sentence(engine, version, judgement, answer, base, known)
+            await self._reject(engine, version, judgement, answer, base, known)
         return "sound" if base is not None else "no_base"
 
     def _judge(
@@ -167,7 +167,7 @@ class ProbeObserver:
             trusted=version.trusted or current.trusted,
         )
 
-    async def _sentence(
+    async def _reject(
         self,
         engine: Engine,
         version: Version,
@@ -180,15 +180,15 @@ class ProbeObserver:
         found = evidence(judgement, answer, engine=engine.name, base=base, first=known)
         found["process"] = self.process(engine)
         if judgement.result is Similarity.SUSPECT:
-            await self._doubt(engine, "its base model no longer answers as before", found)
+            await self._mark_suspect(engine, "its base model no longer answers as before", found)
         if known is not None and (other := self._also_wrong(engine, version)):
             reason = f"{version.id} and {other} fail verification there but were sound elsewhere"
-            await self._doubt(engine, reason, found)
+            await self._mark_suspect(engine, reason, found)
         reason = f"{version.id} {REASONS[judgement.result]}"
         await self.serving_statuses.quarantine(version, judgement.result.value, reason, engine.name, found)
         raise QuarantinedError(reason)
 
-    async def _doubt(self, engine: Engine, reason: str, found: dict[str, object]) -> None:
+    async def _mark_suspect(self, engine: Engine, reason: str, found: dict[str, object]) -> None:
         await self.serving_statuses.suspect(engine, reason, found)
         self._bases.pop(engine.name, None)
         raise EngineSuspectError(f"{engine.name} is suspect: {reason}")
@@ -209,14 +209,14 @@ class ProbeObserver:
         """The base model's answer in this engine process: probed once, and again while the engine is
         suspect."""
         async with self._locks.setdefault(engine.name, asyncio.Lock()):
-            doubted = self.serving_statuses.of_engine(engine) is not None
+            was_suspect = self.serving_statuses.of_engine(engine) is not None
             process = self.process(engine)
             known = self._bases.get(engine.name)
-            if known and known.process == process and not doubted:
+            if known and known.process == process and not was_suspect:
                 return known.answer
             answer = await self._ask_base(engine)
             if answer is not None:
-                await self._hold_base(engine, answer, doubted=doubted)
+                await self._compare_base(engine, answer, was_suspect=was_suspect)
             self._bases[engine.name] = _Base(process, answer)
             return answer
 
@@ -231,40 +231,40 @@ class ProbeObserver:
                 return None
             raise
 
-    async def _hold_base(self, engine: Engine, answer: ProbeAnswer, *, doubted: bool) -> None:
+    async def _compare_base(self, engine: Engine, answer: ProbeAnswer, *, was_suspect: bool) -> None:
         """Compare the base model with its own first answer, or store this answer as the first. Drift alone
         does not make an engine suspect; it needs a failing version, or an engine that is already suspect."""
         known = self.catalog.fingerprints.get(engine.base_model)
         if answer_of(known) is None:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
-            known = await self._first(engine.base_model, first, known)
-        if not doubted:
+            known = await self._commit_first(engine.base_model, first, known)
+        if not was_suspect:
             return
         drift = distance(answer, answer_of(known))
         if is_itself(drift):
             await self.serving_statuses.trust(engine)
             return
         found: dict[str, object] = {"process": self.process(engine), "base_drift": drift}
-        await self._doubt(engine, "its base model no longer answers as before", found)
+        await self._mark_suspect(engine, "its base model no longer answers as before", found)
 
     # -- probes and fingerprints
 
     async def _ask(self, engine: Engine, model: str) -> ProbeAnswer:
         answer = await self.control.probe(engine, model)
-        self.spent(engine, answer)
+        self.on_probe(engine, answer)
         return answer
 
-    async def _first(self, name: str, first: Fingerprint, old: Fingerprint | None) -> Fingerprint:
+    async def _commit_first(self, name: str, first: Fingerprint, old: Fingerprint | None) -> Fingerprint:
         """Commit `first`; return it, or the fingerprint that another worker committed meanwhile."""
         change = Change("fingerprint", name, dump(first), expect=None if old is None else dump(old))
         try:
             await self.store.commit([change])
         except ConflictError:
-            return await self._heard(name)
+            return await self._wait_for_fingerprint(name)
         return first
 
-    async def _heard(self, name: str) -> Fingerprint:
-        deadline = self.clock() + HEAR_SECONDS
+    async def _wait_for_fingerprint(self, name: str) -> Fingerprint:
+        deadline = self.clock() + FEED_WAIT_SECONDS
         while self.clock() < deadline:
             known = self.catalog.fingerprints.get(name)
             if known is not None and known.prompt == PROMPT_ID:

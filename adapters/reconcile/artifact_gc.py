@@ -18,7 +18,7 @@ from adapters.errors import EngineError
 from adapters.model import Engine, PendingDeletion, Version
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
-from adapters.reconcile.trash import Trash
+from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import AuditNote, Change, Fence, Store
 
@@ -98,42 +98,42 @@ class ArtifactCollector:
     catalog: Catalog
     residency: Residency
     control: EngineClient
-    trash: Trash
+    remover: ArtifactRemover
     grace: float
     probe_timeout: float
     now: Callable[[], int] = lambda: time.time_ns() // 1000
 
-    async def dig(self, fence: Fence) -> None:
+    async def collect(self, fence: Fence) -> None:
         """Run one collection. Raises FencedError, StoreUnavailableError. Disk errors are logged and
         retried."""
         try:
-            await self._dig(fence)
+            await self._collect(fence)
         except OSError as error:
             log.warning("Artifact garbage collection failed, will retry: %s", error)
 
-    async def _dig(self, fence: Fence) -> None:
+    async def _collect(self, fence: Fence) -> None:
         pending_deletions = dict(self.catalog.pending_deletions)
         if not pending_deletions:
-            await self._settle(fence)  # left unfinished by a worker that died
+            await self._delete_detached(fence)  # left unfinished by a worker that died
             return
-        found = await self.survey(pending_deletions)
+        found = await self.plan_now(pending_deletions)
         for name in found.closed:
             await self._close(name, pending_deletions[name], fence, freed=False)
         for digest, names in found.ready.items():
             await self.store.commit((), fence=fence)
-            if self.trash.holds(digest, pending_deletions[names[0]].path):
-                taken = await asyncio.to_thread(self.trash.take, digest)
+            if self.remover.holds(digest, pending_deletions[names[0]].path):
+                taken = await asyncio.to_thread(self.remover.detach, digest)
                 if taken is False:
                     continue  # a version being registered, or another installation, may need it
-        deleted = await self._settle(fence)
+        deleted = await self._delete_detached(fence)
         for digest, names in found.ready.items():
             if digest in deleted or not await asyncio.to_thread(
-                self._there, digest, pending_deletions[names[0]]
+                self._still_exists, digest, pending_deletions[names[0]]
             ):
                 for name in names:
                     await self._close(name, pending_deletions[name], fence, freed=digest in deleted)
 
-    async def survey(self, pending_deletions: Mapping[str, PendingDeletion]) -> CollectionPlan:
+    async def plan_now(self, pending_deletions: Mapping[str, PendingDeletion]) -> CollectionPlan:
         """Ask every engine what it lists, and plan what can be deleted now."""
         engines = list(self.catalog.engines.values())
         lists = await asyncio.gather(*(self._list(engine) for engine in engines))
@@ -153,18 +153,18 @@ class ArtifactCollector:
         except EngineError:
             return None
 
-    async def _settle(self, fence: Fence) -> set[str]:
+    async def _delete_detached(self, fence: Fence) -> set[str]:
         """Check the detached content against a fresh snapshot of the registry, then delete or restore it."""
-        if await asyncio.to_thread(self.trash.empty):
+        if await asyncio.to_thread(self.remover.is_empty):
             return set()
         await self.store.commit((), fence=fence)
         catalog = Catalog()
         catalog.load((await self.store.snapshot()).documents)
         needed = {v.digest for v in catalog.versions.values() if v.retired is None}
-        return await asyncio.to_thread(self.trash.settle, needed.__contains__)
+        return await asyncio.to_thread(self.remover.delete_or_restore, needed.__contains__)
 
-    def _there(self, digest: str, pending_deletion: PendingDeletion) -> bool:
-        return self.trash.holds(digest, pending_deletion.path) and self.trash.has(digest)
+    def _still_exists(self, digest: str, pending_deletion: PendingDeletion) -> bool:
+        return self.remover.holds(digest, pending_deletion.path) and self.remover.exists(digest)
 
     async def _close(
         self, name: str, pending_deletion: PendingDeletion, fence: Fence, *, freed: bool

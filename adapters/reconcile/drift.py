@@ -24,13 +24,13 @@ def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
         )  # fmt: skip
     for _, engine in sorted(catalog.engines.items()):
         found = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
-        yield from found or [_well(engine, view)]
+        yield from found or [_healthy(engine, view)]
 
 
 # -- engines
 
 
-def _well(engine: Engine, view: FleetObservation) -> Diagnosis:
+def _healthy(engine: Engine, view: FleetObservation) -> Diagnosis:
     held = len(view.slots.get(engine.name, {}))
     message = f"It serves {engine.base_model} and holds what it should: {held} of {engine.slots} slots."
     return Diagnosis("engine", "ok", engine.name, message)

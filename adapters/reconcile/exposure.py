@@ -102,7 +102,7 @@ def of_docs(host: str, *, served: bool) -> Iterator[Diagnosis]:
 
 def of_state(directory: Path) -> Iterator[Diagnosis]:
     """Whether other users can read or change Florin's files. Blocking."""
-    found = state_directory.look(directory)
+    found = state_directory.inspect(directory)
     if found.open_to_others:
         shown = ", ".join(map(str, found.open_to_others[:SHOWN]))
         yield Diagnosis(

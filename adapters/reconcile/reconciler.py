@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 ROLE = "reconciler"
 LEASE_MS = 5_000
-BEAT_SECONDS = 1.0
+RENEW_SECONDS = 1.0
 """Longest time between renewals of the role."""
 RELOAD_SECONDS = 30.0
-HEARD_SECONDS = 1.0
+FEED_WAIT_SECONDS = 1.0
 """How long to wait until this worker sees its own write in the feed."""
-DIG_SECONDS = 60.0
+COLLECT_SECONDS = 60.0
 
 HELD = (SlotState.RESIDENT, SlotState.LEAVING)
 
@@ -73,12 +73,12 @@ class Reconciler:
     interval: float
     probe_timeout: float
     reload_interval: float
-    digger: ArtifactCollector
-    retrial: LoadRetries
+    collector: ArtifactCollector
+    load_retries: LoadRetries
     stopped: StoppedEngines
     current: Callable[[], bool] = lambda: True
     """Whether the views are current; nothing is repaired from stale views."""
-    dig_interval: float = DIG_SECONDS
+    collect_interval: float = COLLECT_SECONDS
     # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -93,33 +93,33 @@ class Reconciler:
                         await self._stop(list(self._work))
                         fence = Fence(ROLE, token) if token else None
                 if fence:
-                    await self._attend(fence)
-                await asyncio.sleep(min(self.interval, BEAT_SECONDS))
+                    await self._run_tasks(fence)
+                await asyncio.sleep(min(self.interval, RENEW_SECONDS))
         finally:
             await self._stop(list(self._work))
             with contextlib.suppress(StoreUnavailableError):  # the role lapses anyway
                 await self.store.resign(ROLE, self.owner)
 
-    async def _attend(self, fence: Fence) -> None:
+    async def _run_tasks(self, fence: Fence) -> None:
         """Keep one task running per engine, so that one that hangs delays no other, and one per chore."""
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "sweep": partial(self._every, self.interval, self._sweep, fence),
-            "retry": partial(self._every, self.interval, self.retrial.retry_due, fence),
-            "stopped": partial(self._every, self.interval, self.stopped.look, fence),
-            "dig": partial(self._every, self.dig_interval, self.digger.dig, fence),
+            "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
+            "stopped": partial(self._every, self.interval, self.stopped.update, fence),
+            "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
         }
-        for name in self.catalog.engines:
-            wanted[f"engine {name}"] = partial(self._watch, name, fence)
-        await self._stop([about for about in self._work if about not in wanted])
-        for about, work in wanted.items():
-            task = self._work.get(about)
+        for engine in self.catalog.engines:
+            wanted[f"engine {engine}"] = partial(self._watch_engine, engine, fence)
+        await self._stop([name for name in self._work if name not in wanted])
+        for name, work in wanted.items():
+            task = self._work.get(name)
             if task is None or task.done():
                 if task is not None and not task.cancelled() and task.exception():
-                    log.error("Reconciler task %s failed; restarting", about, exc_info=task.exception())
-                self._work[about] = asyncio.create_task(work(), name=f"reconcile {about}")
+                    log.error("Reconciler task %s failed; restarting", name, exc_info=task.exception())
+                self._work[name] = asyncio.create_task(work(), name=f"reconcile {name}")
 
-    async def _stop(self, abouts: list[str]) -> None:
-        tasks = {self._work.pop(about) for about in abouts}
+    async def _stop(self, names: list[str]) -> None:
+        tasks = {self._work.pop(name) for name in names}
         while tasks:  # libraries sometimes swallow a cancellation
             for task in tasks:
                 task.cancel()
@@ -135,7 +135,7 @@ class Reconciler:
                     return
             await asyncio.sleep(seconds)
 
-    async def _watch(self, name: str, fence: Fence) -> None:
+    async def _watch_engine(self, name: str, fence: Fence) -> None:
         strays: frozenset[str] = frozenset()
         while engine := self.catalog.engines.get(name):
             with contextlib.suppress(StoreUnavailableError):
@@ -174,14 +174,14 @@ class Reconciler:
             await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
         missing = {v for v, state in slots.items() if state in HELD} - loaded - gone
         if missing:
-            await self._lose(engine, missing, fence)
+            await self._mark_lost(engine, missing, fence)
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
-        if lost and engine.takes_requests and not self._shunned(engine):
+        if lost and engine.takes_requests and not self._is_suspect(engine):
             await self._restore(engine, lost, fence)
         now = own_strays(loaded, slots)
         seen_twice = now & strays
         if seen_twice:
-            await self._clear(engine, seen_twice, fence)
+            await self._unload_strays(engine, seen_twice, fence)
         return frozenset(now - seen_twice)
 
     def _is_gone(self, name: str) -> bool:
@@ -190,16 +190,16 @@ class Reconciler:
         version = self.catalog.by_engine_name.get(name)
         return version is None or version.retired is not None
 
-    async def _lose(self, engine: Engine, missing: set[str], fence: Fence) -> None:
+    async def _mark_lost(self, engine: Engine, missing: set[str], fence: Fence) -> None:
         """Mark versions lost after an unannounced restart. Returns when this worker's view shows it."""
         log.warning("Engine %s: %d adapters are no longer loaded", engine.name, len(missing))
-        await self.store.lose(engine.name, sorted(missing), fence=fence)
-        deadline = time.monotonic() + HEARD_SECONDS
+        await self.store.mark_lost(engine.name, sorted(missing), fence=fence)
+        deadline = time.monotonic() + FEED_WAIT_SECONDS
         while time.monotonic() < deadline:
             slots = self.residency.slots(engine.name)
             if not any(slots.get(v) in HELD for v in missing):
                 return
-            await self.loader.changed(HEARD_SECONDS)
+            await self.loader.changed(FEED_WAIT_SECONDS)
 
     # -- engines that have restarted
 
@@ -219,9 +219,9 @@ class Reconciler:
                     return
                 await asyncio.sleep(self.reload_interval)  # a load stalls every request on the engine
 
-    def _shunned(self, engine: Engine) -> bool:
+    def _is_suspect(self, engine: Engine) -> bool:
         verifier = self.loader.verifier
-        return verifier is not None and verifier.shuns(engine)
+        return verifier is not None and verifier.is_suspect(engine)
 
     def _fits(self, engine: Engine, version: Version) -> bool:
         """Whether the version may still be on the engine; the registry or the engine may have changed."""
@@ -256,7 +256,7 @@ class Reconciler:
 
     # -- adapters that are loaded without being assigned
 
-    async def _clear(self, engine: Engine, strays: set[str], fence: Fence) -> None:
+    async def _unload_strays(self, engine: Engine, strays: set[str], fence: Fence) -> None:
         """Unload strays left by a worker that died during a load, or by a failed unload."""
         placed = await self.store.recency(engine.name)  # this worker's view may lag
         for name in sorted(strays - placed.keys()):

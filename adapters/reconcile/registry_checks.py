@@ -12,17 +12,17 @@ from adapters.registry.catalog import Catalog
 def of_registry(view: FleetObservation) -> Iterator[Diagnosis]:
     """Yield problems and passed checks."""
     for group in (
-        _verdicts(view),
+        _serving_statuses(view),
         _files(view),
         _adapters(view.catalog),
         _bases(view.catalog),
         _hosts(view.catalog),
-        _graves(view),
+        _pending_deletions(view),
     ):
         yield from group
 
 
-def _verdicts(view: FleetObservation) -> Iterator[Diagnosis]:
+def _serving_statuses(view: FleetObservation) -> Iterator[Diagnosis]:
     catalog = view.catalog
     for engine_name, refused in sorted(catalog.serving_statuses.items(), key=lambda item: item[1].version):
         version = catalog.by_engine_name.get(engine_name)
@@ -113,7 +113,7 @@ def _hosts(catalog: Catalog) -> Iterator[Diagnosis]:
             )  # fmt: skip
 
 
-def _graves(view: FleetObservation) -> Iterator[Diagnosis]:
+def _pending_deletions(view: FleetObservation) -> Iterator[Diagnosis]:
     """Only deletions that need an operator; the others just take time."""
     waiting = [name for name, why in view.pending_deletions.waiting.items() if "does not respond" in why]
     if waiting:

@@ -47,11 +47,11 @@ class StoppedEngines:
     hours: float
     now: Callable[[], int] = lambda: time.time_ns() // 1000
 
-    async def look(self, fence: Fence) -> None:
+    async def update(self, fence: Fence) -> None:
         """Raises FencedError, StoreUnavailableError."""
         if not any(engine.stopping for engine in self.catalog.engines.values()):
             return
-        living, now, after = await self.store.beats(), self.now(), int(self.hours * 3600e6)
+        living, now, after = await self.store.heartbeats(), self.now(), int(self.hours * 3600e6)
         if not any(due(self.catalog.engines.values(), living, now=now, after=after)):
             return
         # Expect the stored text; an older Florin may have serialized it differently.

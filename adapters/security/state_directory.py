@@ -29,7 +29,7 @@ class Found:
     """Others can enter, and the directory is not Florin's alone."""
 
 
-def look(directory: Path) -> Found:
+def inspect(directory: Path) -> Found:
     """Blocking. Raises OSError when the directory cannot be read."""
     names = sorted(path.name for path in directory.iterdir())
     own = [name for name in names if any(fnmatch(name, pattern) for pattern in OWN)]
@@ -46,7 +46,7 @@ def make_private(directory: Path) -> None:
     """Close the directory to others, and all of Florin's that is in it. Blocking, at start. Raises OSError
     when the directory cannot be made or read."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = look(directory)
+    found = inspect(directory)
     refused = [f"{path} ({error})" for path in found.open_to_others if (error := _close(path))]
     closed = len(found.open_to_others) - len(refused)
     if closed:

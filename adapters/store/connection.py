@@ -117,7 +117,7 @@ def unavailable() -> Iterator[None]:
         raise
 
 
-def facts_of(info: dict[str, Any], saves: str | None) -> ServerInfo:
+def parse_server_info(info: dict[str, Any], saves: str | None) -> ServerInfo:
     """`saves`: the server's `save` setting; None if unknown."""
     log = bool(info.get("aof_enabled"))
     trouble = [

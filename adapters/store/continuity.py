@@ -59,8 +59,7 @@ def loss(known: Position, found: Position, at: str | None) -> str:
         return "Redis holds an older registry, from before the last restore or accept."
     if found.seq < known.seq:
         return (
-            f"Redis has lost changes: its last one is number {found.seq}, but this worker knows "
-            f"{known.seq}."
+            f"Redis has lost changes: its last one is number {found.seq}, but this worker knows {known.seq}."
         )
     if at and known.mark and at != known.mark:
         return f"Redis has lost changes: its change {known.seq} differs from the one that this worker knows."

@@ -14,7 +14,7 @@ from adapters.store.protocol import DOCUMENT_KINDS, Snapshot
 
 RESTORED_LEASE_MS: Final = 10_000
 """How long resident versions are assumed to be in use, until the workers have reported their leases."""
-LOOKED: Final = 4
+POSITION_REPLIES: Final = 4
 """Number of replies to `ask_position`."""
 
 
@@ -33,7 +33,7 @@ class Keys:
 
 
 def ask_position(pipe: Pipeline, keys: Keys, known: Position) -> None:
-    """Queue the reads whose LOOKED replies `position_of` takes."""
+    """Queue the reads whose POSITION_REPLIES replies `position_of` takes."""
     at = f"{known.seq}-0"
     pipe.get(keys.installation)
     pipe.get(keys.epoch)

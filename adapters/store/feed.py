@@ -102,20 +102,20 @@ class Follower:
         """Return once the views are loaded. Raises StoreUnavailableError if there is neither a first snapshot
         nor a `kept` one."""
         if self._kept is not None:
-            self._know(self._kept)
+            self._replace_views(self._kept)
         try:
             await self._load()
         except StoreUnavailableError as error:
             if self._kept is None:
                 raise
             self._connected = True  # so that the outage is logged
-            self._lose(error)
+            self._disconnected(error)
         self._kept = None
         self._task = asyncio.create_task(self._follow(), name="feed")
 
     def belongs_to(self, installation: str) -> None:
         """Set the id of a registry that had none when it was loaded."""
-        self._stand(replace(self._position, installation=installation))
+        self._set_position(replace(self._position, installation=installation))
 
     async def close(self) -> None:
         if self._task is None:
@@ -124,7 +124,7 @@ class Follower:
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
         self._connected = False
-        self._wake()
+        self._notify()
 
     async def changed(self) -> None:
         """Wait for the next batch of events, a disconnection or a reconnection. Cheap for many waiters. A
@@ -164,45 +164,45 @@ class Follower:
                         pauses = 0
                         self._apply(batch)
             except (StoreUnavailableError, GapError) as error:
-                self._lose(error)
+                self._disconnected(error)
             except Exception as error:  # never stop following, or the views would stay stale for ever
                 log.exception("Change feed failed; reconnecting")
-                self._lose(error)
+                self._disconnected(error)
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**pauses)
             pauses = min(pauses + 1, 10)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter is no secret
 
     async def _load(self) -> None:
         if self._lost:
-            _, lost = await self._store.look(self._position)
+            _, lost = await self._store.inspect(self._position)
             if lost:
                 raise RegistryRegressedError(lost)
         try:
             snapshot = await self._store.snapshot()
         except RegistryRegressedError:
-            snapshot = await self._store.rest()
-            if not self._harmless(snapshot):
+            snapshot = await self._store.snapshot_unchecked()
+            if not self._lost_only_ephemeral(snapshot):
                 raise
             self._rewound += 1
             log.warning("Redis lost recent changes but no documents; continuing from change %d", snapshot.seq)
         returned = self._task is not None and not self._connected
-        self._know(snapshot)
+        self._replace_views(snapshot)
         self._connected, self._lost = True, ""
         if returned:
             log.warning("Redis is reachable again; views are current as of change %d", self.seq)
-        self._wake()
+        self._notify()
 
-    def _harmless(self, left: Snapshot) -> bool:
+    def _lost_only_ephemeral(self, left: Snapshot) -> bool:
         ours = left.position.installation == self._position.installation
         return ours and left.position.epoch == self._position.epoch and same(self._documents, left.documents)
 
-    def _know(self, snapshot: Snapshot) -> None:
+    def _replace_views(self, snapshot: Snapshot) -> None:
         self._documents = snapshot.documents
         for view in self._views:
             view.load(snapshot.documents)
-        self._stand(snapshot.position)
+        self._set_position(snapshot.position)
 
-    def _stand(self, position: Position) -> None:
+    def _set_position(self, position: Position) -> None:
         self._position = position
         self._store.trust(position)
 
@@ -219,10 +219,10 @@ class Follower:
             else:
                 texts[event.id] = event.data
         if batch:
-            self._stand(replace(self._position, seq=batch[-1].seq, mark=batch[-1].mark))
-            self._wake()
+            self._set_position(replace(self._position, seq=batch[-1].seq, mark=batch[-1].mark))
+            self._notify()
 
-    def _lose(self, error: Exception) -> None:
+    def _disconnected(self, error: Exception) -> None:
         lost = str(error) if isinstance(error, RegistryRegressedError) else ""
         if lost and not self._lost:
             log.critical("%s Serving from memory; Redis is not written to. See florin registry show.", lost)
@@ -230,9 +230,9 @@ class Follower:
             log.warning("Redis is unavailable; serving from memory: %s", error)
         self._connected = False
         self._lost = lost or self._lost
-        self._wake()
+        self._notify()
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         """Wake everyone who waits now; later callers wait for the next change."""
         self._change.set()
         self._change.clear()

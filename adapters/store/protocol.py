@@ -224,12 +224,12 @@ class Store(Protocol):
         refused."""
         ...
 
-    async def look(self, known: Position) -> tuple[Position, str]:
+    async def inspect(self, known: Position) -> tuple[Position, str]:
         """The registry's position, and why it cannot be a continuation of `known` as a sentence (empty if it
         can). Ignores the trusted position."""
         ...
 
-    async def rest(self) -> Snapshot:
+    async def snapshot_unchecked(self) -> Snapshot:
         """Like `snapshot` but ignoring the trusted position: what remains of a registry that has lost
         data."""
         ...
@@ -297,7 +297,7 @@ class Store(Protocol):
         Raises FencedError."""
         ...
 
-    async def lose(
+    async def mark_lost(
         self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
     ) -> None:
         """Mark these versions (None for all) on a restarted engine as `lost`, whether they were resident,
@@ -306,11 +306,11 @@ class Store(Protocol):
         without `reload`, and is evicted first. Raises FencedError."""
         ...
 
-    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+    async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
         """Record a heartbeat of the agent of `engine`, with its report as JSON `text`. Not an event."""
         ...
 
-    async def beats(self) -> dict[str, str]:
+    async def heartbeats(self) -> dict[str, str]:
         """Engine → the last report of its agent, for agents whose heartbeat has not expired."""
         ...
 
@@ -343,6 +343,6 @@ class Store(Protocol):
         """Unix microseconds, by the server's clock."""
         ...
 
-    async def facts(self) -> ServerInfo: ...
+    async def server_info(self) -> ServerInfo: ...
 
     async def close(self) -> None: ...

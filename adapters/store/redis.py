@@ -33,9 +33,9 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from adapters.errors import ConflictError, FencedError, RegistryRegressedError, StoreUnavailableError
-from adapters.store.connection import bounded, client, facts_of, unavailable, without_password
+from adapters.store.connection import bounded, client, parse_server_info, unavailable, without_password
 from adapters.store.continuity import Position, mark_after
-from adapters.store.epochs import LOOKED, Keys, ask_position, position_of, replace_all, write_epoch
+from adapters.store.epochs import POSITION_REPLIES, Keys, ask_position, position_of, replace_all, write_epoch
 from adapters.store.protocol import (
     DOCUMENT_KINDS,
     AuditEntry,
@@ -110,11 +110,11 @@ class RedisStore:
         self._confirm = _Script("placement", "confirm")
         self._abandon = _Script("placement", "abandon")
         self._unplace = _Script("fence", "placement", "unplace")
-        self._lose = _Script("fence", "placement", "lose")
+        self._mark_lost = _Script("fence", "placement", "mark_lost")
         self._touch = _Script("touch")
         self._lead = _Script("lead")
-        self._beat = _Script("beat")
-        self._beats = _Script("beats")
+        self._heartbeat = _Script("heartbeat")
+        self._heartbeats = _Script("heartbeats")
         self._known = Position()  # mutable: the trusted position
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class RedisStore:
             raise RegistryRegressedError(lost)
         return snapshot
 
-    async def rest(self) -> Snapshot:
+    async def snapshot_unchecked(self) -> Snapshot:
         return (await self._snapshot(Position()))[0]
 
     async def _snapshot(self, known: Position) -> tuple[Snapshot, str]:
@@ -140,7 +140,8 @@ class RedisStore:
             for kind in DOCUMENT_KINDS:
                 pipe.hgetall(self._key("doc", kind))
             replies = await self._bounded(pipe.execute(), self._timeout * 5, operation="snapshot")
-        (*asked, time, until, placement), documents = replies[: LOOKED + 3], replies[LOOKED + 3 :]
+        head = POSITION_REPLIES + 3
+        (*asked, time, until, placement), documents = replies[:head], replies[head:]
         found, lost = position_of(asked, known)
         now = self._ms(time)
         snapshot = dict(zip(DOCUMENT_KINDS, documents, strict=True))
@@ -237,13 +238,13 @@ class RedisStore:
         keys = [*self._placement_keys(engine), role]
         _check(fence, await self._run(self._unplace, keys, [engine, version or "", token]))
 
-    async def lose(
+    async def mark_lost(
         self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
     ) -> None:
         role, token = self._fence(fence)
         keys = [*self._placement_keys(engine), role]
         arguments = [engine, token, int(versions is None), *(versions or ())]
-        _check(fence, await self._run(self._lose, keys, arguments))
+        _check(fence, await self._run(self._mark_lost, keys, arguments))
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
         if not touches:
@@ -280,11 +281,11 @@ class RedisStore:
 
     # -- agents ---------------------------------------------------------------------------------------
 
-    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        await self._run(self._beat, [self._key("feed"), self._key("beats")], [engine, ttl_ms, text])
+    async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        await self._run(self._heartbeat, [self._key("feed"), self._key("heartbeats")], [engine, ttl_ms, text])
 
-    async def beats(self) -> dict[str, str]:
-        living = await self._run(self._beats, [self._key("feed"), self._key("beats")], [])
+    async def heartbeats(self) -> dict[str, str]:
+        living = await self._run(self._heartbeats, [self._key("feed"), self._key("heartbeats")], [])
         return dict(zip(living[::2], living[1::2], strict=True))
 
     # -- roles and secrets ----------------------------------------------------------------------------
@@ -313,7 +314,7 @@ class RedisStore:
     def trust(self, position: Position) -> None:
         self._known = position
 
-    async def look(self, known: Position) -> tuple[Position, str]:
+    async def inspect(self, known: Position) -> tuple[Position, str]:
         async with self._redis.pipeline(transaction=True) as pipe:
             ask_position(pipe, Keys(self._key), known)
             return position_of(await self._bounded(pipe.execute()), known)
@@ -323,13 +324,13 @@ class RedisStore:
     ) -> None:
         """Uses a transaction instead of a script, because a script would block the server for as long as it
         writes a large registry, and because the writes do not depend on intermediate reads."""
-        left = await self.rest()
+        left = await self.snapshot_unchecked()
         keys = Keys(self._key)
         changed = ConflictError("The registry has changed since it was inspected; inspect it again first.")
         async with self._redis.pipeline(transaction=True) as pipe:
             with unavailable():
                 await pipe.watch(*keys.position)
-            now_found, _ = await self.look(found)
+            now_found, _ = await self.inspect(found)
             if now_found != found or left.position != found:
                 raise changed
             now = self._ms(await self._bounded(self._redis.time()))
@@ -345,7 +346,7 @@ class RedisStore:
             except redis_errors.WatchError:
                 raise changed from None
 
-    async def facts(self) -> ServerInfo:
+    async def server_info(self) -> ServerInfo:
         try:
             info = await self._bounded(self._redis.info())
         except StoreUnavailableError as error:
@@ -356,7 +357,7 @@ class RedisStore:
             saves = (await self._bounded(self._redis.config_get("save"))).get("save")
         except (StoreUnavailableError, redis_errors.ResponseError):  # many hosted servers disallow CONFIG
             saves = None
-        return facts_of(info, saves)
+        return parse_server_info(info, saves)
 
     async def close(self) -> None:
         await self._redis.aclose()

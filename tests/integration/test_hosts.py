@@ -32,14 +32,14 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
     assert sorted(f.name for f in staged.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     async with gateway.http() as http:
         shown = (await http.get("/admin/v1/engines")).json()["data"][0]
-    assert shown["beat"]["instance"]
+    assert shown["heartbeat"]["instance"]
     assert len(agent.engines()) >= 2
     assert await agent.stop() == 0
     assert agent.engines() == []
     stopped = gateway.state.catalog.engines["h1"]
     assert (stopped.stopping, stopped.state, stopped.epoch) == (True, "active", engine.epoch)
     async with gateway.http() as http:
-        assert (await http.get("/admin/v1/engines")).json()["data"][0]["beat"] is None
+        assert (await http.get("/admin/v1/engines")).json()["data"][0]["heartbeat"] is None
         await until(lambda: gateway.state.catalog.engines["h1"].stopped)
 
         async def silent() -> bool:
@@ -277,7 +277,7 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
         assert restored.status_code == 200, restored.text
 
     async def told() -> bool:
-        return "h1" in await store.beats() and "h1" in gateway.state.catalog.engines
+        return "h1" in await store.heartbeats() and "h1" in gateway.state.catalog.engines
 
     await until(told, what=lambda: agent.log)
     assert gateway.state.catalog.engines["h1"].epoch == first.epoch

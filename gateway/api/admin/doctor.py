@@ -68,7 +68,7 @@ async def look(state: State) -> FleetObservation:
     catalog = state.catalog
     slots = {name: state.residency.slots(name) for name in catalog.engines}  # before the engines are asked
     engines = list(catalog.engines.values())
-    heard = await _beats(state)
+    heard = await _heartbeats(state)
     looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
     found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
     now = state.clock.now()
@@ -84,9 +84,9 @@ async def look(state: State) -> FleetObservation:
     return FleetObservation(catalog, found, slots, now, missing, pending_deletions)
 
 
-async def _beats(state: State) -> Mapping[str, str]:
+async def _heartbeats(state: State) -> Mapping[str, str]:
     try:
-        return await state.store.beats()
+        return await state.store.heartbeats()
     except StoreUnavailableError:
         return {}  # another check says so
 

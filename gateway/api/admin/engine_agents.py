@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from adapters.engine_agent.timing import BEAT_TTL_MS
+from adapters.engine_agent.timing import HEARTBEAT_TTL_MS
 from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
 from adapters.model import Engine, dump
 from adapters.store.protocol import AuditNote, Change
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 """What every reader of JSON can hold."""
-Beats = dict[str, Json]
+Heartbeats = dict[str, Json]
 """Engine → what its living agent said last."""
 
 
@@ -54,7 +54,7 @@ async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -
     known = engine is not None and engine.epoch == body.epoch and engine.key == own_id(key)
     if engine and known:
         said = json.dumps(body.model_dump(exclude={"leaving"}) | {"agent": engine.agent})
-        await state.store.beat(name, said, ttl_ms=1 if body.leaving else BEAT_TTL_MS)
+        await state.store.heartbeat(name, said, ttl_ms=1 if body.leaving else HEARTBEAT_TTL_MS)
     return {"known": known}
 
 
@@ -81,10 +81,10 @@ def own_id(key: Key) -> str:
     return key.id if key.role is Role.ENGINE else ""
 
 
-async def living(state: State) -> Beats:
+async def living(state: State) -> Heartbeats:
     """Nobody while Redis is away."""
     try:
-        said = await state.store.beats()
+        said = await state.store.heartbeats()
     except StoreUnavailableError:
         return {}
     return {engine: json.loads(text) for engine, text in said.items()}
@@ -92,12 +92,12 @@ async def living(state: State) -> Beats:
 
 async def check_agent(state: State, name: str, host: HostFields | None) -> None:
     """Raises ConflictError when another agent, or (None) any, runs the engine of that name."""
-    beat = (await living(state)).get(name)
-    if beat is None or (host and beat.get("instance") == host.instance):
+    heartbeat = (await living(state)).get(name)
+    if heartbeat is None or (host and heartbeat.get("instance") == host.instance):
         return
     raise ConflictError(
-        f"Engine {name} is run by the agent at {beat.get('agent')}, which is alive: stop `florin engine run` "
-        "there, or take another name."
+        f"Engine {name} is run by the agent at {heartbeat.get('agent')}, which is alive: stop "
+        "`florin engine run` there, or take another name."
     )
 
 
@@ -106,7 +106,7 @@ async def lose_if_new(state: State, wanted: Engine) -> None:
     the commit succeeds."""
     old = state.catalog.engines.get(wanted.name)
     if old and wanted.epoch and old.epoch != wanted.epoch:
-        await state.store.lose(wanted.name)
+        await state.store.mark_lost(wanted.name)
 
 
 async def greet(state: State, engine: Engine, host: HostFields) -> str:
@@ -115,5 +115,5 @@ async def greet(state: State, engine: Engine, host: HostFields) -> str:
     secret = await state.store.secret("agent", state.control.agent_secret.decode())
     state.control.agent_secret = secret.encode()
     said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
-    await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
+    await state.store.heartbeat(engine.name, said, ttl_ms=HEARTBEAT_TTL_MS)
     return state.control.agent_token(engine.name, engine.key)

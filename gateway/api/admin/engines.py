@@ -11,7 +11,7 @@ from adapters.errors import InUseError, NotFoundError
 from adapters.model import Engine, SlotState, dump
 from adapters.store.protocol import AuditNote, Change
 from gateway.api.admin.common import Operator
-from gateway.api.admin.engine_agents import Beats, living
+from gateway.api.admin.engine_agents import Heartbeats, living
 from gateway.api.dependencies import Actor, StateDep
 from gateway.operations.inputs import StrictBody
 from gateway.operations.state import State
@@ -27,8 +27,8 @@ class NewState(StrictBody):
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
     """All engines, by name, with their health and load as this worker sees them."""
-    beats = await living(state)
-    return {"data": [engine_json(state, e, beats) for _, e in sorted(state.catalog.engines.items())]}
+    heartbeats = await living(state)
+    return {"data": [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]}
 
 
 @router.put("/{name}/state")
@@ -52,9 +52,9 @@ async def set_state(name: str, body: NewState, state: StateDep, actor: Actor) ->
 @router.delete("/{name}")
 async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
     """Forget the engine and its placement. Its adapters are loaded elsewhere when they are called."""
-    if name in (beats := await living(state)):
+    if name in (heartbeats := await living(state)):
         raise InUseError(
-            f"The agent at {beats[name].get('agent')} runs engine {name} and would register it again: "
+            f"The agent at {heartbeats[name].get('agent')} runs engine {name} and would register it again: "
             "stop `florin engine run` there first."
         )
 
@@ -68,8 +68,8 @@ async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
     return {"name": name, "removed": known}
 
 
-def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
-    """`beat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
+def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
+    """`heartbeat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -81,7 +81,7 @@ def engine_json(state: State, engine: Engine, beats: Beats | None) -> Json:
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
-        "beat": (beats or {}).get(engine.name),
+        "heartbeat": (heartbeats or {}).get(engine.name),
     }
 
 

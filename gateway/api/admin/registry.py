@@ -78,10 +78,10 @@ async def _decide(
 async def _look(state: State) -> _Look:
     """Raises StoreUnavailableError."""
     known = await state.keeper.newest()
-    found, lost = await state.store.look(known.position)
+    found, lost = await state.store.inspect(known.position)
     if not (lost or state.follower.lost):
         return _Look(known, found, "", known.snapshot)
-    left = await state.store.rest()
+    left = await state.store.snapshot_unchecked()
     return _Look(known, left.position, lost, left)
 
 

@@ -143,7 +143,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_an_open_state_directory_is_closed_with_all_that_is_florins(state, caplog):
-    before = state_directory.look(state)
+    before = state_directory.inspect(state)
     assert len(before.open_to_others) == 7
     assert [f.status for f in exposure.of_state(state)] == ["warning"]
     state_directory.make_private(state)
@@ -153,7 +153,7 @@ def test_an_open_state_directory_is_closed_with_all_that_is_florins(state, caplo
     assert (
         mode(state / "artifacts") == mode(state / "artifacts" / "weights") == 0o777
     )  # engines may be others
-    assert state_directory.look(state) == state_directory.Found((), (), shared=False)
+    assert state_directory.inspect(state) == state_directory.Found((), (), shared=False)
     assert [f.status for f in exposure.of_state(state)] == ["ok"]
     caplog.clear()
     state_directory.make_private(state)

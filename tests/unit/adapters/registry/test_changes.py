@@ -282,7 +282,7 @@ async def test_a_number_that_was_given_away_comes_back_only_with_its_digest(site
 async def test_a_number_is_one_version(site, three):
     with pytest.raises(ConflictError, match="v2 has other files"):
         await three.add_adapter(NAME, site.source(9), number=2)
-    with pytest.raises(ConflictError, match="v2 has these files already"):
+    with pytest.raises(ConflictError, match="v2 already has these files"):
         await three.add_adapter(NAME, site.source(1), number=5)
 
 

@@ -78,7 +78,7 @@ def told(*samples: tuple[float, int]) -> list[str]:
     shrinkage, said = MassRemovalWatch(lambda: there), []
     for now, count in samples:
         there["tenants"] = count
-        said.append(shrinkage.look(now))
+        said.append(shrinkage.check(now))
     return said
 
 

@@ -27,7 +27,7 @@ _TRASH = ".trash"
 _ENTRY = re.compile(r"([0-9a-f]{64})\.[0-9a-f]+")
 
 
-class Trash:
+class ArtifactRemover:
     """Deletes content of one artifact store safely against concurrent publication.
 
     Used by `ArtifactCollector` only. Methods block on the disk and raise OSError. `clock`: Unix seconds.
@@ -39,13 +39,13 @@ class Trash:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"<Trash of {self._root}>"
+        return f"<ArtifactRemover of {self._root}>"
 
     def holds(self, digest: str, path: str) -> bool:
         """Whether `path` is where this store keeps the content of `digest`; only then may it be deleted."""
         return Path(path) == self._root / digest.removeprefix("sha256:")
 
-    def take(self, digest: str) -> bool | None:
+    def detach(self, digest: str) -> bool | None:
         """Detach the content. False if it must stay, because it was published recently or another
         installation may need it; None if it does not exist."""
         hexdigest = digest.removeprefix("sha256:")
@@ -60,13 +60,13 @@ class Trash:
             return None
         return True
 
-    def has(self, digest: str) -> bool:
+    def exists(self, digest: str) -> bool:
         return (self._root / digest.removeprefix("sha256:")).exists()
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._entries()
 
-    def settle(self, needed: Callable[[str], bool]) -> set[str]:
+    def delete_or_restore(self, needed: Callable[[str], bool]) -> set[str]:
         """Delete or restore all detached content, including what a process that died left behind. Restored
         are digests for which `needed` is true, content that was republished before it was detached, and
         everything if another installation uses this root. Returns the deleted digests."""
@@ -78,7 +78,7 @@ class Trash:
                     if entry.name.startswith("dead."):
                         shutil.rmtree(entry)
                 elif self._artifacts.others() or needed(f"sha256:{match[1]}") or self._fresh(entry):
-                    self._put_back(entry, match[1])
+                    self._restore(entry, match[1])
                 else:
                     self._delete(entry)
                     deleted.add(f"sha256:{match[1]}")
@@ -97,7 +97,7 @@ class Trash:
         except FileNotFoundError:
             return []
 
-    def _put_back(self, entry: Path, hexdigest: str) -> None:
+    def _restore(self, entry: Path, hexdigest: str) -> None:
         try:
             entry.rename(self._root / hexdigest)
         except OSError as error:

@@ -1,4 +1,5 @@
 -- heartbeats.lua: list the agents that are alive. After prelude.lua.
+--
 -- KEYS[1]  the feed (unused)     KEYS[2]  the heartbeats, as in heartbeat.lua
 --
 -- Returns {engine, text, engine, text, …}, and deletes expired ones.
