@@ -60,7 +60,7 @@ CODES: dict[str, FindingCode] = {
         "Save only the adapter's weights, in 16-bit precision, or raise FLORIN_MAX_ADAPTER_BYTES.",
     ),
     "unknown_file": FindingCode(
-        "The source contains a file that Florin does not know, so it cannot tell whether the adapter needs it.",
+        "The source contains an unknown file, so Florin cannot tell whether the adapter needs it.",
         "Remove it from the source.",
     ),
     "source_not_public": FindingCode(
@@ -77,7 +77,7 @@ CODES: dict[str, FindingCode] = {
     ),
     "source_denied": FindingCode(
         "The source refuses access with the gateway's credentials.",
-        "Give the gateway credentials with access (.netrc, AWS_*, HF_TOKEN), or accept the terms of the gated repository.",
+        "Give the gateway credentials (.netrc, AWS_*, HF_TOKEN), or accept the gated repository's terms.",
     ),
     "source_offline": FindingCode(
         "HF_HUB_OFFLINE is set and the files are not in the local cache.",
@@ -178,7 +178,7 @@ CODES: dict[str, FindingCode] = {
     ),
     "base_mismatch": FindingCode(
         "The adapter was trained on a different base model.",
-        f"{_RIGHT_BASE} If it is the same model under another name, use `--assume-base` or register an alias.",
+        f"{_RIGHT_BASE} If it is the same model by another name, use `--assume-base` or register an alias.",
     ),
     "base_config_missing": FindingCode(
         "Florin does not have the base model's config.json, so shapes cannot be checked.",
@@ -265,14 +265,14 @@ CODES: dict[str, FindingCode] = {
         "Train without new tokens, or serve a base model that has them.",
     ),
     "chat_template_differs": FindingCode(
-        "The adapter's chat template differs from the base model's. Engines use the base model's, so chats are "
-        "formatted differently than in training.",
+        "The adapter's chat template differs from the base model's. Engines use the base model's, so "
+        "chats are formatted differently than in training.",
         "Train with the base model's template, or start the engines with `--chat-template`.",
         "warning",
     ),
     "chat_template_unknown": FindingCode(
-        "The adapter has a chat template, but Florin does not know the base model's, which engines use, so it "
-        "cannot compare them.",
+        "The adapter has a chat template, but Florin does not know the base model's, which engines use, "
+        "so it cannot compare them.",
         "Register the engine with `--base-config` and the path of the base model's directory.",
         "warning",
     ),

@@ -30,7 +30,7 @@ _REFUSED_WHEN_SET = {
     "modules_to_save": "Train it without full modules; for new tokens, serve a base model that has them.",
     "trainable_token_indices": "Train it without new tokens, or serve a base model that has them.",
     "layer_replication": "Serve the model with replicated layers as a base model, and train on that.",
-    "alora_invocation_tokens": "Train it without invocation tokens; engines would apply the adapter to every token.",
+    "alora_invocation_tokens": "Train it without invocation tokens; engines would apply it to every token.",
     "target_parameters": "Train it on modules, using `target_modules`.",
     "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
 }  # fmt: skip

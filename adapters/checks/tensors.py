@@ -73,7 +73,7 @@ def check_tensors(
     if len(roots) > 1:
         findings.add(
             "tensor_name_invalid",
-            "The adapter uses several prefixes for the base model's layers; in engines, one would overwrite the other.",
+            "The adapter uses several prefixes for its layers; in engines, one would overwrite the other.",
             found=" and ".join(sorted(roots)),
             expected="a single prefix",
         )

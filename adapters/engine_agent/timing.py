@@ -1,4 +1,4 @@
-"""The rhythm in which agents tell the gateway that they live."""
+"""The interval of agents' heartbeats."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
             "source_unsupported",
             "The source is not a valid URL.",
             found=shown(public(uri)),
-            expected="https://HOST/PATH of an archive, optionally with #sha256=<hex>, or https://HOST/PATH/",
+            expected="https://HOST/PATH of an archive [#sha256=<hex>], or https://HOST/PATH/",
         ) from None
     authorization = _authorization(url)
     site = WebClient(url.with_user(None).with_fragment(None), authorization, options)

@@ -67,7 +67,7 @@ class _Place:
                 "source_unsupported",
                 "The source is not a valid S3 URL.",
                 found=shown(public(uri)),
-                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive, optionally with #sha256=<hex>",
+                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive [#sha256=<hex>]",
             )
         sha256 = named["sha256"]
         return cls(named["bucket"], named["key"] or "", sha256.lower() if sha256 else None)

@@ -92,7 +92,7 @@ class MemoryDocuments:
         for change in changes:
             standing = self._documents[change.kind].get(change.id)
             if change.expect not in ("any", standing):
-                raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
+                raise ConflictError(f"{change.kind} {change.id} was changed concurrently.")
         for change in changes:
             self._emit(change.kind, change.id, change.data)
         if audit:
@@ -174,7 +174,7 @@ class MemoryDocuments:
             return
         _, token, holder = self._roles.get(fence.role, (0, 0, ""))
         if token != fence.token or not holder:
-            raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
+            raise FencedError(f"Another worker holds the role {fence.role} now; nothing was changed.")
 
     async def resign(self, role: str, owner: str) -> None:
         await self.lead(role, owner, 0)

@@ -361,7 +361,7 @@ async def test_who_waits_for_a_load_that_ends_in_quarantine_is_told_and_does_not
 
 async def test_a_suspect_engine_is_left_for_another_and_blames_no_version(bench: LoaderHarness):
     loader = bench.loader("w1")
-    verifier = verified(loader, e1=EngineSuspectError("e1 is not trusted"))
+    verifier = verified(loader, e1=EngineSuspectError("e1 is suspect"))
     assert await loader.ensure_resident(version("a"), either, deadline=30) == "e2"
     assert bench.control.holding["e1"] == set()  # nothing is left there unverified
     verifier.suspects.add("e1")

@@ -47,10 +47,10 @@ def test_what_no_engine_can_hold_and_nothing_needs_can_go():
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"placed": {"fl-1"}}, "it still has a slot"),
+        ({"placed": {"fl-1"}}, "the version still has a slot"),
         ({"listed": {"e1": frozenset({"fl-1"}), "e2": None}}, "e1 still holds it"),
-        ({"grace": 26 * HOUR}, "its grace has not passed"),
-        ({"listed": {"e1": frozenset(), "e2": None}}, "e2 does not answer, and may hold it"),
+        ({"grace": 26 * HOUR}, "its grace period has not passed"),
+        ({"listed": {"e1": frozenset(), "e2": None}}, "e2 does not respond and may hold it"),
     ],
 )
 def test_a_grave_that_must_stay_says_why(how, why):
@@ -238,7 +238,7 @@ class Collector:
         await self.store.commit(changes)
         self.catalog.load((await self.store.snapshot()).documents)
 
-    async def dig(self, owner: str = "w") -> None:
+    async def collect(self, owner: str = "w") -> None:
         fence = Fence("reconciler", await self.store.lead("reconciler", owner, 5000))
         await self.collector.collect(fence)
         self.catalog.load((await self.store.snapshot()).documents)

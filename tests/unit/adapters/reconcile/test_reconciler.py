@@ -93,12 +93,12 @@ class ReconcilerHarness:
             self.store, self.catalog, self.residency, loader, now=lambda: int(self.now * 1e6)
         )
 
-        async def dig(_: Fence) -> None: ...
+        async def collect(_: Fence) -> None: ...
 
         self.reconciler = Reconciler(
             store=self.store, catalog=self.catalog, residency=self.residency,
             control=self.engines, loader=loader, owner="w", interval=0.01, probe_timeout=1,  # type: ignore[arg-type]
-            reload_interval=0, collector=SimpleNamespace(dig=dig), load_retries=self.load_retries,  # type: ignore[arg-type]
+            reload_interval=0, collector=SimpleNamespace(collect=collect), load_retries=self.load_retries,  # type: ignore[arg-type]
             stopped=StoppedEngines(self.store, self.catalog, 1.0, now=lambda: int(self.now * 1e6)),
         )  # fmt: skip
         self.strays: frozenset[str] = frozenset()
