@@ -184,7 +184,10 @@ def test_graves_that_wait_for_a_dead_engine():
     )
     seen = found(view(pending_deletions=pending_deletions))
     assert "files of 1 removed" in seen["pending_deletions"][2]
-    assert found(view(pending_deletions=CollectionPlan(waiting={"fl-p": "its grace period has not passed"}))) == {}
+    assert (
+        found(view(pending_deletions=CollectionPlan(waiting={"fl-p": "its grace period has not passed"})))
+        == {}
+    )
 
 
 def test_many_names_are_counted():

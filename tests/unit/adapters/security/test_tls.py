@@ -54,7 +54,10 @@ def encrypted(key: bytes) -> bytes:
         (lambda f, ca: put(f.cert, b""), "is not a certificate in PEM format"),
         (lambda f, ca: put(f.key, b"rubbish"), "is not a private key in PEM format"),
         (lambda f, ca: put(f.key, f.cert.read_bytes()), "is not a private key in PEM format"),
-        (lambda f, ca: put(f.key, encrypted(f.key.read_bytes())), "is encrypted, and Florin cannot ask for the passphrase"),
+        (
+            lambda f, ca: put(f.key, encrypted(f.key.read_bytes())),
+            "is encrypted, and Florin cannot ask for the passphrase",
+        ),
         (lambda f, ca: put(f.key, ca.leaf().private_key_pem.bytes()), "does not belong to the certificate"),
         (lambda f, ca: f.key.chmod(0o640), "mode 0640, so others can read it: chmod 600"),
         (lambda f, ca: f.key.chmod(0o604), "mode 0604"),
