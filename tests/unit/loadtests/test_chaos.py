@@ -142,9 +142,9 @@ def test_a_tenant_is_suspended_after_three_deaths_and_not_before():
         (HEARD, [BEGUN, replace(RESUMED, outcome="ok")], "billed 2 times"),
         (HEARD, [RESUMED], r"billed \(6, 1\)"),
         (replace_heard(stream=False), [BEGUN, RESUMED], "billed 2 times"),
-        (HEARD, [replace(RECORD, tenant="bolt")], "came whole; its record"),
-        (HEARD, [replace(RECORD, outcome="orphaned")], "came whole; its record"),
-        (HEARD, [replace(RECORD, exact=False)], "came whole; its record"),
+        (HEARD, [replace(RECORD, tenant="bolt")], "was answered completely, but its record is"),
+        (HEARD, [replace(RECORD, outcome="orphaned")], "was answered completely, but its record is"),
+        (HEARD, [replace(RECORD, exact=False)], "was answered completely, but its record is"),
         (replace_heard(finished=False, error="connection"), [], "is not in the ledger"),
         (replace_heard(finished=False, engine="", error="no_engine"), [], ""),
     ],
@@ -165,14 +165,14 @@ def test_records_that_come_twice():
 
 def test_attempts_without_a_record():
     assert checks.unrecorded(["req-1-1"], [RECORD]) == []
-    assert checks.unrecorded(["req-1-2"], [RECORD]) == ["req-1-2 reached an engine and is not in the ledger"]
+    assert checks.unrecorded(["req-1-2"], [RECORD]) == ["req-1-2 reached an engine but is not in the ledger"]
 
 
 def test_books_that_cannot_be():
     assert checks.unbalanced([], {"e0": 100.0}, elapsed=100.0) == []
     assert checks.unbalanced(["e0: parts 1, whole 2"], {}, 1.0) == ["e0: parts 1, whole 2"]
     assert checks.unbalanced([], {"e0": 7300.0}, elapsed=100.0) == [
-        "e0 was there for at most 100 s, and 7300 s are booked"
+        "e0 existed for at most 100 s, but 7300 s are recorded"
     ]
 
 
@@ -184,7 +184,7 @@ def test_books_that_cannot_be():
     [
         ({"loaded": {"e0": frozenset()}}, "gateway 0 says that e0 holds ['fl-a'] too many, [] too few"),
         ({"loaded": {"e0": frozenset({"fl-a", "fl-b"})}}, "gateway 0 says that e0 holds [] too many, ['fl-b'] too few"),
-        ({"leases": {"e0": 1}}, "1 leases are left on e0"),
+        ({"leases": {"e0": 1}}, "1 leases left on e0"),
         ({"in_flight": ["gateway 0: florin_in_flight{} 1"]}, "still in flight: gateway 0: florin_in_flight{} 1"),
         ({"conditions": {"gateway 0": frozenset({"feed_lost"})}}, "gateway 0 says feed_lost"),
         ({"problems": [("engine", "e0: it is down")]}, "doctor: engine e0: it is down"),
