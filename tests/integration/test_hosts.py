@@ -203,7 +203,7 @@ async def test_a_name_belongs_to_one_living_agent(gateway, run):
     assert (removal.status_code, by_url.status_code) == (409, 409)
     second = await run(options=("--cache-dir", str(first.home.with_name("other"))))
     assert await asyncio.wait_for(second.process.wait(), 30) == 1
-    await until(lambda: "is run by another agent" in second.log)
+    await until(lambda: "is run by another live agent" in second.log)
     assert gateway.state.catalog.engines["h1"].url == first.url
     await first.kill()
     third = await run()  # waits for the dead one's last heartbeat to lapse

@@ -69,7 +69,7 @@ def test_what_can_be_chosen():
     once = plan(1, COUNTS, kinds=["engine-kill", "worker-kill", "redis-cut"], once=True)
     assert sorted(event.kind for event in once) == ["engine-kill", "redis-cut", "worker-kill"]
     assert plan(1, COUNTS | {"redis": 0}, kinds=["redis-cut"], seconds=60) == []
-    with pytest.raises(ValueError, match="None of these faults kills anything"):
+    with pytest.raises(ValueError, match="None of these faults kills a process"):
         plan(1, COUNTS, kinds=["clock-step"], kills=1)
 
 
