@@ -170,7 +170,7 @@ async def test_an_engine_at_fault_is_left_for_another_and_shown(deployment: Depl
     asked_before = other.state.verifications.total()
     error = await refused(deployment)
     assert error.code == "no_engine"
-    assert "answers wrongly" in error.message
+    assert "fail verification" in error.message
     assert other.state.verifications.total() == asked_before  # not asked again for a while
 
     await deployment.gateway.set_state(_name(deployment, holder), "active")
