@@ -50,6 +50,13 @@ class NameTakenError(Exception):
 
 @dataclass(slots=True)
 class Agent:
+    """Runs one engine on this host: keeps it running, registers it, and drains it before stopping.
+
+    Invariants: no other live agent uses its name at the gateway; each start of the engine is a new epoch; no
+    engine process outlives the agent; an unavailable gateway never stops a running engine. The command
+    `florin engine run` creates one Agent and calls `run` once; signal handlers only set flags in `state`.
+    """
+
     host: HostConfig
     state: AgentState
     gateway: GatewayClient

@@ -55,6 +55,12 @@ class LoadObserver(Protocol):
 
 @dataclass(slots=True)
 class LoadSteps:
+    """Performs one load on an engine once the claim is held. Used by `Loader` only.
+
+    Loads on one engine run one at a time. Whatever the outcome, the claim is confirmed or abandoned, and a
+    version that failed is unloaded.
+    """
+
     store: Store
     catalog: Catalog
     residency: Residency

@@ -78,6 +78,16 @@ class RecentFailure:
 
 @dataclass(slots=True)
 class Loader:
+    """Makes versions resident, with one load per version however many requests and workers want it.
+
+    Invariants: within this worker a version has at most one load in flight, which outlives requests that give
+    up as long as another waits; across workers the claim in the store decides who loads; `ensure_resident`
+    returns an engine only after the load was verified and confirmed, or if the store says it is resident.
+
+    Requests (through routing), prewarming and the reconciler call `ensure_resident`; the gateway calls `close`
+    once, at shutdown. All calls are made on one event loop.
+    """
+
     store: Store
     catalog: Catalog
     residency: Residency

@@ -29,6 +29,12 @@ class Slot:
 
 
 class Residency:
+    """The slots of every engine, as this process last heard from the feed.
+
+    Only the `Follower` writes to this view; routing, the loader and the reconciler read it on the same event
+    loop. It may lag behind the store, so readers treat it as a hint and the store's claim as the decision.
+    """
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_version: dict[str, dict[str, Slot]] = {}

@@ -40,6 +40,8 @@ def retry_seconds(attempts: int) -> int:
 
 @dataclass(slots=True)
 class ServingStatuses:
+    """Reads and commits serving statuses. Used by the loader, the verifier and the reconciler."""
+
     store: Store
     catalog: Catalog
     clock: Callable[[], int] = lambda: time.time_ns() // 1000
