@@ -84,7 +84,7 @@ class Loader:
     up as long as another waits; across workers the claim in the store decides who loads; `ensure_resident`
     returns an engine only after the load was verified and confirmed, or if the store says it is resident.
 
-    Requests (through routing), prewarming and the reconciler call `ensure_resident`; the gateway calls `close`
+    Routing, prewarming and the reconciler call `ensure_resident`. The gateway calls `close`
     once, at shutdown. All calls are made on one event loop.
     """
 

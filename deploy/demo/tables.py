@@ -38,8 +38,7 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
     for engine in engines:
         lost = engine["health"] == "down"
         held = [
-            f"{p['version']} ({'reloaded on return' if lost else p['state']})"
-            for p in engine["placements"]
+            f"{p['version']} ({'reloaded on return' if lost else p['state']})" for p in engine["placements"]
         ]
         held += ["—"] * (slots - len(held))
         style = "red" if lost else None
