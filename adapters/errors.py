@@ -1,21 +1,21 @@
 """What can go wrong with adapters: one tree. `gateway.errors` maps it to HTTP in one place.
 
 AdaptersError
-├── InvalidNameError        a name that is not a name
+├── InvalidNameError        a malformed name
 ├── NotFoundError           no such adapter, version, engine, base model
-├── ConflictError           somebody else changed it meanwhile, or it exists already
-│   └── FencedError         the role under which this was to be changed has passed on
+├── ConflictError           changed concurrently, or already exists
+│   └── FencedError         the caller no longer holds the role that this change requires
 ├── InUseError              cannot be removed while something depends on it
-├── RejectedError           an adapter that cannot work; carries `findings`
-├── StoreUnavailableError   Redis is away: nothing that needs a decision can be decided
-│   └── RegistryRegressedError  it answers, but has lost what this worker knows: nothing changes there
-├── EngineError             an engine refused, failed or did not answer
+├── RejectedError           an adapter that failed its checks; carries `findings`
+├── StoreUnavailableError   Redis cannot be reached, so no shared decision can be made
+│   └── RegistryRegressedError  Redis answers but has lost data that this worker knows; writes are refused
+├── EngineError             an engine refused, failed or did not respond
 │   ├── EngineUnreachableError
-│   └── EngineSuspectError  its base model answers unlike itself: nothing is to be loaded there
-└── PlacementError          no slot could be had
-    ├── NoEngineError       no engine of the fleet can hold it now
-    ├── LoadFailedError     an engine refused to load it; carries the engine's words
-    └── QuarantinedError    it was loaded, but answered wrongly; carries the serving status's reason
+│   └── EngineSuspectError  its base model's output has changed; no adapters are loaded there
+└── PlacementError          no slot could be obtained
+    ├── NoEngineError       no engine in the fleet can hold the version now
+    ├── LoadFailedError     an engine refused to load the version; carries the engine's message
+    └── QuarantinedError    the version failed verification; carries the serving status's reason
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Literal
 
 
 class AdaptersError(Exception):
-    """Root of the tree. The message is a sentence for the person who caused it."""
+    """Root of the tree. The message is a sentence for the caller."""
 
 
 class InvalidNameError(AdaptersError):
@@ -59,9 +59,9 @@ class Finding:
     found: str
     expected: str
     remedy: str = ""
-    """What to do about it, in a sentence."""
+    """How to fix it, in a sentence."""
     severity: Literal["error", "warning"] = "error"
-    """A warning refuses nothing."""
+    """Only errors reject an adapter."""
 
 
 class RejectedError(AdaptersError):
@@ -109,7 +109,7 @@ class LoadFailedError(PlacementError):
     def __init__(self, message: str, engine: str = "") -> None:
         super().__init__(message)
         self.engine = engine
-        """Which refused it, where it was one."""
+        """The engine that refused, if a single engine did."""
 
 
 class QuarantinedError(PlacementError):

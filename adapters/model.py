@@ -1,6 +1,6 @@
 """The nouns of Florin's adapter side: frozen, typed, and stored as JSON documents.
 
-Everything here is data. What changes it lives in `registration`, `loader` and `reconciler`.
+Everything here is data. The code that changes it lives in `registration`, `loader` and `reconciler`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import TypeAdapter
 from adapters.errors import Finding, InvalidNameError
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
-"""Names of tenants, adapters and engines: they stand in URLs, labels, files and Redis keys."""
+"""Names of tenants, adapters and engines. They appear in URLs, labels, file names and Redis keys."""
 
 
 def check_name(what: str, name: str) -> str:
-    """`name` itself, or InvalidNameError that says what a good one looks like."""
+    """Return `name`, or raise InvalidNameError with the rules for a valid one."""
     if NAME_PATTERN.fullmatch(name):
         return name
     shown = name if len(name) <= 80 else name[:80] + "…"
@@ -31,7 +31,7 @@ def check_name(what: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class AdapterName:
-    """`acme/support`: the name by which a tenant's adapter is known everywhere."""
+    """An adapter's full name, `acme/support`."""
 
     tenant: str
     name: str
@@ -55,10 +55,10 @@ class BaseModel:
     name: str
     """What engines serve it as (`--served-model-name`), and what clients call it."""
     aliases: tuple[str, ...] = ()
-    """Other names and paths by which an adapter's `base_model_name_or_path` may mean this model."""
+    """Other names and paths that an adapter's `base_model_name_or_path` may use for this model."""
     config: dict[str, Any] | None = None
     chat_template: str | None = None
-    """SHA-256, hex, of its chat template; empty: it has none; None: unknown."""
+    """Hex SHA-256 of its chat template; empty if it has none, None if unknown."""
 
 
 Purchase = Literal["on_demand", "spot", "reserved"]
@@ -82,21 +82,23 @@ class Engine:
     state: Literal["active", "cordoned", "draining"] = "active"
     """cordoned: takes no new adapters; draining: takes no new requests either."""
     region: str = ""
-    """Where its GPUs are paid for, in the price book's words; empty: not said."""
+    """Region in which its GPUs are billed, as named in the price book; empty if unknown."""
     purchase: Purchase = "on_demand"
     registered: int = 0
-    """Unix microseconds, UTC: since when it is paid for; 0: unknown."""
+    """When billing for it began, Unix microseconds, UTC; 0 if unknown."""
     epoch: str = ""
-    """Of its process, given by `florin engine run`: another one holds nothing of what the last one held.
-    Empty: nobody says, and only its own list tells."""
+    """Identifies the engine's process; set by `florin engine run`. A process with a new epoch is assumed to
+    be empty. If this is empty, only the engine's own model list tells what it holds."""
     agent: str = ""
-    """URL of the `florin engine run` that stages files on its host; empty: it reads the artifact store."""
+    """URL of the `florin engine run` agent that stages files on its host; if empty, the engine reads the
+    artifact store directly."""
     stopping: bool = False
-    """Its host is shutting it down: no new requests. Its next epoch ends this; `state` is the operator's."""
+    """Its host is shutting it down, so it takes no new requests. The next epoch clears this flag; `state`
+    belongs to the operator."""
     stopped: int = 0
-    """Unix microseconds, UTC: since when it has been down because its host shut it down; 0: it is not."""
+    """When its host shut it down, Unix microseconds, UTC; 0 if it did not."""
     key: str = ""
-    """Id of its host's own API key, with which it was registered; empty: an operator's was used."""
+    """Id of the host's own API key that registered it; empty if an operator's key did."""
 
     @property
     def takes_requests(self) -> bool:
@@ -117,9 +119,9 @@ class Version:
     digest: str
     """`sha256:<hex>` over the names and contents of its files."""
     engine_name: str
-    """What engines call it: opaque, never reused, never shown to clients."""
+    """Its name on engines: opaque, never reused, never shown to clients."""
     path: str
-    """Absolute directory that engines read."""
+    """Absolute path of the directory that engines read."""
     base_model: str
     rank: int
     size_bytes: int
@@ -128,12 +130,11 @@ class Version:
     created: int
     """Unix microseconds, UTC."""
     retired: int | None = None
-    """Unix microseconds, UTC: since when nobody may call it."""
+    """When it became uncallable, Unix microseconds, UTC."""
     trusted: bool = False
-    """An operator has looked at its serving status and released it: it is not compared with the base
-    again."""
+    """An operator has released it from quarantine; it is not compared with the base model again."""
     warnings: tuple[Finding, ...] = ()
-    """What the checks said when they let it pass."""
+    """Warnings from the checks that it passed."""
 
     @property
     def id(self) -> str:
@@ -157,9 +158,9 @@ class Adapter:
     weight: int = 0
     """1 to 99 with a canary, else 0."""
     history: tuple[int, ...] = ()
-    """What was live before, oldest first: `rollback` goes back through it, step by step."""
+    """Previous live versions, oldest first; `rollback` steps back through them."""
     latest: int = 0
-    """Highest version number ever given: numbers are never reused, even after removals."""
+    """Highest version number ever assigned. Numbers are never reused, even after removals."""
     pinned: bool = False
     shared_with: tuple[str, ...] = field(default=())
 
@@ -170,7 +171,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A removed adapter: its numbers are never given again."""
+    """A removed adapter, kept so that its version numbers are never reused."""
 
     latest: int
     removed: int
@@ -179,8 +180,9 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletion:
-    """A version that nobody may call any more, whose files an engine may still hold. Its id is the version's
-    `engine_name`; the reconciler removes both when no engine can."""
+    """A version that can no longer be called but whose files an engine may still need. Its id is the
+    version's `engine_name`. The reconciler deletes the files and this document once no engine can hold the
+    version."""
 
     version: str
     """`acme/support@v3`."""
@@ -192,15 +194,16 @@ class PendingDeletion:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """How a version, or a base model, first answered the fixed prompt: what it is held to ever after. Its id
-    is the name that engines call it by."""
+    """The first answer of a version or base model to the fixed prompts; later answers are compared with it.
+    Its id is the model's name on engines."""
 
     prompt: str
-    """Which fixed prompt and parameters: fingerprints of others are not comparable."""
+    """Id of the prompts and parameters used. Fingerprints with different ids are not comparable."""
     text: str
     """The greedy continuations."""
     logprobs: tuple[float, ...]
-    """Of the likeliest first tokens of each, as `adapters.placement.fingerprint` orders them."""
+    """Log probabilities of the likeliest first tokens for each prompt, in the order of
+    `adapters.placement.fingerprint`."""
     engine: str
     gpu_type: str
     taken: int
@@ -209,14 +212,14 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class ServingStatus:
-    """Why a version is not served, though it is registered. Its id is the version's `engine_name`.
+    """Why a registered version is not served. Its id is the version's `engine_name`.
 
-    One whose id is an engine's name says instead that the engine is not trusted with loads (`engine_suspect`,
-    no `version`) until it is another process, or its base model answers like itself again."""
+    If the id is an engine's name, the engine itself is suspect (`engine_suspect`, no `version`): no adapters
+    are loaded there until it restarts or its base model answers as before."""
 
     state: Literal["quarantined", "failed"]
-    """quarantined: it answered wrongly, and only an operator releases it; failed: it cannot be loaded, and
-    the reconciler tries again now and then."""
+    """quarantined: it failed verification, and only an operator can release it; failed: it cannot be loaded,
+    and the reconciler retries periodically."""
     version: str
     """`acme/support@v3`."""
     code: str
@@ -229,19 +232,19 @@ class ServingStatus:
     attempts: int = 0
     """Failed loads so far."""
     retry: int = 0
-    """Unix microseconds, UTC: when the next attempt is due; 0: never by itself."""
+    """When the next attempt is due, Unix microseconds, UTC; 0 for never."""
     evidence: dict[str, Any] | None = None
-    """What was compared, for the operator."""
+    """The figures that were compared, for the operator."""
 
 
 class SlotState(StrEnum):
     LOADING = "loading"
     RESIDENT = "resident"
     LEAVING = "leaving"
-    """Resident, but takes no new requests, so that another version gets its turn in the slot."""
+    """Resident, but takes no new requests, so that another version can have the slot."""
     LOST = "lost"
-    """The engine's process that held it is gone. The slot is kept for it, unless another needs it first,
-    until the reconciler has loaded it again."""
+    """The engine process that held it is gone. The slot stays reserved until the reconciler reloads the
+    version or another version needs the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +256,9 @@ class Placement:
     """The version's `engine_name`."""
     state: SlotState
     owner: str = ""
-    """Who loads it, while it is loading."""
+    """Worker that is loading it, while it is loading."""
     for_ms: int = 0
-    """How long from the event on `loading` or `leaving` holds; afterwards it may be overridden."""
+    """How long `loading` or `leaving` holds, counted from the event; afterwards it may be overridden."""
 
     @property
     def id(self) -> str:

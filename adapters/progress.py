@@ -1,4 +1,4 @@
-"""How far a long piece of work is, told to whoever watches it."""
+"""Progress reports of long-running work."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int | None], None]
-"""`progress(step, done, total)`: bytes, `total` None while unknown. Called from the fetching thread. What it
-raises ends the fetch and is passed on, so it may also cancel."""
+"""`progress(step, done, total)` in bytes; `total` is None while unknown. Called from the fetching thread. An
+exception that it raises aborts the fetch and propagates, so it can be used to cancel."""
 
 
 CHUNK = 256 * 1024
-"""Most bytes of a file in memory at a time."""
+"""Bytes of a file held in memory at a time."""
 
 
 _TOLD_BYTES = CHUNK
@@ -23,7 +23,7 @@ def silent(step: str, done: int, total: int | None) -> None:
 
 
 class ProgressMeter:
-    """Tells `progress` of bytes, at most every 256 KiB or 0.1 s, whichever comes first."""
+    """Reports bytes to `progress`, at most every 256 KiB or 0.1 s, whichever comes first."""
 
     def __init__(self, step: str, progress: Progress, total: int | None = None) -> None:
         self._step = step
@@ -33,18 +33,18 @@ class ProgressMeter:
         self.done = 0
 
     def add(self, size: int) -> None:
-        """`size` may be negative: what came is fetched anew."""
+        """`size` is negative when bytes are discarded to be fetched again."""
         self.done += size
         done, at = self._told
         if abs(self.done - done) >= _TOLD_BYTES or time.monotonic() - at >= _TOLD_SECONDS:
             self.tell()
 
     def expect(self, size: int) -> None:
-        """So many bytes are to come now."""
+        """Set the total to the bytes done plus `size` more."""
         self.total = self.done + size
 
     def tick(self) -> None:
-        """Nothing new, but somebody may be watching, or wish to end it."""
+        """Report without new bytes, so that watchers see a sign of life and can cancel."""
         self.add(0)
 
     def tell(self) -> None:

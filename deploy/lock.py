@@ -1,11 +1,11 @@
-"""`make lock`: write every lock file anew, with the hashes of all files of each version.
+"""`make lock`: regenerates every lock file, with hashes of all files of each version.
 
-What is pinned stays pinned; what pyproject.toml or a `.in` file has gained is added; what nothing needs is
-dropped. `--upgrade` takes the newest version of everything. It runs on any Python with pip, and needs nothing
-installed: uv comes into an environment that is thrown away.
+Pinned versions stay pinned, new requirements in pyproject.toml or a `.in` file are added, and unneeded
+packages are dropped. `--upgrade` updates everything to the newest version. It runs on any Python with pip,
+because it installs uv into a temporary environment.
 
-The hashes are those of the index that pip finds by default, so the same versions give the same files on every
-machine; the files name no index.
+The hashes come from pip's default index, so the same versions give the same files on every machine. The lock
+files do not name an index.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LOCKS = (
 
 
 def write(lock: Lock, uv: Path, *, upgrade: bool) -> None:
-    """Raises CalledProcessError when uv finds no solution; it has said why."""
+    """Raises CalledProcessError if uv finds no solution; uv prints the reason."""
     output = ROOT / lock.output
     command = [str(uv), "pip", "compile", lock.source, "--output-file", lock.output, *lock.options]
     command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--quiet"]

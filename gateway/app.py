@@ -22,12 +22,12 @@ from adapters.errors import StoreUnavailableError
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
-from adapters.placement.verification import ProbeObserver
+from adapters.placement.verification import ProbeVerifier
 from adapters.reconcile.artifact_gc import ArtifactCollector
+from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.reconcile.load_retries import LoadRetries
 from adapters.reconcile.reconciler import Reconciler
 from adapters.reconcile.stopped_engines import StoppedEngines
-from adapters.reconcile.trash import Trash
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.registry.mass_removal import MassRemovalWatch
@@ -250,7 +250,7 @@ async def build(
         probe_log = ProbeLog(ledger, min(WRITE_SECONDS, settings.bookkeeping_interval), clock.now)
         stack.push_async_callback(probe_log.close)
         if settings.verify_loads:
-            loader.verifier = ProbeObserver(
+            loader.verifier = ProbeVerifier(
                 store=store,
                 catalog=catalog,
                 control=control,
@@ -258,7 +258,7 @@ async def build(
                 observer=metrics,
                 process=pool.process,
                 changed=changed,
-                spent=probe_log.probed,
+                on_probe=probe_log.probed,
             )
         stack.push_async_callback(loader.close)
         hangs = HangWatch(
@@ -313,7 +313,7 @@ async def build(
             timeout=settings.probe_timeout,
             clock=clock.now,
         )
-        reconciler = _reconciler(settings, loader, follower, Trash(artifacts), clock)
+        reconciler = _reconciler(settings, loader, follower, ArtifactRemover(artifacts), clock)
         stack.push_async_callback(prober.last_look)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
@@ -422,7 +422,7 @@ def create_app(settings: Settings | None = None, crew: ProcessValues | None = No
 
 
 def _reconciler(
-    settings: Settings, loader: Loader, follower: Follower, trash: Trash, clock: Clock
+    settings: Settings, loader: Loader, follower: Follower, remover: ArtifactRemover, clock: Clock
 ) -> Reconciler:
     store, catalog, residency, control = loader.store, loader.catalog, loader.residency, loader.control
     return Reconciler(
@@ -435,17 +435,17 @@ def _reconciler(
         interval=settings.probe_interval,
         probe_timeout=settings.probe_timeout,
         reload_interval=settings.reload_interval,
-        digger=ArtifactCollector(
+        collector=ArtifactCollector(
             store,
             catalog,
             residency,
             control,
-            trash,
+            remover,
             grace=settings.artifact_grace * 3600,
             probe_timeout=settings.probe_timeout,
             now=clock.now,
         ),
-        retrial=LoadRetries(store, catalog, residency, loader),
+        load_retries=LoadRetries(store, catalog, residency, loader),
         stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
         current=lambda: follower.connected,
     )
@@ -485,7 +485,7 @@ def _counts(directory: Directory, catalog: Catalog) -> dict[str, int]:
 def _registry(follower: Follower, keeper: SnapshotWriter, shrinkage: MassRemovalWatch) -> Iterator[Condition]:
     if follower.lost:
         yield Condition("registry_regressed", message=follower.lost)
-    shrunk = shrinkage.look(time.monotonic())
+    shrunk = shrinkage.check(time.monotonic())
     if shrunk:
         yield Condition("registry_shrinking", message=shrunk)
     if keeper.trouble:

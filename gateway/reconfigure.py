@@ -43,10 +43,10 @@ class ReloadTargets:
         self.budget.reconfigure(settings.retry_budget)
         self.prober.reconfigure(interval=settings.probe_interval, timeout=probing)
         self.reconciler.interval = settings.probe_interval
-        self.reconciler.probe_timeout = self.reconciler.digger.probe_timeout = probing
+        self.reconciler.probe_timeout = self.reconciler.collector.probe_timeout = probing
         self.reconciler.reload_interval = settings.reload_interval
         self.reconciler.stopped.hours = settings.stopped_engine_hours
-        self.reconciler.digger.grace = settings.artifact_grace * 3600
+        self.reconciler.collector.grace = settings.artifact_grace * 3600
 
 
 def bounds(settings: Settings) -> Bounds:

@@ -1,8 +1,8 @@
-"""A steady mixed load: three customers, one talking most, chat and completions, streamed and not.
+"""A steady mixed load: three customers of different sizes, chat and completions, streamed and not.
 
-Run it by `make loadtest` (loadtests/run_locust.py), which sets the FLORIN_* variables of the demo's env file;
-or by hand, `locust -f loadtests/locustfile.py`, with the same variables set. Every answer is checked: status,
-adapter, finish reason, usage, the end of the stream.
+Run it with `make loadtest` (loadtests/run_locust.py), which sets the FLORIN_* variables from the demo's env
+file, or manually with `locust -f loadtests/locustfile.py` and the same variables. Every answer is checked:
+status, adapter, finish reason, usage, end of stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUESTIONS = (
 )
 OK = 200
 tally = Tally()
-"""Of this locust process; greenlets share it."""
+"""Tally of this locust process, shared by its greenlets."""
 
 
 class WrongAnswerError(Exception):
@@ -45,7 +45,7 @@ events.quitting.add_listener(write_tally)  # type: ignore[no-untyped-call]  # lo
 
 
 class Customer(HttpUser):
-    """One conversation after another, as fast as answers come and a little slower."""
+    """Sends one request after another, with short pauses."""
 
     abstract = True
     tenant = ""
@@ -92,7 +92,7 @@ class Customer(HttpUser):
                     raise WrongAnswerError(f"status {answer.status_code}: {answer.text[:200]}")
                 usage = self._streamed(kind, answer, began) if stream else _whole(answer.json())
                 self._check_adapter(answer.headers)
-            except Exception as problem:  # noqa: BLE001 - whatever it was, it is a failure to report
+            except Exception as problem:  # noqa: BLE001 - every failure is reported
                 tally.failures[f"{kind}: {problem}"] += 1
                 answer.failure(str(problem))
                 return
@@ -103,7 +103,7 @@ class Customer(HttpUser):
             answer.success()
 
     def _streamed(self, kind: str, answer: Any, began: float) -> dict[str, Any]:
-        """The usage at its end. Raises WrongAnswerError."""
+        """Read a stream and return its usage. Raises WrongAnswerError."""
         said, finish = "", None
         usage: dict[str, Any] = {}
         for chunk in _events(answer):
@@ -141,7 +141,7 @@ class Corgi(Customer):
 
 
 def _events(answer: Any) -> Iterator[dict[str, Any]]:
-    """The JSON of each SSE event. Raises WrongAnswerError when the stream ends without [DONE]."""
+    """The JSON of each SSE event. Raises WrongAnswerError if the stream ends without [DONE]."""
     for line in answer.iter_lines():
         if line == b"data: [DONE]":
             return
@@ -159,6 +159,7 @@ def _whole(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(said: str, finish: str | None, usage: dict[str, Any]) -> None:
-    """The text itself may be empty: a tiny model that is asked what it never saw may have nothing to say."""
+    """Check an answer. The text may be empty, because a tiny model may have nothing to say to unseen
+    input."""
     if finish not in {"stop", "length"} or usage.get("completion_tokens", 0) < 1:
         raise WrongAnswerError(f"text {said!r}, finish reason {finish!r}, usage {usage!r}")

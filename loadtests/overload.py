@@ -1,12 +1,12 @@
-"""More requests than can be served, against a real `florin serve`: what is answered in time, how soon the
-rest is refused, whether `retry-after` is true, and whether the health routes answer.
+"""Overloads a real `florin serve` and measures goodput, refusal latency, the accuracy of `retry-after`, and
+the health routes.
 
 `python -m loadtests.overload [--quick] [--only engine|gateway] [--queue SECONDS]`
 
-Requests come at a steady rate whatever becomes of those before (open loop), at 0.5 to 3 times the capacity
-that was measured first. Two bottlenecks: the engine (it runs 16 requests at a time, half a second each), and
-the gateway's event loop (an engine that answers at once: streams of 200 events, and whole answers). The
-clients are as thin as clients can be, since they must be able to ask for three times what a gateway can do.
+Requests arrive at a constant rate (open loop), from 0.5 to 3 times the capacity measured first. There are two
+bottlenecks: the engine (16 concurrent requests of half a second each), and the gateway's event loop (an
+instant engine with streams of 200 events, or plain answers). The clients are minimal, because they must
+generate three times the load that a gateway can handle.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ QUEUE_SECONDS = 2.0
 UNBOUNDED = {
     f"FLORIN_MAX_{whose}_{what}": str(10**10) for whose in ("KEY", "TENANT") for what in ("REQUESTS", "BYTES")
 }
-"""All requests come with one key, and its limits are not what is measured."""
+"""All requests use one key; its limits must not be the bottleneck."""
 DEADLINE = 5.0
-"""An answer that takes longer is worth nothing."""
+"""Slower answers do not count towards goodput."""
 
 
 def _body(*, tokens: int, stream: bool = False) -> bytes:
@@ -59,7 +59,7 @@ class Load:
     bottleneck: str
     body: bytes
     closed: int
-    """Requests at once while the capacity is measured."""
+    """Concurrent requests while measuring capacity."""
     event_delay: float
     max_num_seqs: int
 
@@ -73,16 +73,16 @@ LOADS = (
 
 @dataclass(slots=True)
 class Tally:
-    """What clients saw of one rate."""
+    """The clients' observations at one rate."""
 
     seconds: float = 0.0
     worked: float = 0.0
-    """Share of one core that the clients took."""
+    """Share of one core used by the clients."""
     lasted: float = 0.0
-    """Until the last answer."""
+    """Seconds until the last answer."""
     sent: int = 0
     took: list[float] = field(default_factory=list)
-    """Of those that were answered."""
+    """Latencies of answered requests."""
     refused: list[float] = field(default_factory=list)
     told: list[float] = field(default_factory=list)
     """`retry-after` of each refusal."""
@@ -97,7 +97,7 @@ class Tally:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overload")
-    parser.add_argument("--quick", action="store_true", help="8 seconds for each rate instead of 30")
+    parser.add_argument("--quick", action="store_true", help="8 seconds per rate instead of 30")
     parser.add_argument("--only", choices=["engine", "gateway"])
     parser.add_argument(
         "--queue", type=float, default=QUEUE_SECONDS, help="FLORIN_MAX_QUEUE_SECONDS; 0 refuses nothing"
@@ -166,7 +166,7 @@ def _two(found: list[float], factor: float, digits: int, *, worst: bool = False)
 
 
 class Clients:
-    """Connections to one gateway, as many as there are requests at once. Mutable: those that are idle."""
+    """A pool of connections to one gateway, one per concurrent request. Mutable: the idle ones."""
 
     def __init__(self, gateway: Contestant, body: bytes) -> None:
         self.request = (
@@ -205,7 +205,7 @@ class Clients:
 
 
 class Client(asyncio.Protocol):
-    """One connection, and one request at a time."""
+    """One connection with one request at a time."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -245,7 +245,7 @@ class Client(asyncio.Protocol):
 
 
 async def _capacity(gateway: Contestant, load: Load, seconds: float) -> float:
-    """Answers a second, as many at once as are run at once."""
+    """Answers per second at the load's concurrency."""
     tally, clients = Tally(), Clients(gateway, load.body)
     end = time.monotonic() + seconds
 

@@ -1,7 +1,7 @@
-"""A real PostgreSQL server for a run of tests or of a load: a wheel's binaries, or Debian's.
+"""Runs a real PostgreSQL server for tests and load tests, from a wheel's binaries or Debian's.
 
-It listens on a free port of 127.0.0.1 and keeps everything in one directory, which goes with it. PostgreSQL
-refuses to run as root; then it runs as `nobody`.
+It listens on a free port on 127.0.0.1 and keeps its data in one temporary directory. PostgreSQL refuses to
+run as root, so it then runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _START_SECONDS = 60.0
 _FAST = {
     "shared_buffers": "32MB",
     "max_connections": 60,
-    "fsync": "off",  # a killed process loses nothing by it, only a machine would
+    "fsync": "off",  # only a crash of the machine would lose data
     "full_page_writes": "off",
     "autovacuum": "off",
 }
@@ -37,7 +37,7 @@ _names = itertools.count(1)
 
 
 class Postgres:
-    """Mutable: a running server, from `start` to `stop`."""
+    """A server. Mutable: running from `start` to `stop`."""
 
     def __init__(self, settings: Mapping[str, object] | None = None) -> None:
         self._settings = _FAST if settings is None else settings
@@ -62,12 +62,12 @@ class Postgres:
         return self._process.pid
 
     def processes(self) -> list[psutil.Process]:
-        """The server's own, and one for each connection."""
+        """The server's processes and one per connection."""
         server = psutil.Process(self.pid)
         return [server, *server.children(recursive=True)]
 
     def start(self) -> None:
-        """Returns when it answers. Also after `kill`: then it recovers first."""
+        """Start it and wait until it responds. After `kill`, it recovers first."""
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -84,7 +84,7 @@ class Postgres:
             try:
                 self.wait()
             except RuntimeError:
-                # A killed one's children hold its memory until they notice.
+                # The children of a killed server hold its shared memory until they notice.
                 if "is still in use" not in self._log() or time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -92,7 +92,7 @@ class Postgres:
                 return
 
     def wait(self) -> None:
-        """Until it answers, after whatever happened to it."""
+        """Wait until it responds."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -108,7 +108,7 @@ class Postgres:
         return (self._directory / "log").read_text()[-2000:]
 
     def kill(self) -> None:
-        """As a power cut would, for the connections: nobody is told, nothing is finished."""
+        """Kill it like a power cut: connections end without notice."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -116,7 +116,7 @@ class Postgres:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)  # "fast": connections are cut
+            self._process.send_signal(signal.SIGINT)  # "fast" shutdown: closes connections
             try:
                 self._process.wait(20)
             except subprocess.TimeoutExpired:
@@ -126,7 +126,7 @@ class Postgres:
         shutil.rmtree(self._directory)
 
     def connect(self) -> psycopg.Connection:
-        """To the server itself, for what a superuser does."""
+        """A superuser connection to the server."""
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -141,7 +141,7 @@ class Postgres:
 
     @contextmanager
     def database(self, template: str = "template0") -> Iterator[str]:
-        """The URL of a new database, which is gone afterwards."""
+        """The URL of a temporary database."""
         name = f"test_{next(_names)}_{secrets.token_hex(3)}"
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -167,13 +167,13 @@ class Postgres:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C in the terminal is for the tests, which then stop it
+            start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
             **who,
         )
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whom the server runs as; None: whoever runs the tests."""
+    """The user that the server runs as; None for the current user."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
@@ -187,7 +187,7 @@ def _binaries(directory: Path, account: pwd.struct_passwd | None) -> Path:
     for place in places:
         if package is not None and place.is_relative_to(
             directory
-        ):  # nobody may look into root's home: give it a copy
+        ):  # `nobody` cannot read root's home, so use a copy
             _copy(package, directory)
         if _runs(place, account):
             return place

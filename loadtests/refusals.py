@@ -1,4 +1,5 @@
-"""How long a refusal takes: each kind of rubbish, 200 times on one connection, against a real `florin serve`.
+"""Measures how long refusals take: each kind of invalid request, 200 times on one connection, to a real
+`florin serve`.
 
 `python -m loadtests.refusals`
 """

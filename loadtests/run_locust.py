@@ -1,8 +1,8 @@
-"""`make loadtest`: the load of locustfile.py on the demo for a bounded time, and what came of it.
+"""`make loadtest`: runs locustfile.py against the demo for a fixed time and checks the results.
 
-Starts `florin demo` and stops it again, or takes a running one by `--env-file`. Locust runs in a process of
-its own, since it patches the standard library. Exit code 1 when a request failed or the ledger disagrees with
-the clients.
+Starts and stops `florin demo`, or uses a running one with `--env-file`. Locust runs in its own process,
+because it patches the standard library. Exits with 1 if a request failed or the ledger disagrees with the
+clients.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from loadtests.tally import Tally, Tokens, disagreements, percentile
 
 HERE = Path(__file__).resolve().parent
 DEMO_PATIENCE = 1800.0
-"""Seconds; the very first demo on a machine builds the engines' environment."""
+"""Seconds; the first demo on a machine builds the engines' environment."""
 LEDGER_PATIENCE = 15.0
-"""Seconds until what was metered must be in the ledger."""
+"""Seconds within which usage must be in the ledger."""
 console = Console(width=max(Console().width, 110))
 
 
@@ -49,15 +49,17 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.run_locust", description=__doc__)
-    parser.add_argument("--env-file", type=Path, help="of a running demo; without it, one is started")
-    parser.add_argument("--users", type=int, default=11, help="conversations at once, 6:3:2 among customers")
+    parser.add_argument("--env-file", type=Path, help="env file of a running demo; default: start one")
+    parser.add_argument(
+        "--users", type=int, default=11, help="concurrent conversations, divided 6:3:2 among customers"
+    )
     parser.add_argument("--seconds", type=int, default=30)
     return parser.parse_args()
 
 
 @contextmanager
 def _demo(env_file: Path | None, directory: Path) -> Iterator[dict[str, str]]:
-    """The demo's variables, by name."""
+    """The demo's variables by name."""
     if env_file is not None:
         yield read_env(env_file)
         return
@@ -100,12 +102,15 @@ def _run(options: argparse.Namespace, url: str, env: dict[str, str], result: Pat
     with console.status(f"{options.users} conversations for {options.seconds} s …"):
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if not result.exists():
-        raise SystemExit(f"locust ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"locust exited with {done.returncode}:\
+{done.stderr[-3000:]}"
+        )
     return Tally.load(json.loads(result.read_text()))
 
 
 def _ledger(url: str, env: dict[str, str]) -> dict[str, Tokens]:
-    """What the ledger has of these days, by tenant."""
+    """The ledger's totals for these days, by tenant."""
     now = datetime.now(UTC)
     window = {"from": (now - timedelta(days=1)).isoformat(), "to": (now + timedelta(days=1)).isoformat()}
     answer = httpx.get(
@@ -135,7 +140,7 @@ def _added(before: dict[str, Tokens], after: dict[str, Tokens]) -> dict[str, Tok
 
 
 def _compare(tally: Tally, before: dict[str, Tokens], url: str, env: dict[str, str]) -> list[str]:
-    """Waits for the ledger to take in the last records; prints and returns where it still differs."""
+    """Wait for the ledger to receive the last records; print and return the remaining differences."""
     deadline = time.monotonic() + LEDGER_PATIENCE
     while True:
         differ = disagreements(tally, _added(before, _ledger(url, env)))
@@ -163,8 +168,8 @@ def _print_tally(tally: Tally, seconds: int) -> None:
         firsts = [f"{percentile(first, share):.0f}" if first else "" for share in (0.5, 0.99)]
         table.add_row(kind, str(len(times)), *(f"{figure:.0f}" for figure in figures), *firsts)
     console.print(table)
-    table = Table(title="Tokens that the answers said", title_justify="left")
-    for column in ("customer", "engine", "requests", "prompt", "of them cached", "completion"):
+    table = Table(title="Tokens reported in the answers", title_justify="left")
+    for column in ("customer", "engine", "requests", "prompt", "cached", "completion"):
         table.add_column(column, justify="left" if column in {"customer", "engine"} else "right")
     for key, t in sorted(tally.tokens.items()):
         counts = (t.requests, t.prompt_tokens, t.cached_tokens, t.completion_tokens)

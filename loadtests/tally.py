@@ -1,4 +1,4 @@
-"""What a load test saw, in numbers: gathered by the locustfile, written as JSON, read by run_locust."""
+"""Results of a load test: gathered by the locustfile, written as JSON, read by run_locust."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Tally:
     """Kind of request → times of its complete answers."""
     first_token: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     tokens: dict[str, Tokens] = field(default_factory=lambda: defaultdict(Tokens))
-    """`customer engine` → tokens that the answers said."""
+    """`customer engine` → tokens reported in the answers."""
     failures: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """What went wrong → how often."""
+    """Failure → count."""
 
     def of_tenant(self, tenant: str) -> Tokens:
         total = Tokens()
@@ -64,7 +64,7 @@ class Tally:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie; 0.0 of none."""
+    """The value below which `share` of the values lie; 0.0 if there are none."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -72,14 +72,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def disagreements(seen: Tally, ledger: dict[str, Tokens]) -> list[str]:
-    """Sentences, one for each figure in which the ledger differs from what the clients saw; `ledger` is
-    what was added to it during the test, by tenant."""
+    """One sentence per figure in which the ledger differs from the clients' totals; `ledger` is what was
+    added during the test, by tenant."""
     tenants = {key.split()[0] for key in seen.tokens} | set(ledger)
     found = []
     for tenant in sorted(tenants):
         mine, its = asdict(seen.of_tenant(tenant)), asdict(ledger.get(tenant, Tokens()))
         found += [
-            f"{tenant}: clients saw {mine[name]:,} {name}, the ledger has {its[name]:,}"
+            f"{tenant}: clients saw {mine[name]:,} {name}, but the ledger has {its[name]:,}"
             for name in mine
             if mine[name] != its[name]
         ]

@@ -1,1 +1,1 @@
-"""What is checked of an adapter before a GPU sees it."""
+"""Checks that an adapter must pass before it reaches a GPU."""

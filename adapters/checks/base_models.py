@@ -1,4 +1,4 @@
-"""Reads a base model's config.json where the model lies on this host, and the names it goes by."""
+"""Reads a base model's config.json on this host and derives the names it is known by."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_CONFIG_BYTES = 4 * 1024 * 1024
 
 
 def read_base_config(root: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
-    """The config.json of the model at `root`: a directory, a config file, or a name in the hub's cache.
+    """The config.json of the model at `root`: a directory, a config file, or a name in the Hub's cache.
 
-    None when this host does not hold it. Raises NotFoundError when it does but the file is unusable.
-    Blocking; never goes to the network.
+    None if the model is not on this host. Raises NotFoundError if it is but the file is unusable. Blocking;
+    never accesses the network.
     """
     path = _config_path(root, environ)
     if path is None:
@@ -33,24 +33,24 @@ def read_base_config(root: str, environ: Mapping[str, str] = os.environ) -> dict
     except (OSError, ValueError, RecursionError) as error:
         raise NotFoundError(f"{path} cannot be read as a model's config.json: {error}.") from error
     if not isinstance(config, dict):
-        raise NotFoundError(f"{path} is not a model's config.json: it holds no JSON object.")
+        raise NotFoundError(f"{path} is not a model's config.json: it is not a JSON object.")
     return config
 
 
 def read_base(name: str, root: str, environ: Mapping[str, str] = os.environ) -> BaseModel | None:
-    """All that Florin knows of base model `name`, from `root` as in `read_base_config`: what adapters are
-    checked against. None, NotFoundError: as there. Blocking."""
+    """The base model `name` that adapters are checked against, read from `root` as in `read_base_config`,
+    with the same errors. Blocking."""
     config = read_base_config(root, environ)
     if config is None:
         return None
-    named = config.get("_name_or_path")  # where older transformers wrote what it was loaded as
+    named = config.get("_name_or_path")  # older transformers recorded the loaded name here
     aliases = (*base_aliases(name, root), *([named] if isinstance(named, str) and named else []))
     return BaseModel(name, tuple(dict.fromkeys(aliases)), config, read_chat_template(root, environ))
 
 
 def read_chat_template(root: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """SHA-256, hex, of the chat template beside the config.json of the model at `root`; empty: it has none;
-    None: its tokenizer's files are not here, or cannot be read. Blocking."""
+    """Hex SHA-256 of the chat template of the model at `root`; empty if it has none, None if its tokenizer
+    files are missing or unreadable. Blocking."""
     path = _config_path(root, environ)
     if path is None:
         return None
@@ -61,7 +61,7 @@ def read_chat_template(root: str, environ: Mapping[str, str] = os.environ) -> st
 
 
 def base_aliases(name: str, root: str = "") -> tuple[str, ...]:
-    """Other names by which adapters may call base model `name`, whose engines load it from `root`."""
+    """Other names that adapters may use for base model `name`, which engines load from `root`."""
     aliases = []
     if root and root != name:
         aliases.append(root)
@@ -89,7 +89,7 @@ def _config_path(root: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps what it downloads, by its own rules."""
+    """The cache directory of huggingface_hub, by its own rules."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
             return Path(environ[variable]).expanduser()

@@ -1,4 +1,4 @@
-"""Whether an adapter was trained on this base model, as far as names say: engines never compare them."""
+"""Checks by name whether an adapter was trained on this base model. Engines never compare names."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from adapters.checks.findings import Findings, shown
 from adapters.model import BaseModel
 
 _SNAPSHOT = re.compile(r"models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/snapshots/(?P<commit>[^/]+)$")
-"""The end of a model's path in a hub's cache."""
+"""The end of a model's path in the Hub's cache."""
 
 _VAGUE = re.compile(r"(model|base|base[-_]model|checkpoint.*|final|merged|output|outputs|latest|main|hf)")
-"""Directory names that say nothing about which model lies there."""
+"""Directory names that do not identify a model."""
 
 
 def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
-    """Engines never compare `base_model_name_or_path` with what they serve; so this does."""
+    """Compare `base_model_name_or_path` with the base model's names; engines never do."""
     named = config.get("base_model_name_or_path")
     if not isinstance(named, str) or not named.strip():
         findings.add(
             "base_unnamed",
-            "Nothing says which base model the adapter was trained on; assume_base takes your word for it.",
+            "The adapter does not name its base model; assume_base skips this check.",
             found=f"base_model_name_or_path {shown(named)}",
             expected=f"{base.name}, or registration with assume_base",
         )
@@ -31,8 +31,8 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
     if not ours & _forms(named):
         findings.add(
             "base_mismatch",
-            f"The adapter was trained on another base model than {base.name}; "
-            "assume_base overrides this when it is the same model under another name.",
+            f"The adapter was not trained on {base.name}; "
+            "use assume_base if it is the same model under another name.",
             found=shown(named),
             expected=" or ".join((base.name, *base.aliases)),
         )
@@ -40,7 +40,7 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
 
 
 def _check_revision(config: Mapping[str, Any], base: BaseModel, findings: Findings) -> None:
-    """A path in a hub's cache names the commit that engines load; another way to know it there is not."""
+    """Only a path in the Hub's cache names the commit that engines load."""
     revision = config.get("revision")
     if not isinstance(revision, str) or revision in ("", "main"):
         return
@@ -49,14 +49,14 @@ def _check_revision(config: Mapping[str, Any], base: BaseModel, findings: Findin
     if not any(commit.startswith(revision) for commit in commits):
         findings.add(
             "base_revision_unsure",
-            "The adapter was trained on one revision of its base model; engines may serve another.",
+            "Engines may serve a different revision of the base model than the adapter was trained on.",
             found=f"revision {shown(revision)}",
-            expected=" or ".join(sorted(commits)) or f"to know which revision of {base.name} engines serve",
+            expected=" or ".join(sorted(commits)) or f"a known revision of {base.name} on engines",
         )
 
 
 def _forms(name: str) -> set[str]:
-    """One model's name in full and by its last part; a path in a hub's cache becomes the hub's name."""
+    """The full name of a model and its last component; a path in the Hub's cache becomes the Hub's name."""
     text = name.strip().replace("\\", "/").rstrip("/").casefold()
     if cached := _SNAPSHOT.search(text):
         text = f"{cached['owner']}/{cached['name']}"

@@ -1,7 +1,7 @@
-"""The files of an adapter: one table that says what is read, what is passed over, and what is refused.
+"""The files of an adapter: which are read, which are ignored, and which are refused.
 
-Only the first two names of `KNOWN` are published and reach an engine. The others are read by the checks (a
-vocabulary or a chat template that differs from the base model's) and then dropped.
+Only the first two names in `KNOWN` are published and reach an engine. The checks read the others (to detect a
+vocabulary or chat template that differs from the base model's) and then discard them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KNOWN: dict[str, int | None] = {
     "chat_template.json": 1 * _MIB,
     "tokenizer.json": 64 * _MIB,
 }
-"""Name → most bytes that it may have; None: what the limit of the whole version leaves."""
+"""Name → maximum size in bytes; None for whatever the limit of the whole version leaves."""
 
 PASSED_OVER = frozenset(
     {
@@ -37,8 +37,8 @@ PASSED_OVER = frozenset(
         "trainer_state.json", "train_results.json", "eval_results.json", "all_results.json",
     }
 )  # fmt: skip
-"""What trainers, git and desktops put beside an adapter, in lower case: neither read nor copied. So are the
-texts that `_TEXTS` names."""
+"""Files that trainers, git and desktops leave beside an adapter, in lower case. Neither they nor the texts in
+`_TEXTS` are read or copied."""
 
 _TEXTS = ("readme", "license", "licence", "notice", "copying", "changelog", "citation")
 _TEXT_SUFFIXES = frozenset({"", ".md", ".txt", ".rst", ".cff"})
@@ -50,14 +50,14 @@ class FileKind(StrEnum):
     KNOWN = "known"
     PASSED_OVER = "passed over"
     PICKLE = "pickle"
-    """Runs code when it is loaded."""
+    """Can run code when loaded."""
     WEIGHTS = "weights"
-    """Weights that engines would not serve."""
+    """Weights that engines would ignore."""
     UNKNOWN = "unknown"
 
 
 def kind_of(name: str) -> FileKind:
-    """What becomes of a file of this name (without directories)."""
+    """How a file of this name (without directories) is treated."""
     if name in KNOWN:
         return FileKind.KNOWN
     path = PurePosixPath(name.lower())
@@ -72,32 +72,32 @@ def kind_of(name: str) -> FileKind:
 
 
 def refuse_stray(name: str, findings: Findings) -> None:
-    """Adds the finding that a file of this name is for an adapter, if it is one."""
+    """Add a finding if a file of this name must not be in an adapter."""
     match kind_of(name):
         case FileKind.PICKLE:
             findings.add(
                 "unsafe_file",
-                "Pickled files can run code when they are loaded; remove them, or save the adapter anew.",
+                "Pickled files can run code when they are loaded.",
                 found=shown(name),
-                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}, and no files of such kinds",
+                expected=f"{CONFIG_FILE} and {WEIGHTS_FILE}, and no pickled files",
             )
         case FileKind.WEIGHTS:
             findings.add(
                 "other_weights",
-                "Engines serve one weight file; what stands in another would be lost.",
+                "Engines read one weight file; weights in other files would be lost.",
                 found=shown(name),
                 expected=f"{WEIGHTS_FILE} alone",
             )
         case FileKind.UNKNOWN:
             findings.add(
                 "unknown_file",
-                "Florin takes adapters only whole, and does not know what this file is to this one.",
+                "Florin does not know this file, so it cannot tell whether the adapter needs it.",
                 found=shown(name),
                 expected=f"{', '.join(KNOWN)}, and texts such as README.md",
             )
 
 
 def limit_of(name: str, max_bytes: int) -> int:
-    """Most bytes that the known file `name` may have, of a version that may have `max_bytes`."""
+    """Maximum size of the known file `name` in a version of at most `max_bytes`."""
     own = KNOWN[name]
     return max_bytes if own is None else own

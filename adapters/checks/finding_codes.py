@@ -1,4 +1,4 @@
-"""The ways in which an adapter can fail its checks: one table of what each means and how to fix it."""
+"""All findings of the adapter checks: what each code means and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,92 +8,92 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class FindingCode:
-    """What a code of the table says."""
+    """The meaning of one code."""
 
     meaning: str
     """What is wrong, in a sentence."""
     remedy: str
-    """What to do about it, in a sentence."""
+    """How to fix it, in a sentence."""
     severity: Literal["error", "warning"] = "error"
-    """A warning refuses nothing."""
+    """Only errors reject an adapter."""
 
 
-_SAVE_ANEW = "Save the adapter anew with PEFT's `save_pretrained`."
-_COMPLETE = "Copy the file again, and compare its hash with the original's."
-_PACK = "Pack the adapter's files alone, in one directory or none."
-_PLAIN = "Train it as plain LoRA, or convert it to that with PEFT."
-_RIGHT_BASE = "Register it with the fleet of the base model that it was trained on."
+_SAVE_ANEW = "Save the adapter again with PEFT's `save_pretrained`."
+_COMPLETE = "Copy the file again and compare its hash with the original's."
+_PACK = "Pack only the adapter's files, at the top of the archive or in one directory."
+_PLAIN = "Train it as plain LoRA, or convert it to plain LoRA with PEFT."
+_RIGHT_BASE = "Register it for the base model that it was trained on."
 
 CODES: dict[str, FindingCode] = {
-    # where it comes from
+    # the source
     "source_unsupported": FindingCode(
-        "The source is of no kind that Florin fetches from, or says more or less than such a source does.",
-        "Name an absolute path, or a file://, http(s)://, s3:// or hf:// URL.",
+        "The source is malformed or of an unsupported kind.",
+        "Use an absolute path or a file://, http(s)://, s3:// or hf:// URL.",
     ),
     "directory_missing": FindingCode(
-        "The source directory is not there, or is no directory.",
-        "Name the directory that holds the adapter's files, as the gateway's host sees it.",
+        "The source directory does not exist, or is not a directory.",
+        "Use the path of the directory with the adapter's files on the gateway's host.",
     ),
     "file_missing": FindingCode(
-        "adapter_config.json or adapter_model.safetensors is not there.",
+        "adapter_config.json or adapter_model.safetensors is missing.",
         "Put both files into the directory; PEFT's `save_pretrained` writes them.",
     ),
     "not_regular": FindingCode(
-        "One of the two files is a directory, a pipe or a device.", "Put the file itself there."
+        "One of the two files is a directory, a pipe or a device.", "Replace it with a regular file."
     ),
     "symlink_escapes": FindingCode(
-        "One of the two files is a link that leads out of the directory.", "Replace the link by the file."
+        "One of the two files is a link to outside the directory.", "Replace the link with the file."
     ),
     "unreadable": FindingCode(
-        "The files cannot be read by Florin.", "Let the gateway's user read the directory and its files."
+        "Florin cannot read the files.", "Give the gateway's user read access to the directory and its files."
     ),
     "unsafe_file": FindingCode(
-        "The directory holds pickled files, which run code when they are loaded.",
-        "Remove them; weights belong into adapter_model.safetensors.",
+        "The source contains pickled files, which can run code when they are loaded.",
+        "Remove them; weights belong in adapter_model.safetensors.",
     ),
     "other_weights": FindingCode(
-        "There are weights besides adapter_model.safetensors, which engines would not serve.",
+        "There are weights outside adapter_model.safetensors, which engines would ignore.",
         "Remove them, or merge them into adapter_model.safetensors.",
     ),
     "too_large": FindingCode(
         "The two files together exceed the size limit, or adapter_config.json exceeds its own.",
-        "Save the adapter without other weights and in 16 bits, or raise FLORIN_MAX_ADAPTER_BYTES.",
+        "Save only the adapter's weights, in 16-bit precision, or raise FLORIN_MAX_ADAPTER_BYTES.",
     ),
     "unknown_file": FindingCode(
-        "There is a file that Florin does not know, so it cannot say what would be lost without it.",
+        "The source contains an unknown file, so Florin cannot tell whether the adapter needs it.",
         "Remove it from the source.",
     ),
     "source_not_public": FindingCode(
-        "The URL leads, at once or by a redirect, to an address that is not public.",
-        "If it is one of yours, allow its host or network with FLORIN_SOURCE_PRIVATE.",
+        "The URL, or a redirect from it, leads to an address that is not public.",
+        "If the address is yours, allow its host or network in FLORIN_SOURCE_PRIVATE.",
     ),
     "source_redirect": FindingCode(
         "The server redirects more than 5 times, from https to http, or to another scheme.",
-        "Name the URL where the files are.",
+        "Use the final URL of the files.",
     ),
     "source_missing": FindingCode(
-        "There is nothing at the source under this name, path or revision.",
-        "Compare the name, the path and the revision with what is there.",
+        "The source does not have this name, path or revision.",
+        "Check the name, the path and the revision.",
     ),
     "source_denied": FindingCode(
-        "The source may not be read with the credentials of the gateway.",
-        "Give it some that may (.netrc, AWS_*, HF_TOKEN), or accept the gated repository's terms.",
+        "The source refuses access with the gateway's credentials.",
+        "Give the gateway credentials (.netrc, AWS_*, HF_TOKEN), or accept the gated repository's terms.",
     ),
     "source_offline": FindingCode(
-        "HF_HUB_OFFLINE is set, and the files are not in the local cache.",
+        "HF_HUB_OFFLINE is set and the files are not in the local cache.",
         "Download the revision into HF_HUB_CACHE, or unset HF_HUB_OFFLINE.",
     ),
     "source_unavailable": FindingCode(
-        "The source cannot be reached, or broke off, stalled or failed as often as was tried.",
+        "The source cannot be reached, or the download failed or stalled on every attempt.",
         "Try again later.",
     ),
     "source_changed": FindingCode(
-        "The source was replaced while it was being fetched.",
-        "Try again when nobody writes there.",
+        "The source changed during the download.",
+        "Try again once nothing writes to the source.",
     ),
     "hash_mismatch": FindingCode(
-        "The bytes that came are not those of the hash that the source names.",
-        "Compare the hash with the original's; try again.",
+        "The downloaded bytes do not match the hash in the source.",
+        "Check the hash against the original's, and try again.",
     ),
     "archive_unsupported": FindingCode(
         "The archive is neither tar (plain, gzip, xz) nor zip (stored, deflated).",
@@ -104,7 +104,7 @@ CODES: dict[str, FindingCode] = {
         _COMPLETE,
     ),
     "archive_traversal": FindingCode(
-        "A name in the archive leads out of it by `..`.",
+        "A name in the archive uses `..` to leave the archive.",
         _PACK,
     ),
     "archive_absolute": FindingCode(
@@ -112,11 +112,11 @@ CODES: dict[str, FindingCode] = {
         _PACK,
     ),
     "archive_link": FindingCode(
-        "The archive holds a symbolic or hard link.",
-        "Pack the files that the links lead to (`tar --dereference`).",
+        "The archive contains a symbolic or hard link.",
+        "Pack the linked files instead (`tar --dereference`).",
     ),
     "archive_device": FindingCode(
-        "The archive holds a device, a pipe, a sparse file or something else that is no plain file.",
+        "The archive contains a device, a pipe, a sparse file or another entry that is not a regular file.",
         _PACK,
     ),
     "archive_encrypted": FindingCode(
@@ -124,11 +124,11 @@ CODES: dict[str, FindingCode] = {
         "Pack it without a password.",
     ),
     "archive_duplicate": FindingCode(
-        "The archive holds a file twice.",
+        "The archive contains a file twice.",
         _PACK,
     ),
     "archive_nested": FindingCode(
-        "The files are neither at the top of the archive nor in one directory at its top.",
+        "The files are neither at the top of the archive nor in a single directory there.",
         _PACK,
     ),
     "archive_entries": FindingCode(
@@ -136,149 +136,150 @@ CODES: dict[str, FindingCode] = {
         _PACK,
     ),
     "archive_bomb": FindingCode(
-        "What comes out of the archive exceeds the limits by far more than its size suggests.",
+        "The archive expands far beyond the limits (a decompression bomb).",
         _PACK,
     ),
     "digest_mismatch": FindingCode(
-        "The files are not the ones whose digest was named.",
-        "Look where the source, or the digest, comes from; nothing was registered.",
+        "The files do not match the given digest.",
+        "Check where the source and the digest come from. Nothing was registered.",
     ),
     # adapter_config.json
-    "config_invalid": FindingCode(
-        "adapter_config.json is not one JSON object, or repeats a key.", _SAVE_ANEW
-    ),
+    "config_invalid": FindingCode("adapter_config.json is not a JSON object, or repeats a key.", _SAVE_ANEW),
     "not_lora": FindingCode(
-        "`peft_type` is not LORA.", "Train the adapter with LoRA: engines serve no other method."
+        "`peft_type` is not LORA.", "Train the adapter with LoRA, the only method that engines serve."
     ),
-    "rank_invalid": FindingCode("`r` is no positive integer.", "Write the rank that it was trained with."),
+    "rank_invalid": FindingCode("`r` is not a positive integer.", "Set it to the rank used in training."),
     "rank_too_high": FindingCode(
-        "`r`, or a rank in `rank_pattern`, exceeds what the fleet's engines take.",
-        "Start an engine with a higher --max-lora-rank, or reduce the rank (by SVD, or by training anew).",
+        "`r`, or a rank in `rank_pattern`, exceeds the maximum rank of the fleet's engines.",
+        "Start an engine with a higher --max-lora-rank, or reduce the rank by SVD or retraining.",
     ),
     "alpha_invalid": FindingCode(
-        "`lora_alpha` is no finite number above zero.", "Write the alpha that it was trained with."
+        "`lora_alpha` is not a finite number above zero.", "Set it to the alpha used in training."
     ),
     "pattern_invalid": FindingCode(
-        "`rank_pattern` or `alpha_pattern` is not a small map from module names to numbers.",
-        "Write the modules' names out instead of expressions.",
+        "`rank_pattern` or `alpha_pattern` is not a small mapping of module names to numbers.",
+        "Write out the module names instead of using regular expressions.",
     ),
     "target_modules_invalid": FindingCode(
-        "`target_modules` is missing, empty, or neither a text nor a list of texts.",
-        "List the modules that it was trained on.",
+        "`target_modules` is missing, empty, or neither a string nor a list of strings.",
+        "List the modules that the adapter was trained on.",
     ),
     "unsupported_feature": FindingCode(
-        "The adapter uses a PEFT feature that engines refuse, or wrongly ignore.", _PLAIN
+        "The adapter uses a PEFT feature that engines refuse or silently ignore.", _PLAIN
     ),
     # the base model
     "base_ambiguous": FindingCode(
-        "No base model was named, and there is not exactly one.", "Name the base model (`--base-model`)."
+        "No base model was given, and the installation does not have exactly one.",
+        "Give the base model (`--base-model`).",
     ),
     "base_unnamed": FindingCode(
-        "`base_model_name_or_path` is missing, so nothing says what the adapter was trained on.",
-        "Write it into adapter_config.json, or take responsibility with `--assume-base`.",
+        "`base_model_name_or_path` is missing, so the adapter's base model is unknown.",
+        "Add it to adapter_config.json, or skip the check with `--assume-base`.",
     ),
     "base_mismatch": FindingCode(
-        "The adapter was trained on another base model.",
-        f"{_RIGHT_BASE} If it is the same model under another name: `--assume-base`, or an engine's alias.",
+        "The adapter was trained on a different base model.",
+        f"{_RIGHT_BASE} If it is the same model by another name, use `--assume-base` or register an alias.",
     ),
     "base_config_missing": FindingCode(
         "Florin does not have the base model's config.json, so shapes cannot be checked.",
-        "Register the engine with `--base-config`, the path of the model's config.json.",
+        "Register the engine with `--base-config` and the path of the model's config.json.",
     ),
     "base_config_invalid": FindingCode(
-        "The base model's config.json lacks a dimension, or has an absurd one.",
-        "Register the engine with the config.json that it serves.",
+        "The base model's config.json lacks a dimension or has an implausible one.",
+        "Register the engine with the config.json of the model that it serves.",
     ),
     "unknown_architecture": FindingCode(
-        "Florin does not know the base model's architecture, so cannot check shapes.",
-        "Serve a base model of a known architecture: the finding lists them.",
+        "Florin does not know the base model's architecture, so shapes cannot be checked.",
+        "Serve a base model of a known architecture; the finding lists them.",
     ),
     # adapter_model.safetensors
     "header_invalid": FindingCode(
-        "The safetensors header is corrupt, or does not fit the file's length.", _COMPLETE
+        "The safetensors header is corrupt or does not match the file's length.", _COMPLETE
     ),
     "no_tensors": FindingCode(
-        "The file holds no LoRA weights.", "Save the adapter itself, not the model that it is merged into."
+        "The file contains no LoRA weights.", "Save the adapter itself, not the merged model."
     ),
-    "tensor_name_invalid": FindingCode("A tensor is not named as PEFT names LoRA weights.", _SAVE_ANEW),
-    "tensor_unpaired": FindingCode("A lora_A has no lora_B, or the other way round.", _SAVE_ANEW),
+    "tensor_name_invalid": FindingCode(
+        "A tensor's name does not follow PEFT's naming of LoRA weights.", _SAVE_ANEW
+    ),
+    "tensor_unpaired": FindingCode("A lora_A has no lora_B, or vice versa.", _SAVE_ANEW),
     "dtype_unsupported": FindingCode(
         "A tensor is neither float16, bfloat16 nor float32.", "Save the weights in one of these types."
     ),
     "module_not_in_base": FindingCode(
-        "A tensor belongs to a module that the base lacks, or that engines cannot adapt.",
-        f"{_RIGHT_BASE} Or train it without that module: engines would pass over it silently.",
+        "A tensor belongs to a module that the base model lacks or that engines cannot adapt.",
+        f"{_RIGHT_BASE} Or train it without that module; engines would silently ignore it.",
     ),
     "layer_out_of_range": FindingCode(
-        "A tensor belongs to a layer that the base does not have.", _RIGHT_BASE
+        "A tensor belongs to a layer that the base model does not have.", _RIGHT_BASE
     ),
     "shape_mismatch": FindingCode(
-        "A tensor's shape does not fit the base model and the rank.",
-        f"{_RIGHT_BASE} Engines would fill up what is too small with zeros, silently.",
+        "A tensor's shape does not match the base model and the rank.",
+        f"{_RIGHT_BASE} Engines would silently pad a tensor that is too small with zeros.",
     ),
     "module_not_targeted": FindingCode(
         "A tensor belongs to a module that `target_modules` does not name.",
         "Put config and weights of one training run together.",
     ),
     "target_without_tensors": FindingCode(
-        "`target_modules` names a module of the base for which there are no tensors.",
+        "`target_modules` names a module of the base model for which there are no tensors.",
         "Put config and weights of one training run together.",
     ),
     "mixed_dtypes": FindingCode(
-        "The weights are of several types; engines convert all of them to one.",
+        "The weights have several types; engines convert all of them to one.",
         "Save the weights in one type.",
         "warning",
     ),
     "weights_not_finite": FindingCode(
-        "A weight is NaN or infinite: every answer would be noise, or empty.",
-        "Train it anew from the last checkpoint whose weights are finite, at a lower learning rate.",
+        "A weight is NaN or infinite, so every answer would be noise or empty.",
+        "Resume training from the last checkpoint with finite weights, at a lower learning rate.",
     ),
     "weights_overflow": FindingCode(
-        "Weights, or weights times alpha / rank, exceed the range of the base model's type: in engines they "
-        "become infinite.",
-        "Correct `lora_alpha`; or serve the base model in bfloat16.",
+        "Weights, or weights times alpha / rank, exceed the range of the base model's type and become "
+        "infinite in engines.",
+        "Correct `lora_alpha`, or serve the base model in bfloat16.",
     ),
     "no_effect": FindingCode(
-        "All of lora_A or all of lora_B is zero in every module: the adapter answers as the base model.",
+        "In every module, lora_A or lora_B is all zeros, so the adapter answers like the base model.",
         "Save the adapter after training, not before.",
     ),
     "module_without_effect": FindingCode(
-        "In some modules all of lora_A or all of lora_B is zero, so these change nothing.",
-        "Look whether training reached them; a zero lora_B is how PEFT begins.",
+        "In some modules, lora_A or lora_B is all zeros, so these modules have no effect.",
+        "Check whether they were trained; PEFT initializes lora_B with zeros.",
         "warning",
     ),
     "scaling_extreme": FindingCode(
-        "alpha / rank is far from what training uses, so the adapter drowns the base model or hardly counts.",
-        "Compare `lora_alpha`, `r` and `use_rslora` with those of the training run.",
+        "alpha / rank is unusual, so the adapter overwhelms the base model or has hardly any effect.",
+        "Compare `lora_alpha`, `r` and `use_rslora` with the training run's.",
         "warning",
     ),
-    # beside the two files
+    # files beside the two
     "file_invalid": FindingCode(
-        "A tokenizer file beside the adapter is no sound JSON, or too large: it could not be checked.",
-        "Save it anew, or leave it out: engines use the base model's tokenizer.",
+        "A tokenizer file beside the adapter is invalid JSON or too large, so it was not checked.",
+        "Save it again, or leave it out; engines use the base model's tokenizer.",
         "warning",
     ),
     "vocabulary_changed": FindingCode(
-        "The adapter came with tokens that the base model does not have; engines use the base's tokenizer, "
-        "so these tokens are never produced nor understood.",
+        "The adapter adds tokens that the base model does not have. Engines use the base model's tokenizer, "
+        "so these tokens are never generated or recognized.",
         "Train without new tokens, or serve a base model that has them.",
     ),
     "chat_template_differs": FindingCode(
-        "The adapter came with another chat template than the base model's. Engines render the base's, so "
-        "chats reach the adapter in another form than it was trained on.",
-        "Train with the base's template, or start the engines with `--chat-template`.",
+        "The adapter's chat template differs from the base model's. Engines use the base model's, so "
+        "chats are formatted differently than in training.",
+        "Train with the base model's template, or start the engines with `--chat-template`.",
         "warning",
     ),
     "chat_template_unknown": FindingCode(
-        "The adapter came with a chat template, and Florin does not know the base model's to compare with, "
-        "which is the one that engines render.",
-        "Register the engine with `--base-config`, the path of the base model's directory.",
+        "The adapter has a chat template, but Florin does not know the base model's, which engines use, "
+        "so it cannot compare them.",
+        "Register the engine with `--base-config` and the path of the base model's directory.",
         "warning",
     ),
     "base_revision_unsure": FindingCode(
-        "The adapter names a revision of its base model, and nothing says that engines serve this one.",
+        "The adapter names a revision of its base model, and Florin cannot tell whether engines serve it.",
         "Compare the revision with the one that engines load.",
         "warning",
     ),
 }
-"""Code → what it means. Stable: people script against the codes. docs/reference/checks.md lists them."""
+"""Code → meaning. The codes are stable, because scripts rely on them. docs/reference/checks.md lists them."""

@@ -1,8 +1,8 @@
-"""Checks an adapter's adapter_config.json: what PEFT may write there, less what vLLM refuses or ignores.
+"""Checks adapter_config.json: accepts what PEFT writes, except what vLLM refuses or ignores.
 
-vLLM honours `rank_pattern` and `alpha_pattern` as PEFT does, and `use_rslora`. It refuses DoRA, biases,
-whole modules and initialisations that change the base weights; and it passes over fields it does not know,
-so those which change what the weights mean are refused here.
+vLLM honours `rank_pattern`, `alpha_pattern` and `use_rslora` as PEFT does. It refuses DoRA, biases, whole
+modules and initialisations that change the base weights. It ignores unknown fields, so those that change the
+meaning of the weights are refused here.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ T = TypeVar("T")
 
 MAX_CONFIG_BYTES = 1024 * 1024
 _MAX_ENTRIES = 1024
-"""Of `target_modules` and of each pattern: a large model has some 500 modules."""
+"""Limit for `target_modules` and for each pattern; a large model has about 500 modules."""
 
 _REFUSED_WHEN_SET = {
     "use_dora": "Train it without DoRA.",
     "lora_bias": "Train it without biases.",
-    "modules_to_save": "Train it without whole modules; for new tokens, serve a base model that has them.",
+    "modules_to_save": "Train it without full modules; for new tokens, serve a base model that has them.",
     "trainable_token_indices": "Train it without new tokens, or serve a base model that has them.",
-    "layer_replication": "Serve the model with its replicated layers as a base model, and train on that.",
-    "alora_invocation_tokens": "Train it without invocation tokens: engines would apply it to every token.",
-    "target_parameters": "Train it on modules, by `target_modules`.",
+    "layer_replication": "Serve the model with replicated layers as a base model, and train on that.",
+    "alora_invocation_tokens": "Train it without invocation tokens; engines would apply it to every token.",
+    "target_parameters": "Train it on modules, using `target_modules`.",
     "use_qalora": "", "use_bdlora": "", "arrow_config": "", "kasa_config": "", "monteclora_config": "",
 }  # fmt: skip
-"""PEFT fields that must be null, false or empty, and the remedy; empty: the table's."""
+"""PEFT fields that must be null, false or empty, with the remedy; an empty remedy means the table's."""
 
 _OTHER_TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM")
-"""Values of `task_type` whose models have a head, or an encoder, that a base model for text has not."""
+"""Values of `task_type` whose models need a head or an encoder that a text model lacks."""
 
 _PLAIN_INITS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
-"""Texts that `init_lora_weights` may be: these set up the adapter only; others change the base's weights."""
+"""Accepted values of `init_lora_weights`: they initialise only the adapter; others change the base
+weights."""
 
 _CONVERT = (
     "Save it with PEFT's `save_pretrained(…, path_initial_model_for_weight_conversion=…)`, which makes it "
@@ -48,8 +49,8 @@ _CONVERT = (
 )
 
 _PATTERN_KEY = re.compile(r"\^?(?:[A-Za-z0-9_]|\\?\.){1,300}", re.ASCII)
-"""Keys of patterns are regular expressions to PEFT and vLLM; plain module names are all that is allowed, for
-a stranger's expression can keep a process busy for ever."""
+"""PEFT and vLLM treat pattern keys as regular expressions. Only plain module names are accepted, because an
+untrusted expression can hang a process."""
 
 
 def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
@@ -59,7 +60,7 @@ def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
     if len(raw) > MAX_CONFIG_BYTES:
         findings.add(
             "too_large",
-            "adapter_config.json is larger than any real one.",
+            "adapter_config.json is too large.",
             found=f"more than {MAX_CONFIG_BYTES} bytes",
             expected=f"at most {MAX_CONFIG_BYTES} bytes",
         )
@@ -88,7 +89,7 @@ def read_config(path: Path, findings: Findings) -> dict[str, Any] | None:
 def check_config(
     config: Mapping[str, Any], *, max_rank: int, fleet_ranks: Sequence[int], findings: Findings
 ) -> LoraConfig | None:
-    """The parts that matter further on, or None when rank or targets are unusable."""
+    """The parts that later checks need, or None if the rank or the targets are unusable."""
     if config.get("peft_type") != "LORA":
         findings.add(
             "not_lora",
@@ -118,7 +119,7 @@ def check_config(
 
 
 def _compiled(pattern: Mapping[str, T]) -> tuple[tuple[re.Pattern[str], T], ...]:
-    """PEFT's rule: a key fits a module whose path ends with it, at a dot; the first that fits counts."""
+    """PEFT's rule: a key matches a module whose path ends with it, at a dot; the first match wins."""
     return tuple((re.compile(rf"(.*\.)?({key})$"), value) for key, value in pattern.items())
 
 
@@ -135,13 +136,21 @@ def _check_features(config: Mapping[str, Any], findings: Findings) -> None:
         if not isinstance(config.get(key), bool | None)
     ]
     if config.get("ensure_weight_tying") and not _spares_embeddings(config.get("target_modules")):
-        refused.append(("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head apart", ""))
+        refused.append(
+            ("ensure_weight_tying", "false: engines adapt embed_tokens and lm_head separately", "")
+        )
     if config.get("task_type") in _OTHER_TASKS:
-        refused.append(("task_type", "'CAUSAL_LM'", "Train it for text: engines of this fleet only write."))
+        refused.append(
+            (
+                "task_type",
+                "'CAUSAL_LM'",
+                "Train it for text generation, the only task of this fleet's engines.",
+            )
+        )
     for key, expected, remedy in refused:
         findings.add(
             "unsupported_feature",
-            f"Engines cannot serve an adapter with `{key}` set so.",
+            f"Engines cannot serve an adapter with this value of `{key}`.",
             found=f"{key} = {shown(config[key])}",
             expected=expected,
             remedy=remedy,
@@ -154,12 +163,12 @@ def _spares_embeddings(targets: Any) -> bool:
 
 
 def _alpha(config: Mapping[str, Any], findings: Findings) -> tuple[float | None, dict[str, float]]:
-    """`lora_alpha`, None when it is unusable, and `alpha_pattern`."""
+    """`lora_alpha` (None if unusable) and `alpha_pattern`."""
     alpha = config.get("lora_alpha")
     if not _is_positive(alpha):
         findings.add(
             "alpha_invalid",
-            "`lora_alpha` scales the adapter and must be given.",
+            "`lora_alpha`, the adapter's scaling, is missing or invalid.",
             found=shown(alpha),
             expected="a finite number above 0",
         )
@@ -184,18 +193,21 @@ def _rank_pattern(config: Mapping[str, Any], findings: Findings) -> dict[str, in
 def _refuse_pattern(key: str, pattern: Any, values: str, findings: Findings) -> None:
     findings.add(
         "pattern_invalid",
-        f"`{key}` is not usable.",
+        f"`{key}` is invalid.",
         found=shown(pattern),
-        expected=f"a map from module names (letters, digits, '_', '.', no other expressions) to {values}",
+        expected=f"a mapping of plain module names (letters, digits, '_', '.') to {values}",
     )
 
 
 def _rank(config: Mapping[str, Any], findings: Findings) -> int | None:
     rank = config.get("r")
     if _is_rank(rank):
-        return int(rank)  # type: ignore[arg-type]  # _is_rank has seen that it is an int
+        return int(rank)  # type: ignore[arg-type]  # _is_rank has checked the type
     findings.add(
-        "rank_invalid", "`r` is the adapter's rank.", found=shown(rank), expected="a positive integer"
+        "rank_invalid",
+        "`r`, the adapter's rank, is missing or invalid.",
+        found=shown(rank),
+        expected="a positive integer",
     )
     return None
 
@@ -205,9 +217,10 @@ def _check_ranks(ranks: Sequence[int], max_rank: int, fleet_ranks: Sequence[int]
         of_fleet = ", ".join(str(rank) for rank in sorted(set(fleet_ranks)))
         findings.add(
             "rank_too_high",
-            "No engine of the fleet takes an adapter of this rank.",
+            "No engine in the fleet accepts an adapter of this rank.",
             found=f"rank {max(ranks)}",
-            expected=f"at most {max_rank}" + (f" (the fleet's engines take: {of_fleet})" if of_fleet else ""),
+            expected=f"at most {max_rank}"
+            + (f" (the fleet's engines accept: {of_fleet})" if of_fleet else ""),
         )
 
 
@@ -219,9 +232,9 @@ def _targets(config: Mapping[str, Any], findings: Findings) -> tuple[bool, tuple
         return True, tuple(targets)
     findings.add(
         "target_modules_invalid",
-        "`target_modules` says which modules the adapter changes.",
+        "`target_modules`, the modules that the adapter changes, is missing or invalid.",
         found=shown(targets),
-        expected="a list of module names, or an expression over them",
+        expected="a list of module names, or a regular expression",
     )
     return False, None
 
@@ -235,7 +248,7 @@ def _excluded(excluded: Any) -> tuple[str, ...] | None:
 def _layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     layers = config.get("layers_to_transform")
     given: list[Any] = layers if isinstance(layers, list) else [layers]
-    # With a pattern of its own, "layer" may mean something else.
+    # With `layers_pattern`, "layer" may mean something else.
     usable = given and all(type(layer) is int for layer in given) and not config.get("layers_pattern")
     return tuple(given) if usable else None
 

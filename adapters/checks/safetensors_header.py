@@ -1,8 +1,8 @@
-"""Reads the header of a safetensors file, and nothing of its weights.
+"""Reads the header of a safetensors file without touching its weights.
 
-Not by the safetensors library, which maps the file and says little about what is wrong with it. The rules
-here are the library's own (`Metadata::validate`), and a few stricter ones; a property test holds that
-whatever passes here, the library accepts with the same names, types and shapes.
+The safetensors library is not used, because it maps the file into memory and says little about what is wrong
+with it. The rules here are those of the library (`Metadata::validate`) plus a few stricter ones. A property
+test ensures that the library accepts every file that passes here, with the same names, types and shapes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Never
 
 MAX_HEADER_BYTES = 16 * 1024 * 1024
-"""The library takes 100 MB. The largest adapters have some ten thousand tensors of about 150 bytes each."""
+"""The library allows 100 MB. The largest adapters have about ten thousand tensors of 150 header bytes
+each."""
 
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -29,24 +30,24 @@ _MAX_DIMENSIONS = 8
 
 
 class HeaderError(Exception):
-    """The file is no sound safetensors file; the message says why, in a sentence."""
+    """The file is not a valid safetensors file; the message says why, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     dtype: str
-    """As safetensors writes it: `F16`."""
+    """In safetensors' notation: `F16`."""
     shape: tuple[int, ...]
     offset: int = 0
-    """Where its weights begin, in bytes from the file's beginning."""
+    """Position of its weights, in bytes from the beginning of the file."""
 
 
 def unique_pairs(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """For `json.loads(object_pairs_hook=…)`: refuses repeated keys, which readers resolve differently."""
+    """For `json.loads(object_pairs_hook=…)`: refuses repeated keys, which parsers resolve differently."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"the key {key[:80]!r} stands there twice")
+            raise ValueError(f"the key {key[:80]!r} occurs twice")
         result[key] = value
     return result
 
@@ -57,7 +58,7 @@ def no_constants(name: str) -> Never:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """Names → types and shapes of the tensors in the file. Raises HeaderError, OSError."""
+    """Name → type and shape of every tensor in the file. Raises HeaderError, OSError."""
     with path.open("rb") as file:
         total = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
@@ -70,7 +71,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     entries = _parse(raw)
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise HeaderError("The header's __metadata__ is not a map of texts.")
+        raise HeaderError("The header's __metadata__ is not a mapping of strings.")
     return _tensors(entries, 8 + length, total)
 
 
@@ -81,14 +82,14 @@ def _parse(raw: bytes) -> dict[str, Any]:
         entries: dict[str, Any] = json.loads(
             raw.decode(), object_pairs_hook=unique_pairs, parse_constant=no_constants
         )
-        json.dumps(entries, ensure_ascii=False).encode()  # lone surrogates are no text
+        json.dumps(entries, ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise HeaderError(f"The header is not valid JSON: {str(error)[:200]}.") from error
     return entries
 
 
 def _tensors(entries: dict[str, Any], data_begin: int, total: int) -> dict[str, Tensor]:
-    """Every entry checked on its own, then all together: back to back, without gaps, to the file's end."""
+    """Check every entry, then that together they fill the file without gaps or overlaps."""
     data_bytes = total - data_begin
     tensors = {}
     spans = []
@@ -100,25 +101,27 @@ def _tensors(entries: dict[str, Any], data_begin: int, total: int) -> dict[str, 
     for begin, end, name in sorted(spans):
         if begin != position:
             raise HeaderError(
-                f"Tensor {name[:120]!r} begins at byte {begin} of the data, where {position} was due."
+                f"Tensor {name[:120]!r} begins at byte {begin} of the data instead of {position}."
             )
         position = end
     if position != data_bytes:
-        raise HeaderError(f"The tensors take {position} bytes; the file holds {data_bytes} after the header.")
+        raise HeaderError(
+            f"The tensors take {position} bytes, but the file has {data_bytes} after the header."
+        )
     return tensors
 
 
 def _tensor(name: str, entry: Any) -> tuple[Tensor, int, int]:
     shown = name[:120]
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise HeaderError(f"Tensor {shown!r} lacks its dtype, shape or data_offsets, or has more than these.")
+        raise HeaderError(f"Tensor {shown!r} must have exactly dtype, shape and data_offsets.")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise HeaderError(f"Tensor {shown!r} has the unknown dtype {str(dtype)[:40]!r}.")
     if not _are_counts(shape) or len(shape) > _MAX_DIMENSIONS or 0 in shape:
-        raise HeaderError(f"Tensor {shown!r} has no sound shape.")
+        raise HeaderError(f"Tensor {shown!r} has an invalid shape.")
     if not _are_counts(offsets) or len(offsets) != 2:
-        raise HeaderError(f"Tensor {shown!r} has no sound data_offsets.")
+        raise HeaderError(f"Tensor {shown!r} has invalid data_offsets.")
     begin, end = offsets
     if end - begin != math.prod(shape) * DTYPE_BYTES[dtype]:
         raise HeaderError(f"Tensor {shown!r} of shape {shape} and dtype {dtype} has {end - begin} bytes.")

@@ -1,9 +1,9 @@
-"""What a base model's config.json says about the shapes that a LoRA adapter for it must have.
+"""Derives the shapes that a LoRA adapter must have from the base model's config.json.
 
-Engines zero-pad matrices that are too small and pass over modules that match nothing, with HTTP 200; so the
-shapes and the names must be right before. Known are the Llama-like families below; another architecture is
-a finding, not a guess. Defaults are those of the families' classes in transformers, because config files
-(the nested ones of multimodal models above all) leave out what equals the default.
+Engines zero-pad matrices that are too small and ignore modules that match nothing, all with HTTP 200, so
+shapes and names must be checked beforehand. The Llama-like families below are supported; any other
+architecture is a finding. Defaults come from the families' classes in transformers, because config files,
+especially the nested ones of multimodal models, omit values that equal the default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adapters.checks.findings import Findings, shown
 _DIMENSIONS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MAX_DIMENSION = 2**24
 _MAX_LM_HEAD_VOCABULARY = 258_048
-"""vLLM's LoRA kernel for lm_head takes no larger vocabulary."""
+"""Largest vocabulary that vLLM's LoRA kernel for lm_head accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class _Family:
 
     defaults: Mapping[str, int] = field(default_factory=dict)
     explicit_head_dim: bool = True
-    """Whether `head_dim` in the config counts; otherwise it is always hidden_size / num_attention_heads."""
+    """Whether `head_dim` in the config is honoured; otherwise it is hidden_size / num_attention_heads."""
     fused: bool = False
-    """One qkv_proj and one gate_up_proj, as in Phi-3."""
+    """Has a fused qkv_proj and gate_up_proj, as in Phi-3."""
     embeddings: bool = False
-    """Whether vLLM takes LoRA on embed_tokens and lm_head."""
+    """Whether vLLM supports LoRA on embed_tokens and lm_head."""
 
 
 _FAMILIES = {
@@ -59,7 +59,7 @@ _NESTED_DEFAULTS: dict[str, dict[str, int]] = {
         "num_attention_heads": 8, "vocab_size": 262_208,
     },
 }  # fmt: skip
-"""What a `text_config` of that type may leave out. A config of its own always gives these."""
+"""Values that a `text_config` of that type may omit. A top-level config always has them."""
 
 _TEXT_ROOTS = ("model",)
 _ARCHITECTURES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -71,7 +71,7 @@ _ARCHITECTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "Gemma2ForCausalLM": ("gemma2", _TEXT_ROOTS),
     "Gemma3ForCausalLM": ("gemma3_text", _TEXT_ROOTS),
     "Phi3ForCausalLM": ("phi3", _TEXT_ROOTS),
-    # Multimodal: the family is that of `text_config`, and only the language model's layers are served.
+    # Multimodal: `text_config` determines the family, and only the language model's layers are served.
     "Gemma3ForConditionalGeneration": ("", ("model.language_model", "language_model.model")),
     "LlavaForConditionalGeneration": ("", ("model.language_model", "language_model.model")),
     "Mistral3ForConditionalGeneration": ("", ("model.language_model", "language_model.model", "model")),
@@ -87,28 +87,28 @@ class BaseShapes:
 
     layers: int
     modules: Mapping[str, tuple[int, int]]
-    """Within a layer, `self_attn.q_proj` → (in, out)."""
+    """Modules within a layer: `self_attn.q_proj` → (in, out)."""
     outside: Mapping[str, tuple[int, int]]
-    """Outside the layers, by whole path: `lm_head` and `model.embed_tokens` → (in, out)."""
+    """Modules outside the layers, by full path: `lm_head` and `model.embed_tokens` → (in, out)."""
     roots: tuple[str, ...]
     vocabulary: int
-    """Rows of its embeddings."""
+    """Number of rows of its embeddings."""
 
     def locate(self, path: str) -> tuple[str, int, str] | None:
-        """`model.layers.3.mlp.up_proj` → its root, layer and module; None when the base has no such path
-        (the layer's number is not judged)."""
+        """`model.layers.3.mlp.up_proj` → its root, layer and module; None if the base model has no such path.
+        The layer's number is not checked."""
         match = re.fullmatch(r"(.+)\.layers\.(0|[1-9][0-9]{0,5})\.(.+)", path, re.ASCII)
         if match and match[1] in self.roots and match[3] in self.modules:
             return match[1], int(match[2]), match[3]
         return None
 
     def leaves(self) -> set[str]:
-        """Last parts of all module paths: `q_proj`."""
+        """The last component of every module path: `q_proj`."""
         return {path.rpartition(".")[2] for path in (*self.modules, *self.outside)}
 
 
 def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) -> BaseShapes | None:
-    """The shapes of base model `name`, or None with a finding that says what is wrong with its config."""
+    """The shapes of base model `name`, or None with a finding about its config."""
     if config is None:
         findings.add(
             "base_config_missing",
@@ -133,7 +133,7 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
             "base_config_invalid",
             f"The config.json of base model {name} does not give its shapes.",
             found=problem,
-            expected="positive integers that fit one another",
+            expected="positive, consistent integers",
         )
         return None
     outside = _outside(sizes) if family.embeddings and roots == _TEXT_ROOTS else {}
@@ -143,7 +143,7 @@ def base_shapes(name: str, config: dict[str, Any] | None, findings: Findings) ->
 
 
 def _family(config: dict[str, Any]) -> tuple[_Family, tuple[str, ...], dict[str, Any]] | None:
-    """Family, roots, and the part of the config that holds the language model's sizes."""
+    """Family, roots, and the part of the config with the language model's sizes."""
     architectures = config.get("architectures")
     model_type = config.get("model_type")
     if isinstance(architectures, list) and architectures:
@@ -165,7 +165,7 @@ def _family(config: dict[str, Any]) -> tuple[_Family, tuple[str, ...], dict[str,
 
 
 def _sizes(family: _Family, config: dict[str, Any]) -> tuple[dict[str, int], str]:
-    """All dimensions, and what is wrong with them (empty when nothing is)."""
+    """All dimensions, and the first problem with them (empty if none)."""
     given = {**family.defaults, **config}
     sizes: dict[str, Any] = {key: given.get(key) for key in _DIMENSIONS}
     heads_kv = given.get("num_key_value_heads")
@@ -178,7 +178,7 @@ def _sizes(family: _Family, config: dict[str, Any]) -> tuple[dict[str, int], str
             return sizes, f"{key} = {shown(value)}"
     if "head_dim" not in sizes:
         if sizes["hidden_size"] % sizes["num_attention_heads"]:
-            return sizes, "hidden_size that num_attention_heads does not divide, and no head_dim"
+            return sizes, "hidden_size not divisible by num_attention_heads, and no head_dim"
         sizes["head_dim"] = sizes["hidden_size"] // sizes["num_attention_heads"]
     return sizes, ""
 

@@ -1,4 +1,4 @@
-"""Checks the tensors of an adapter, by name, type and shape, against its config and its base model."""
+"""Checks the names, types and shapes of an adapter's tensors against its config and its base model."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _EMBEDDINGS = re.compile(
     r"base_model\.model\.(?:[A-Za-z0-9_]+\.)*(?:embed_tokens|lm_head)\.(?:[A-Za-z0-9_]+\.){0,2}weight",
     re.ASCII,
 )
-"""Whole embeddings, as `modules_to_save` and a resized vocabulary leave them in the file."""
+"""Full embeddings, which PEFT saves for `modules_to_save` or a resized vocabulary."""
 _SAVED_BASE = re.compile(r"base_model\.model\.(?P<path>model\.embed_tokens|lm_head)\.base_layer\.weight")
-"""PEFT saves the base's embeddings beside an adapter that changes them; vLLM passes over them."""
+"""PEFT saves the base model's embeddings beside an adapter that changes them; vLLM ignores them."""
 
 
 def module_of(name: str) -> tuple[str, str] | None:
-    """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None when it is no LoRA weight."""
+    """`base_model.model.lm_head.lora_A.weight` → `lm_head` and `A`; None if it is not a LoRA weight."""
     match = _NAME.fullmatch(name)
     return (match["path"], match["linear"] or match["embedding"]) if match else None
 
 
 def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
-    """Which types the LoRA weights have; those of base weights saved along do not matter."""
+    """Check the types of the LoRA weights; base weights saved along with them do not matter."""
     kinds: dict[str, str] = {}
     for name, tensor in tensors.items():
         if module_of(name) is None:
@@ -42,28 +42,28 @@ def check_dtypes(tensors: Mapping[str, Tensor], findings: Findings) -> None:
         if tensor.dtype not in DTYPES:
             findings.add(
                 "dtype_unsupported",
-                f"{shown(name)} is of a type that LoRA weights cannot have.",
+                f"{shown(name)} has a type that LoRA weights cannot have.",
                 found=tensor.dtype,
                 expected=", ".join(DTYPES),
             )
     if len(kinds) > 1 and kinds.keys() <= DTYPES.keys():
         findings.add(
             "mixed_dtypes",
-            "The weights are of several types.",
+            "The weights have several types.",
             found=", ".join(f"{dtype} ({shown(name)})" for dtype, name in sorted(kinds.items())),
-            expected="one type throughout",
+            expected="a single type",
         )
 
 
 def check_tensors(
     tensors: Mapping[str, Tensor], *, lora: LoraConfig, shapes: BaseShapes, findings: Findings
 ) -> tuple[str, ...]:
-    """The paths of the modules that the adapter changes; `findings` gains whatever is wrong with them."""
+    """Check the tensors, and return the paths of the modules that the adapter changes."""
     pairs = _pairs(tensors, shapes, findings)
     if not pairs and not findings:
         findings.add(
             "no_tensors",
-            "The file holds no LoRA weights, so engines would answer as the base model.",
+            "The file contains no LoRA weights, so engines would answer like the base model.",
             found=f"{len(tensors)} tensors, none of them lora_A or lora_B",
             expected="a lora_A and a lora_B for every module that the adapter changes",
         )
@@ -73,9 +73,9 @@ def check_tensors(
     if len(roots) > 1:
         findings.add(
             "tensor_name_invalid",
-            "The adapter names the base's layers in several ways; in engines, one would overwrite the other.",
+            "The adapter uses several prefixes for its layers; in engines, one would overwrite the other.",
             found=" and ".join(sorted(roots)),
-            expected="one of them throughout",
+            expected="a single prefix",
         )
     _check_targets(tuple(pairs), lora, shapes, findings)
     return tuple(pairs)
@@ -84,14 +84,14 @@ def check_tensors(
 def _pairs(
     tensors: Mapping[str, Tensor], shapes: BaseShapes, findings: Findings
 ) -> dict[str, dict[str, Tensor]]:
-    """Module path → its halves, `A` and `B`."""
+    """Module path → its matrices `A` and `B`."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if _is_resized(name, tensor, shapes):
             findings.add(
                 "vocabulary_changed",
-                "The adapter brings embeddings of another vocabulary than the base model's.",
-                found=f"{shown(name)} of {tensor.shape[0]} rows",
+                "The adapter contains embeddings for a different vocabulary than the base model's.",
+                found=f"{shown(name)} with {tensor.shape[0]} rows",
                 expected=f"{shapes.vocabulary} rows, the base model's vocab_size",
             )
             continue
@@ -100,7 +100,7 @@ def _pairs(
             _check_saved_base(name, tensor, shapes, saved["path"], findings)
             continue
         match = _NAME.fullmatch(name)
-        # vLLM takes every "base_model.model." out of a name, PEFT only the first.
+        # vLLM removes every "base_model.model." from a name, PEFT only the first.
         if (
             not match
             or "base_model" in match["path"]
@@ -108,7 +108,7 @@ def _pairs(
         ):
             findings.add(
                 "tensor_name_invalid",
-                "A tensor is not named as PEFT names LoRA weights.",
+                "A tensor's name does not follow PEFT's naming of LoRA weights.",
                 found=shown(name),
                 expected="base_model.model.<module>.lora_A.weight or .lora_B.weight "
                 "(.lora_embedding_A or _B for embed_tokens)",
@@ -152,9 +152,9 @@ def _check_module(
     if not lora.targets_module(path, located[1] if located else None):
         findings.add(
             "module_not_targeted",
-            f"Module {shown(path)} has weights, but by its config the adapter does not change it.",
+            f"Module {shown(path)} has weights, but the config does not target it.",
             found=shown(path),
-            expected="only modules that target_modules, exclude_modules and layers_to_transform leave",
+            expected="only modules selected by target_modules, exclude_modules and layers_to_transform",
         )
     rank = lora.rank_of(path)
     expected = {"A": (rank, sizes[0]), "B": (sizes[1], rank)}
@@ -170,7 +170,7 @@ def _sizes(path: str, shapes: BaseShapes, findings: Findings) -> tuple[int, int]
         where = " or ".join(f"{root}.layers.<n>" for root in shapes.roots)
         findings.add(
             "module_not_in_base",
-            f"Module {shown(path)} is none of those that an adapter of this base model may change.",
+            f"Engines cannot adapt module {shown(path)} of this base model.",
             found=shown(path),
             expected=f"{where}, then one of {', '.join((*shapes.modules,))}"
             + (f"; or {', '.join(shapes.outside)}" if shapes.outside else ""),
@@ -192,15 +192,16 @@ def _expect_shape(name: str, tensor: Tensor, expected: tuple[int, int], findings
     if tensor.shape != expected:
         findings.add(
             "shape_mismatch",
-            f"{shown(name)} does not fit the base model and the rank.",
+            f"The shape of {shown(name)} does not match the base model and the rank.",
             found=str(list(tensor.shape)),
             expected=str(list(expected)),
         )
 
 
 def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes, findings: Findings) -> None:
-    """A target that the base lacks is harmless (PEFT passes over it); one without its tensors is a loss.
-    Engines look at the tensors alone, so an expression is not evaluated: a stranger's may take for ever."""
+    """A target that the base model lacks is harmless, because PEFT ignores it; a target without tensors means
+    lost weights. A regular expression is not evaluated: an untrusted one may never finish, and engines look
+    only at the tensors."""
     if lora.targets is None or not paths:
         return
     leaves = shapes.leaves()
@@ -209,7 +210,7 @@ def _check_targets(paths: tuple[str, ...], lora: LoraConfig, shapes: BaseShapes,
         if known and not any(path == target or path.endswith(f".{target}") for path in paths):
             findings.add(
                 "target_without_tensors",
-                f"`target_modules` names {shown(target)}, but there are no weights for it.",
-                found="no tensors of such modules",
-                expected=f"lora_A and lora_B of modules named {shown(target)}",
+                f"`target_modules` names {shown(target)}, but it has no weights.",
+                found="no tensors for it",
+                expected=f"lora_A and lora_B for modules named {shown(target)}",
             )

@@ -1,7 +1,7 @@
-"""What lies beside an adapter's two files: tokenizer and chat template, which engines never look at.
+"""Checks the tokenizer and chat template files beside an adapter, which engines never read.
 
-vLLM tokenizes and renders chats for every adapter with the base model's files. So an adapter that was trained
-with more tokens, or in another chat format, loads and answers, only not as it was trained.
+vLLM tokenizes and renders chats for every adapter with the base model's files. An adapter trained with extra
+tokens or another chat format therefore loads and answers, but not as trained.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from adapters.model import BaseModel
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _TOKENIZER_HEAD_BYTES = 4 * 1024 * 1024
-"""Of tokenizer.json, which may be large: its added tokens stand before its vocabulary."""
+"""Bytes read of tokenizer.json, which may be large; its added tokens precede its vocabulary."""
 
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-"""Where transformers looks, the strongest first."""
+"""Files in which transformers looks for it, highest precedence first."""
 
 
 class FileInvalidError(Exception):
-    """The message names the file and says what is wrong with it."""
+    """A file is invalid; the message names it and says why."""
 
 
 def chat_template(directory: Path) -> str | None:
-    """SHA-256, hex, of the chat template in a model's or an adapter's directory; empty when it has none, None
-    when there is no tokenizer file at all. Line ends, and those at the end, do not count: rendering drops
-    them. Raises FileInvalidError, OSError. Blocking."""
+    """Hex SHA-256 of the chat template in a model's or adapter's directory; empty if it has none, None if
+    there is no tokenizer file. See `template_digest`. Raises FileInvalidError, OSError. Blocking."""
     texts = [text for name in _TEMPLATE_FILES if (text := _template_in(directory / name)) is not None]
     if not texts:
         return (
@@ -39,8 +38,8 @@ def chat_template(directory: Path) -> str | None:
 
 
 def template_digest(template: str) -> str:
-    """SHA-256, hex, or empty for an empty one. Line ends, and those at the end, do not count: rendering drops
-    them."""
+    """Hex SHA-256 of a template, or empty for an empty one. Ignores the kind of line endings and trailing
+    newlines, which rendering drops."""
     text = template.replace("\r\n", "\n").rstrip("\n")
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
@@ -48,8 +47,8 @@ def template_digest(template: str) -> str:
 def check_tokenizer_files(
     directory: Path, *, base: BaseModel, vocabulary: int | None, findings: Findings
 ) -> None:
-    """Compares what lies in an adapter's directory with `base`, whose tokens are `vocabulary` in number.
-    Raises OSError. Blocking."""
+    """Compare the files in an adapter's directory with `base`, which has `vocabulary` tokens. Raises OSError.
+    Blocking."""
     bad: dict[str, None] = {}
     for check in (_check_vocabulary, _check_template):
         try:
@@ -59,9 +58,9 @@ def check_tokenizer_files(
     for message in bad:
         findings.add(
             "file_invalid",
-            "A file beside the adapter could not be checked; engines do not read it.",
+            "A tokenizer file beside the adapter could not be checked; engines do not read it.",
             found=shown(message),
-            expected="a sound tokenizer file, or none",
+            expected="a valid tokenizer file, or none",
         )
 
 
@@ -73,21 +72,23 @@ def _check_template(directory: Path, base: BaseModel, vocabulary: int | None, fi
     if base.chat_template is None:
         findings.add(
             "chat_template_unknown",
-            "Engines render chats with the base model's template, whatever the adapter came with.",
+            "Engines use the base model's chat template, which may differ from the adapter's.",
             found=f"a chat template, SHA-256 {template[:12]}…",
             expected="the base model's, which Florin does not know",
         )
         return
     findings.add(
         "chat_template_differs",
-        "Engines render chats with the base model's template, not with the one that came with the adapter.",
+        "Engines use the base model's chat template, not the adapter's.",
         found=f"a chat template, SHA-256 {template[:12]}…",
-        expected=f"SHA-256 {base.chat_template[:12]}…" if base.chat_template else "none: the base has none",
+        expected=f"SHA-256 {base.chat_template[:12]}…"
+        if base.chat_template
+        else "none: the base model has none",
     )
 
 
 def added_tokens(directory: Path) -> dict[str, int]:
-    """Token → id, as the three files say it that may. Raises FileInvalidError, OSError."""
+    """Token → id, from the three files that may define added tokens. Raises FileInvalidError, OSError."""
     listed = _object(directory / "added_tokens.json")
     tokens = {token: number for token, number in listed.items() if type(number) is int}
     decoder = _object(directory / "tokenizer_config.json").get("added_tokens_decoder")
@@ -106,13 +107,13 @@ def _check_vocabulary(directory: Path, base: BaseModel, vocabulary: int | None, 
     if vocabulary is None:
         return
     beyond = {token: number for token, number in tokens.items() if number >= vocabulary}
-    # Padding never reaches an engine, and is what many a training run adds.
+    # Padding tokens never reach an engine, and many training runs add one.
     beyond.pop(_padding(directory), None)
     if beyond:
         names = ", ".join(shown(token) for token in sorted(beyond, key=beyond.__getitem__)[:3])
         findings.add(
             "vocabulary_changed",
-            f"The adapter's tokenizer has {len(beyond)} tokens that the base model has no room for.",
+            f"The adapter's tokenizer has {len(beyond)} tokens beyond the base model's vocabulary.",
             found=f"{names} with ids up to {max(beyond.values())}",
             expected=f"ids below the base model's vocab_size, {vocabulary}",
         )
@@ -126,7 +127,7 @@ def _padding(directory: Path) -> str:
 
 
 def _template_in(path: Path) -> str | None:
-    """The template that this file gives, None when it gives none."""
+    """The template defined by this file, or None."""
     if path.suffix == ".jinja":
         raw = _read(path, MAX_FILE_BYTES)
         try:
@@ -134,29 +135,30 @@ def _template_in(path: Path) -> str | None:
         except UnicodeDecodeError as error:
             raise FileInvalidError(f"{path.name} is not UTF-8") from error
     template = _object(path).get("chat_template")
-    if isinstance(template, list):  # several by name: chats use this one
+    if isinstance(template, list):  # named templates: chats use "default"
         named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
         template = named[0].get("template") if named else None
     return template if isinstance(template, str) else None
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; empty when the file is not there."""
+    """The JSON object in `path`; empty if the file does not exist."""
     raw = _read(path, MAX_FILE_BYTES)
     if raw is None:
         return {}
     try:
         value = json.loads(raw.decode())
-        json.dumps(value, ensure_ascii=False).encode()  # lone surrogates are no text
+        json.dumps(value, ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValueError, RecursionError) as error:
         raise FileInvalidError(f"{path.name} is not valid JSON: {str(error)[:120]}") from error
     if not isinstance(value, dict):
-        raise FileInvalidError(f"{path.name} holds no JSON object")
+        raise FileInvalidError(f"{path.name} is not a JSON object")
     return value
 
 
 def _tokenizer_added(path: Path) -> list[Any]:
-    """`added_tokens` of a tokenizer.json, read from its head alone: the vocabulary may be tens of MB."""
+    """`added_tokens` of a tokenizer.json, read from its beginning only, because the vocabulary may be tens of
+    MB."""
     if not path.is_file():
         return []
     with path.open("rb") as file:
@@ -179,5 +181,5 @@ def _read(path: Path, limit: int) -> bytes | None:
     with path.open("rb") as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
-        raise FileInvalidError(f"{path.name} has more than {limit} bytes")
+        raise FileInvalidError(f"{path.name} is larger than {limit} bytes")
     return raw

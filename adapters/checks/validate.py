@@ -1,8 +1,8 @@
-"""Checks a LoRA adapter before any engine sees it: files, config, tensors, weights, tokenizer.
+"""Checks a LoRA adapter before it reaches an engine: files, config, tensors, weights, tokenizer.
 
-An engine's HTTP 200 proves little (it zero-pads small shapes, passes over names that match nothing and never
-compares base models), so everything it would let pass is looked at here. Each failed check is a Finding with
-one of the codes of `adapters.checks.findings.CODES`. It needs neither a gateway nor a GPU:
+An engine's HTTP 200 proves little: it zero-pads small shapes, ignores names that match nothing and never
+compares base models. Everything that it would let through is checked here. Each failed check is a Finding
+with one of the codes in `adapters.checks.finding_codes`. No gateway or GPU is needed:
 
     from adapters.checks.base_models import read_base
     from adapters.checks.validate import RejectedError, validate
@@ -41,12 +41,12 @@ __all__ = ["CONFIG_FILE", "FILES", "WEIGHTS_FILE", "AdapterFacts", "RejectedErro
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What is known of an adapter that passed."""
+    """Facts about an adapter that passed the checks."""
 
     rank: int
-    """The highest of its ranks: what an engine's `--max-lora-rank` must reach."""
+    """Its highest rank; engines need at least this `--max-lora-rank`."""
     size_bytes: int
-    """Of both files together."""
+    """Size of both files together."""
     modules: tuple[str, ...]
     """Kinds of modules that it changes, sorted: `q_proj`."""
     tensors: int
@@ -55,7 +55,7 @@ class AdapterFacts:
     base_named: str | None
     """The config's own `base_model_name_or_path`."""
     warnings: tuple[Finding, ...] = ()
-    """What is odd, but refuses nothing."""
+    """Findings that do not reject it."""
 
 
 def validate(
@@ -69,12 +69,12 @@ def validate(
     fleet_ranks: Sequence[int] = (),
     progress: Progress = silent,
 ) -> AdapterFacts:
-    """The adapter's facts, with warnings. Raises RejectedError with every finding, under the name `adapter`.
-    Blocking: reads the weights once, telling `progress` how far it is.
+    """Check the adapter and return its facts and warnings. Raises RejectedError with every finding, for the
+    name `adapter`. Blocking: reads all weights once and reports to `progress`.
 
-    `assume_base` waives the comparison of names with `base`, never that of shapes. `max_rank`: what engines
-    take (`--max-lora-rank`); `fleet_ranks`, when given, are those of a fleet's engines: a refusal names them.
-    `max_bytes`: of both files together.
+    `assume_base` skips the comparison of names with `base`, never that of shapes. `max_rank` is the highest
+    rank that an engine accepts (`--max-lora-rank`); `fleet_ranks`, if given, lists those of all engines in
+    the fleet, for the refusal. `max_bytes` limits both files together.
     """
     label = adapter or str(directory)
     findings = Findings()
@@ -103,7 +103,7 @@ def _check(
     *,
     assume_base: bool,
 ) -> AdapterFacts | None:
-    """None with findings that say why. Raises OSError."""
+    """None if there are errors in `findings`. Raises OSError."""
     config = read_config(directory / CONFIG_FILE, findings)
     tensors = _read_tensors(directory / WEIGHTS_FILE, findings)
     shapes = base_shapes(base.name, base.config, findings)
@@ -136,12 +136,12 @@ def _check(
 
 
 def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
-    """The checks that need only the directory's listing; nothing is opened."""
+    """The checks that need only the directory listing; no file is opened."""
     try:
         if not directory.is_dir():
             findings.add(
                 "directory_missing",
-                "The adapter's directory is not there.",
+                "The adapter's directory does not exist.",
                 found=shown(str(directory)),
                 expected=f"a directory that holds {CONFIG_FILE} and {WEIGHTS_FILE}",
             )
@@ -166,20 +166,20 @@ def check_files(directory: Path, *, max_bytes: int, findings: Findings) -> None:
 
 
 def _check_strays(directory: Path, findings: Findings) -> None:
-    """What lies in directories of its own is never read."""
+    """Check the other files. Subdirectories are never read."""
     for path in sorted(directory.iterdir()):
         if path.name in KNOWN or not path.is_dir():
             refuse_stray(path.name, findings)
 
 
 def _check_file(directory: Path, name: str, findings: Findings) -> int:
-    """Its size in bytes, 0 when there is a finding."""
+    """Its size in bytes; 0 if there is a finding."""
     path = directory / name
     if not path.exists():
         findings.add(
             "file_missing",
             f"{name} is missing.",
-            found="a link to nowhere" if path.is_symlink() else "no such file",
+            found="a broken link" if path.is_symlink() else "no such file",
             expected=f"{CONFIG_FILE} and {WEIGHTS_FILE} in the directory",
         )
         return 0
@@ -187,7 +187,7 @@ def _check_file(directory: Path, name: str, findings: Findings) -> int:
     if not any(target.is_relative_to(root) for root in _roots(directory)):
         findings.add(
             "symlink_escapes",
-            f"{name} is a link that leads out of the directory.",
+            f"{name} is a link to outside the directory.",
             found=shown(str(target)),
             expected="a file within the directory",
         )
@@ -205,7 +205,7 @@ def _check_file(directory: Path, name: str, findings: Findings) -> int:
 
 
 def _roots(directory: Path) -> list[Path]:
-    """Where links may lead: the directory; and, from a snapshot of a hub's cache, that model's blobs."""
+    """Where links may point: the directory and, for a snapshot in the Hub's cache, the repository's blobs."""
     resolved = directory.resolve()
     repository = resolved.parent.parent
     if resolved.parent.name == "snapshots" and repository.name.startswith("models--"):
@@ -219,8 +219,8 @@ def _read_tensors(path: Path, findings: Findings) -> dict[str, Tensor] | None:
     except HeaderError as error:
         findings.add(
             "header_invalid",
-            "The weight file is not sound safetensors.",
+            "The weight file is not a valid safetensors file.",
             found=shown(str(error)),
-            expected="a complete file as the safetensors library writes it",
+            expected="a complete file written by the safetensors library",
         )
         return None

@@ -1,9 +1,9 @@
-"""Looks at the weights themselves: NaN, infinities, overflow, and adapters that change nothing.
+"""Checks the weights themselves for NaN, infinities, overflow, and adapters without effect.
 
-The file is read once, in chunks, into one buffer: memory stays bounded whatever its size, and a file that
-is cut short meanwhile is an error, not a crash. No weight is converted: the bits of a float without its
-sign, read as an integer, are in the order of the floats, with the infinities and NaN above all others. So
-one integer maximum per tensor says all that is needed here.
+The file is read once, in chunks, into one buffer, so memory use is bounded and a file truncated meanwhile is
+an error instead of a crash. No weight is converted: in IEEE 754, the bits of a float without its sign, read
+as an integer, sort like the floats, with infinity and NaN above all others. One integer maximum per tensor is
+therefore enough.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _BITS: dict[str, tuple[str, int]] = {
     "BF16": ("<u2", 0x7FFF),
     "F32": ("<u4", 0x7FFF_FFFF),
 }
-"""How numpy reads a type's bits, and the mask that takes the sign away."""
+"""The numpy type for a type's bits, and the mask that clears the sign."""
 
 _LARGEST_F16 = 65504.0
 _LARGEST_BF16 = 3.3895e38
 
 _SCALINGS = (1e-3, 100.0)
-"""alpha / rank in training is about 0.1 to 8; beyond these bounds it is a slip."""
+"""alpha / rank is about 0.1 to 8 in training; a value beyond these bounds is a mistake."""
 
 
 def magnitudes(path: Path, tensors: Mapping[str, Tensor], progress: Progress = silent) -> dict[str, float]:
-    """Name → the largest absolute value in it; inf or nan when it holds one. Tensors of other types than
-    float16, bfloat16 and float32 are left out. Raises OSError. Blocking."""
+    """Name → the tensor's largest absolute value, inf or nan. Skips types other than float16, bfloat16 and
+    float32. Raises OSError. Blocking."""
     known = sorted(
         ((name, t) for name, t in tensors.items() if t.dtype in _BITS), key=lambda item: item[1].offset
     )
@@ -55,7 +55,7 @@ def magnitudes(path: Path, tensors: Mapping[str, Tensor], progress: Progress = s
             while left:
                 chunk = buffer[: min(left, len(buffer))]
                 if file.readinto(chunk) != len(chunk):
-                    raise OSError(f"{path} ends before tensor {name[:80]!r} does")
+                    raise OSError(f"{path} ends within tensor {name[:80]!r}")
                 top = max(top, _top_bits(chunk, tensor.dtype))
                 left -= len(chunk)
                 meter.add(len(chunk))
@@ -71,12 +71,12 @@ def check_weights(
     base_config: Mapping[str, Any] | None,
     findings: Findings,
 ) -> None:
-    """`weights`: what `magnitudes` gave. Without `lora` only that they are finite."""
+    """Check the result of `magnitudes`. Without `lora`, check only that the weights are finite."""
     for name, largest in weights.items():
         if not math.isfinite(largest):
             findings.add(
                 "weights_not_finite",
-                f"{shown(name)} holds weights that are no numbers.",
+                f"{shown(name)} contains weights that are not finite.",
                 found="NaN" if math.isnan(largest) else "an infinity",
                 expected="finite weights",
             )
@@ -97,7 +97,7 @@ def _check_scalings(scalings: set[float], findings: Findings) -> None:
         if not least <= scaling <= most:
             findings.add(
                 "scaling_extreme",
-                "The adapter's weights are multiplied by an unusual factor.",
+                "The adapter's scaling factor is unusual.",
                 found=f"alpha / rank = {scaling:.6g}",
                 expected=f"{least:g} to {most:g}",
             )
@@ -106,7 +106,7 @@ def _check_scalings(scalings: set[float], findings: Findings) -> None:
 def _check_range(
     modules: Mapping[str, Mapping[str, float]], lora: LoraConfig, largest: float, findings: Findings
 ) -> None:
-    """Engines cast both matrices to the base model's type and multiplies lora_B by the scaling in it."""
+    """Engines cast both matrices to the base model's type and multiply lora_B by the scaling in that type."""
     for path, halves in modules.items():
         scaling = lora.scaling_of(path)
         for half, value in halves.items():
@@ -127,23 +127,23 @@ def _check_effect(modules: Mapping[str, Mapping[str, float]], findings: Findings
     if len(idle) == len(modules):
         findings.add(
             "no_effect",
-            "The adapter changes nothing: engines would answer as the base model.",
-            found=f"all zero: one matrix or both of each of {len(idle)} modules",
+            "The adapter has no effect; engines would answer like the base model.",
+            found=f"an all-zero matrix in each of {len(idle)} modules",
             expected="weights other than zero in lora_A and lora_B",
         )
         return
     for path in idle:
         findings.add(
             "module_without_effect",
-            f"In module {shown(path)} the adapter changes nothing.",
-            found="a matrix that is all zero",
+            f"The adapter has no effect on module {shown(path)}.",
+            found="an all-zero matrix",
             expected="weights other than zero in lora_A and lora_B",
         )
 
 
 def _largest(base_config: Mapping[str, Any] | None) -> float:
-    """The largest number of the type that engines serve the base in. float32 counts as float16, which an
-    engine may well make of it."""
+    """The largest number of the type in which engines serve the base model. float32 counts as float16,
+    because an engine may convert to it."""
     text = (base_config or {}).get("text_config")
     for config in (base_config or {}, text if isinstance(text, dict) else {}):
         dtype = config.get("dtype") or config.get("torch_dtype")
@@ -157,16 +157,16 @@ def _size(tensor: Tensor) -> int:
 
 
 def _top_bits(chunk: memoryview, dtype: str) -> int:
-    import numpy as np  # noqa: PLC0415  # loads slowly, and few processes ever check weights
+    import numpy as np  # noqa: PLC0415  # slow to import, and few processes check weights
 
     kind, mask = _BITS[dtype]
     bits: NDArray[Any] = np.frombuffer(chunk, kind)
-    bits &= bits.dtype.type(mask)  # in place: the buffer is ours, and is filled anew next time
+    bits &= bits.dtype.type(mask)  # in place: the buffer is ours and refilled next time
     return int(bits.max())
 
 
 def _decode(bits: int, dtype: str) -> float:
-    """The float with these bits. A NaN decides over infinities, which are below it."""
+    """The float with these bits. NaN sorts above infinity and so takes precedence."""
     import numpy as np  # noqa: PLC0415  # as above
 
     if dtype == "F16":

@@ -1,9 +1,9 @@
-"""A GPU host's side: what `florin engine run` does around one vLLM engine.
+"""The engine agent: what `florin engine run` does around one vLLM engine on a GPU host.
 
-engine_flags    what is added to and refused of its command line; pure
-gpus            GPU type and count, by NVML
-supervisor      its processes: started in a group of their own, restarted, and never left behind
-staging         versions on local disk: fetched once, hash-checked, bounded
-gateway_client  the host's way to the gateway's admin API
-agent           all of it together: registration, heartbeats, the drain
+engine_flags    which command-line flags are added and refused; pure
+gpus            GPU type and count, from NVML
+supervisor      the engine's processes: started in their own group, restarted, never orphaned
+staging         versions on local disk: fetched once, verified, bounded
+gateway_client  client of the gateway's admin API
+agent           ties it together: registration, heartbeats, drain
 """

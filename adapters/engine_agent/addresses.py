@@ -1,4 +1,4 @@
-"""Where a host is found: addresses for the engine and the agent to listen on and to be reached at."""
+"""Finds the addresses on which the engine and the agent listen and are reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - recognised, not boun
 
 
 def route_to(gateway: str) -> str:
-    """The address by which this host reaches the gateway: where the gateway finds this host, too. Raises
+    """The local address used to reach the gateway, at which the gateway should reach this host. Raises
     ValueError."""
     parts = urlsplit(gateway)
     try:
@@ -36,7 +36,8 @@ def split(url: str) -> tuple[str, int | None]:
 
 
 def to_bind(host: str) -> str:
-    """`host`, if it is an address of this machine; else every address: what answers at `host` passes on."""
+    """`host` if it is an address of this machine; otherwise all addresses, assuming that `host` forwards
+    here."""
     with contextlib.suppress(OSError):
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -46,5 +47,5 @@ def to_bind(host: str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """As it stands in a URL."""
+    """The address as written in a URL, with brackets for IPv6."""
     return f"[{host}]" if ":" in host else host

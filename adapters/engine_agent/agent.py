@@ -1,9 +1,9 @@
-"""`florin engine run`: one engine, kept alive, kept known to the gateway, and drained before it ends.
+"""`florin engine run`: keeps one engine running and registered, and drains it before it stops.
 
-Side by side run: a loop that keeps the engine's processes running (here), one that keeps the gateway
-informed (`heartbeat`), and the agent server, where the gateway asks for files. Each start of the engine is an
-epoch of its own, so that nobody believes in what an earlier one held. A gateway that is away is waited for;
-the engine stays up.
+Three tasks run concurrently: a loop that keeps the engine's processes running (here), heartbeats to the
+gateway (`heartbeat`), and the agent server, through which the gateway requests files. Each start of the
+engine is a new epoch, so a restarted engine is assumed to be empty. If the gateway is unavailable, the agent
+keeps retrying and the engine stays up.
 """
 
 from __future__ import annotations
@@ -26,42 +26,49 @@ from adapters.engine_agent.server import AgentServer
 from adapters.engine_agent.staging import Cache, StageError
 from adapters.engine_agent.state import AgentState, HostConfig
 from adapters.engine_agent.supervisor import Backoff, EngineLaunchError, EngineProcess, end_marked
-from adapters.engine_agent.timing import BEAT_SECONDS, BEAT_TTL_MS
+from adapters.engine_agent.timing import HEARTBEAT_SECONDS, HEARTBEAT_TTL_MS
 from adapters.security.tls import watch as watch_files
 
 log = logging.getLogger(__name__)
 
 HEALTH_SECONDS = 0.25
-"""Between looks at an engine that is starting."""
+"""Seconds between health checks of a starting engine."""
 STAGING_SECONDS = 30.0
-"""So long does an agent that starts itself anew wait for files that are being fetched."""
+"""How long an agent that restarts itself waits for downloads to finish."""
 
 
 class Exit(IntEnum):
     DONE = 0
     """Drained and stopped, as asked."""
     FAILED = 1
-    """It could not begin: the name is taken, the key refused, the command or the cache directory unusable."""
+    """Could not start: the name is taken, the key refused, or the command or cache directory unusable."""
 
 
 class NameTakenError(Exception):
-    """The gateway lets no agent of this name, or with this key, begin."""
+    """The gateway refuses an agent with this name or key."""
 
 
 @dataclass(slots=True)
 class Agent:
+    """Runs one engine on this host: keeps it running, registers it, and drains it before stopping.
+
+    Invariants: no other live agent uses its name at the gateway; each start of the engine is a new epoch; no
+    engine process outlives the agent; an unavailable gateway never stops a running engine. The command
+    `florin engine run` creates one Agent and calls `run` once; signal handlers only set flags in `state`.
+    """
+
     host: HostConfig
     state: AgentState
     gateway: GatewayClient
     watch: EngineWatch
     security: HostSecurity = field(default_factory=HostSecurity)
     successor: Successor | None = None
-    """How this process becomes the next agent."""
+    """How this process becomes its successor when it restarts itself."""
     running: AgentHandover | None = None
-    """What the one before has left."""
+    """What the previous agent handed over."""
 
     async def run(self) -> Exit:
-        """Until it is asked to stop, or cannot begin."""
+        """Run until asked to stop, or until it turns out that it cannot start."""
         cache = Cache(self.host.cache_dir.absolute(), self.host.cache_bytes, self.gateway, self.watch.listed)
         agent_server = AgentServer(cache, self._state, tls=self.security.server)
         try:
@@ -70,7 +77,7 @@ class Agent:
             if before:
                 await self._take_over(before, cache, agent_server)
             elif left := await asyncio.to_thread(end_marked, str(cache.root)):
-                log.warning("ended %d processes that an earlier engine had left behind", left)
+                log.warning("Engine %s: killed %d orphaned processes of an earlier run", self.host.name, left)
             await agent_server.open(
                 self.host.agent_host, self.host.agent_port, before.agent_server if before else ()
             )
@@ -103,26 +110,26 @@ class Agent:
             state.engine = await EngineProcess.adopt(engine, mark=str(cache.root), say=self.host.say)
             state.began, state.healthy_since = engine.began, engine.healthy_since
             state.serving = engine.healthy_since is not None
-        log.info("the agent was started anew; its engine %s goes on", self.host.name)
+        log.info("Agent restarted; engine %s keeps running", self.host.name)
         if before.command != self.host.command:
-            log.warning("engine %s runs with the command of before until its next start", self.host.name)
+            log.warning("Engine %s: command changed; takes effect at its next start", self.host.name)
 
     async def _renew(self, cache: Cache, agent_server: AgentServer) -> None:
-        """Become the next agent; return if that cannot be."""
+        """Replace this process by its successor; return if that fails."""
         assert self.successor
         try:
             await self.successor.check()
         except HandoverError as error:
-            log.error("The agent was not started anew, and goes on: %s", error)
+            log.error("Agent restart failed, continuing: %s", error)
             return
         deadline = time.monotonic() + STAGING_SECONDS
-        while agent_server.busy and time.monotonic() < deadline:  # noqa: ASYNC110  # once in many months
+        while agent_server.busy and time.monotonic() < deadline:  # noqa: ASYNC110  # rare, so polling is fine
             await asyncio.sleep(0.05)
         state = self.state
         if state.asked.is_set():
             return
         engine = state.engine if state.engine and state.engine.alive else None
-        log.info("starting the agent of %s anew", self.host.name)
+        log.info("Restarting the agent of engine %s", self.host.name)
         running = AgentHandover(
             instance=state.instance,
             starts=state.starts,
@@ -138,7 +145,7 @@ class Agent:
         try:
             hand_over(running, self.successor)
         except HandoverError as error:
-            log.error("The agent could not be started anew, and goes on: %s", error)
+            log.error("Agent restart failed, continuing: %s", error)
             if engine:
                 engine.stay()
 
@@ -149,7 +156,8 @@ class Agent:
             await self._renew(cache, agent_server)
 
     async def _live(self, cache: Cache, heartbeat: HeartbeatSender) -> None:
-        """Raises EngineLaunchError when the engine's command cannot be executed."""
+        """Run the engine and the heartbeats until asked to stop. Raises EngineLaunchError if the engine's
+        command cannot be executed."""
         keeping = asyncio.create_task(self._keep(cache), name="engine")
         telling = asyncio.create_task(heartbeat.run(), name="heartbeat")
         renewing = asyncio.create_task(watch_files(self.security.renewables), name="certificates")
@@ -159,7 +167,7 @@ class Agent:
             await asyncio.wait({keeping, telling, asked}, return_when=asyncio.FIRST_COMPLETED)
             for work in (keeping, telling):
                 if work.done():
-                    work.result()  # raises what ended it: neither ends by itself
+                    work.result()  # re-raises its exception: neither task ends on its own
             keeping.cancel()
             following.cancel()
             await drain(self.state, self.gateway, self.watch, self.host)
@@ -173,7 +181,8 @@ class Agent:
             await heartbeat.leave()
 
     async def _unless_asked_to_stop(self, work: Coroutine[Any, Any, None]) -> None:
-        """`work`, given up when the operator ends the agent: a gateway that hangs does not hold that up."""
+        """Run `work`, but abandon it when asked to stop, so that a hanging gateway cannot delay the
+        shutdown."""
         tasks = working, asked = asyncio.create_task(work), asyncio.create_task(self.state.asked.wait())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -185,66 +194,68 @@ class Agent:
             await asyncio.gather(working, asked, return_exceptions=True)
 
     async def _take_name(self) -> None:
-        """Raises NameTakenError while another agent of this name lives. One that was killed a moment ago
-        counts as living until its last heartbeat lapses, so this waits for that."""
-        until = time.monotonic() + BEAT_TTL_MS / 1000 + BEAT_SECONDS
+        """Wait until no other agent uses this name; raise NameTakenError if one stays alive. A killed agent
+        counts as alive until its last heartbeat expires."""
+        until = time.monotonic() + HEARTBEAT_TTL_MS / 1000 + HEARTBEAT_SECONDS
         while not self.state.asked.is_set():
             try:
                 found = await self.gateway.engine(self.host.name)
             except GatewayRefusedError as error:
                 raise NameTakenError(f"The gateway at {self.gateway.url} refuses: {error}") from error
             except GatewayDownError as error:
-                self.state.mention(f"{error} The engine starts meanwhile.")
+                self.state.mention(f"{error} Starting the engine meanwhile.")
                 return
-            if not found or not found.get("beat"):
+            if not found or not found.get("heartbeat"):
                 return
             if time.monotonic() > until:
                 raise NameTakenError(
-                    f"Engine {self.host.name} is run by another agent, at {found['agent']}, which is alive: "
-                    "stop that one, or give this one another --name."
+                    f"Engine {self.host.name} is run by another live agent at {found['agent']}: "
+                    "stop it, or use a different --name."
                 )
             await asyncio.sleep(0.5)
 
     async def _keep(self, cache: Cache) -> None:
-        """Start the engine, and again whenever it ends. Raises EngineLaunchError when its command cannot be
-        executed even the first time."""
+        """Start the engine and restart it whenever it exits. Raises EngineLaunchError if its command cannot
+        be executed the first time."""
         backoff = Backoff()
         while True:
             healthy_since = await self._one_run(cache)
             pause = backoff.after(time.monotonic() - healthy_since if healthy_since else 0.0)
-            log.warning("engine %s starts again in %.0f s", self.host.name, pause)
+            log.warning("Engine %s: restarting in %.0f s", self.host.name, pause)
             await asyncio.sleep(pause)
 
     async def _one_run(self, cache: Cache) -> float | None:
-        """Since when it was healthy, once it has ended; None: it never was."""
+        """Run the engine until it exits. Return when it became healthy, or None if it never did."""
         state, name = self.state, self.host.name
         if state.engine is None or not state.engine.alive:
             engine = await self._started(cache)
             if engine is None:
                 return None
         else:
-            engine = state.engine  # the agent before has started it
+            engine = state.engine  # started by the previous agent
         if not state.serving:
             state.healthy_since = await self._healthy_since(engine)
             if state.healthy_since:
-                log.info("engine %s is healthy after %.1f s", name, state.healthy_since - state.began)
+                log.info("Engine %s: healthy after %.1f s", name, state.healthy_since - state.began)
                 state.begin_epoch()
         code = await engine.wait()
-        cache.forget()  # now, and not when the next is healthy: it may have been given files by then
+        cache.forget()  # now, because the next process may get files before it is healthy
         state.serving = False
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        when = "" if state.healthy_since else " before it was healthy"
-        log.error("engine %s %s%s. Its last words:", name, how, when)
+        how = f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        when = "" if state.healthy_since else " before it became healthy"
+        log.error("Engine %s: %s%s. Last output:", name, how, when)
         for line in engine.tail.text().splitlines():
-            log.error("engine %s: %s", name, line)
+            log.error("Engine %s: %s", name, line)
         return state.healthy_since
 
     async def _started(self, cache: Cache) -> EngineProcess | None:
-        """None: it cannot be, and was said."""
+        """Start the engine; None, after logging the reason, if that fails."""
         name = self.host.name
         if await self.watch.taken():
             log.error(
-                "something else listens at %s: stop it, or give the engine another --port", self.watch.url
+                "Engine %s: another process listens at %s; stop it, or use a different --port",
+                self.host.name,
+                self.watch.url,
             )
             return None
         self.state.starts += 1
@@ -255,20 +266,25 @@ class Agent:
         except EngineLaunchError as error:
             if self.state.starts == 1:
                 raise
-            log.error("engine %s cannot be started: %s", name, error)
+            log.error("Engine %s: start failed: %s", name, error)
             return None
         self.state.engine, self.state.began, self.state.healthy_since = engine, time.monotonic(), None
-        log.info("engine %s starts as process %d", name, engine.pid)
+        log.info("Engine %s: starting, pid %d", name, engine.pid)
         return engine
 
     async def _healthy_since(self, engine: EngineProcess) -> float | None:
-        """None: it ended, or took too long and was ended, before it ever answered."""
+        """Wait for the first healthy response; None if the engine exited or was stopped for taking too
+        long."""
         deadline = time.monotonic() + self.host.start_timeout
         while engine.alive:
             if await self.watch.healthy() and engine.alive:
                 return time.monotonic()
             if time.monotonic() > deadline:
-                log.error("engine %s is not healthy after %.0f s", self.host.name, self.host.start_timeout)
+                log.error(
+                    "Engine %s: not healthy after %.0f s; stopping it",
+                    self.host.name,
+                    self.host.start_timeout,
+                )
                 engine.kill()
                 return None
             await asyncio.sleep(HEALTH_SECONDS)

@@ -1,4 +1,4 @@
-"""An engine's end that nobody notices: the gateway stops sending, what runs finishes, then SIGTERM."""
+"""Graceful shutdown of an engine: the gateway stops sending, running requests finish, then SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from adapters.engine_agent.state import AgentState, HostConfig
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.5
-"""For which nothing may run before the engine is told to end: some worker of the gateway may hear of the
-drain later than the one that was told."""
+"""How long the engine must be idle before SIGTERM, because some gateway workers learn of the drain later than
+others."""
 STOP_SECONDS = 20.0
 """From SIGTERM to SIGKILL."""
 HURRY_SECONDS = 3.0
-"""The same for an operator who has asked twice."""
+"""The same after a second signal."""
 _LOOK_SECONDS = 0.25
 
 
 async def drain(state: AgentState, gateway: GatewayClient, watch: EngineWatch, host: HostConfig) -> None:
-    """Ends the engine, after `host.drain_timeout` at the latest."""
+    """Drain and stop the engine, within `host.drain_timeout`."""
     state.stopping = True
     deadline = time.monotonic() + host.drain_timeout
     if state.up and state.serving and state.registered and state.patient:
-        log.info("draining engine %s, for %.0f s at most", host.name, host.drain_timeout)
+        log.info("Engine %s: draining for up to %.0f s", host.name, host.drain_timeout)
         await _patiently(state, deadline, _announce(state, gateway, watch, host, deadline))
         await _patiently(state, math.inf, _until_quiet(state, watch, host, deadline))
     state.ending = True
@@ -39,7 +39,7 @@ async def drain(state: AgentState, gateway: GatewayClient, watch: EngineWatch, h
 
 
 async def _patiently(state: AgentState, deadline: float, work: Coroutine[Any, Any, None]) -> None:
-    """`work`, until the deadline or the operator's second signal: a gateway or an engine that hangs holds up
+    """Run `work` until the deadline or a second signal, so that a hanging gateway or engine delays
     neither."""
     task = asyncio.create_task(work)
     try:
@@ -55,8 +55,8 @@ async def _patiently(state: AgentState, deadline: float, work: Coroutine[Any, An
 async def _announce(
     state: AgentState, gateway: GatewayClient, watch: EngineWatch, host: HostConfig, deadline: float
 ) -> None:
-    """So that the gateway sends no new requests. One that is away sends none either: once the engine is idle,
-    nobody waits for it."""
+    """Tell the gateway to send no new requests. An unavailable gateway sends none either, so give up on it
+    once the engine is idle."""
     while time.monotonic() < deadline and state.patient and state.up:
         try:
             await gateway.stopping(host.name, {"epoch": state.registered})
@@ -66,7 +66,7 @@ async def _announce(
                 return
             await asyncio.sleep(_LOOK_SECONDS)
         except GatewayRefusedError as error:
-            log.warning("the gateway does not drain engine %s: %s", host.name, error)
+            log.warning("Engine %s: the gateway refused the drain: %s", host.name, error)
             return
         else:
             return
@@ -79,13 +79,13 @@ async def _until_quiet(state: AgentState, watch: EngineWatch, host: HostConfig, 
         now = time.monotonic()
         quiet_since = (quiet_since or now) if running == 0 else None
         if quiet_since is not None and now - quiet_since >= QUIET_SECONDS:
-            log.info("engine %s is drained", host.name)
+            log.info("Engine %s: drained", host.name)
             return
         if now > deadline:
-            if running == 0:  # the gateway, which hung, has not let it be for long
+            if running == 0:  # a hung gateway learned of the drain only now
                 return
             log.warning(
-                "engine %s still has %s requests: they are cut off",
+                "Engine %s: drain timed out; aborting %s requests",
                 host.name,
                 "an unknown number of" if running is None else running,
             )

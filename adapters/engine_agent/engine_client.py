@@ -1,4 +1,4 @@
-"""What an agent asks its own engine: does it answer, how much runs, what does it list."""
+"""The agent's client of its own engine: health, running requests, loaded adapters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _RUNNING = re.compile(rb"^vllm:num_requests_(?:running|waiting)(?:\{[^}\n]*\})? 
 
 
 class EngineWatch:
-    """`url`: the engine's root, as this host reaches it; `advertised`: as the gateway does, and so what the
-    engine's certificate is for. None is the answer of an engine that does not answer."""
+    """Observes one engine. `url`: its root as reached from this host; `advertised`: its URL for the gateway,
+    whose name the engine's certificate carries. Methods return None if the engine does not respond."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, advertised: str = "") -> None:
         self._session = session
@@ -24,7 +24,7 @@ class EngineWatch:
         self._name = urlsplit(advertised).hostname if tls else None
 
     async def taken(self) -> bool:
-        """Whether anything listens there: before the engine is started, that is another's."""
+        """Whether a process listens there. Before the engine is started, it is a foreign one."""
         parts = urlsplit(self.url)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -38,7 +38,7 @@ class EngineWatch:
         return await self._get("/health") is not None
 
     async def requests(self) -> int | None:
-        """How many run or wait in it."""
+        """Number of running and waiting requests."""
         metrics = await self._get("/metrics")
         if metrics is None:
             return None

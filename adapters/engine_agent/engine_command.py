@@ -1,8 +1,8 @@
-"""An engine's command line, read as vLLM reads it.
+"""Parses an engine's command line as vLLM does.
 
-vLLM takes `--max-loras 4`, `--max_loras=4`, a YAML file whose keys are flags (`--config FILE`; the command
-line wins), and, by argparse, any unique beginning of a flag (`--max-lora 4`). The last is refused here: what
-a flag means must not depend on which others vLLM has.
+vLLM accepts `--max-loras 4`, `--max_loras=4`, a YAML file with flags as keys (`--config FILE`; the command
+line wins) and, through argparse, any unique prefix of a flag (`--max-lora 4`). Prefixes are refused here,
+because their meaning depends on the other flags of the vLLM release.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GLUED = re.compile(r"(-[nr])(\d+)")
 
 
 class CommandRefusedError(Exception):
-    """The command would not make an engine that Florin can use; `reasons` are sentences."""
+    """The command would start an engine that Florin cannot use; `reasons` are sentences."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         self.reasons = tuple(reasons)
@@ -52,19 +52,20 @@ class CommandLine:
     model: str | None
     """The positional argument after `serve`."""
     flags: dict[str, tuple[tuple[str, ...], ...]]
-    """Name without dashes → the values of each time that it stands on the command line."""
+    """Flag name without dashes → its values, for each occurrence on the command line."""
     config: dict[str, tuple[str, ...]]
-    """The same of the `--config` file, once each."""
+    """The same for the `--config` file, one occurrence each."""
     environment: dict[str, str]
-    """NAME=VALUE words before the engine's own, as `env` takes them."""
+    """NAME=VALUE words before the command, as for `env`."""
     reasons: tuple[str, ...] = field(default=())
-    """Why it cannot be read for certain."""
+    """Why it is ambiguous."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.flags or name in self.config
 
     def values(self, name: str) -> tuple[str, ...] | None:
-        """What vLLM will take: the last on the command line, else the file's. None: it is not given."""
+        """The values that vLLM uses: the last occurrence on the command line, else the file's; None if not
+        given."""
         times = self.flags.get(name)
         return times[-1] if times else self.config.get(name)
 
@@ -79,8 +80,8 @@ def parse(
     *,
     read: Callable[[str], str] = lambda p: Path(p).read_text(),
 ) -> CommandLine:
-    """`known`: the flags whose abbreviations must be refused. Raises CommandRefusedError when it is no
-    command of an engine at all."""
+    """`known`: flags whose abbreviations are refused. Raises CommandRefusedError if it is not an engine
+    command."""
     start = _start(command)
     before, args = command[:start], list(command[start:])
     reasons: list[str] = []
@@ -91,14 +92,14 @@ def parse(
     while args:
         word = args.pop(0)
         if word == "--":
-            reasons.append("a second `--` hides what follows from vLLM: leave it out.")
+            reasons.append("a second `--` hides the rest from vLLM: remove it.")
             continue
         if not _is_flag(word):
-            reasons.append(f"{word!r} stands where no value is expected: put the model right after `serve`.")
+            reasons.append(f"unexpected value {word!r}: put the model right after `serve`.")
             continue
         name, glued = _name(word, known, reasons)
         if name == "config" and glued is not None:
-            reasons.append("--config=FILE is ignored by vLLM: write `--config FILE`.")
+            reasons.append("vLLM ignores --config=FILE: write `--config FILE`.")
         values = [glued] if glued is not None else []
         while glued is None and args and not _is_flag(args[0]):
             values.append(args.pop(0))
@@ -109,12 +110,12 @@ def parse(
 
 
 def _start(command: Sequence[str]) -> int:
-    """Where the engine's own arguments begin: after `… serve`, or after `-m` and vLLM's server module."""
+    """Index of the engine's first argument: after `… serve`, or after `-m` and vLLM's server module."""
     for i, word in enumerate(command):
         if i and (word == "serve" or (word in _MODULES and command[i - 1] == "-m")):
             return i + 1
     reason = (
-        "after `--` must stand the engine's command, with its arguments in plain sight: "
+        "`--` must be followed by the engine's command with literal arguments: "
         "`vllm serve MODEL …` or `python -m vllm.entrypoints.openai.api_server --model MODEL …`."
     )
     raise CommandRefusedError([reason])
@@ -125,7 +126,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _name(word: str, known: Collection[str], reasons: list[str]) -> tuple[str, str | None]:
-    """The flag's name in dashes, and the value that is glued to it."""
+    """The flag's canonical name, and the value attached with `=`."""
     written, equals, value = word.partition("=")
     glued = value if equals else None
     if written.startswith("--"):
@@ -134,7 +135,7 @@ def _name(word: str, known: Collection[str], reasons: list[str]) -> tuple[str, s
         if name not in known and not dot:
             meant = sorted(flag for flag in known if flag.startswith(name))
             if meant:
-                reasons.append(f"{written} abbreviates --{meant[0]}: write it out.")
+                reasons.append(f"{written} abbreviates --{meant[0]}: write it in full.")
         return name, glued
     if match := _GLUED.fullmatch(written):
         return SHORT[match[1]], match[2]
@@ -143,19 +144,19 @@ def _name(word: str, known: Collection[str], reasons: list[str]) -> tuple[str, s
     if written not in OTHER_SHORT and not written.startswith("-O"):
         meant = sorted(short for short in SHORT if short.startswith(written))
         if meant:
-            reasons.append(f"{written} abbreviates {meant[0]}: write it out.")
+            reasons.append(f"{written} abbreviates {meant[0]}: write it in full.")
     return written.lstrip("-"), glued
 
 
 def _config(
     flags: dict[str, tuple[tuple[str, ...], ...]], read: Callable[[str], str], reasons: list[str]
 ) -> dict[str, tuple[str, ...]]:
-    """The flags that vLLM will take from the file."""
+    """The flags that vLLM reads from the file."""
     times = flags.get("config")
     if not times:
         return {}
     if len(times) > 1 or len(times[0]) != 1:
-        reasons.append("--config wants one file, once.")
+        reasons.append("--config takes one file and may be given once.")
         return {}
     path = times[0][0]
     try:

@@ -1,7 +1,6 @@
-"""What `florin engine run` adds to a vLLM command line, and what it refuses of it. Pure.
+"""The flags that `florin engine run` adds to a vLLM command line, and those that it refuses. Pure.
 
-Written against vLLM 0.32 and 0.33. Each reason says what would break;
-docs/reference/engine-flags.md lists them.
+Written for vLLM 0.32 and 0.33. Each reason says what would break; docs/reference/engine-flags.md lists them.
 """
 
 from __future__ import annotations
@@ -14,25 +13,26 @@ from adapters.engine_agent.engine_command import CommandLine, CommandRefusedErro
 from adapters.placement.fingerprint import TOP
 
 KEEP_ALIVE_SECONDS = 75
-"""For idle connections. The gateway gives its own up after 4 s; vLLM's 5 s leaves it one second of slack."""
+"""Keep-alive of idle connections in seconds. The gateway closes its own after 4 s, which with vLLM's default
+of 5 s leaves one second of slack."""
 LEAST_KEEP_ALIVE_SECONDS = 5
 
-_ONE_SERVER = "adapters are loaded into one process, and each of several API servers has a list of its own"
-_LOCAL_DISK = "versions are staged on this host's disk, which workers on other hosts cannot read"
-_BEHIND = "they are loaded behind Florin's back, under names that are not its own"
+_ONE_SERVER = "adapters are loaded into one process, but each of several API servers keeps its own list"
+_LOCAL_DISK = "versions are staged on this host's disk, which processes on other hosts cannot read"
+_BEHIND = "they are loaded without Florin's knowledge, under foreign names"
 
 REFUSED = {
     "lora-modules": f"{_BEHIND}: register them with `florin adapter add`",
-    "default-mm-loras": f"{_BEHIND}, and answer for other versions",
-    "no-enable-lora": "then there are no adapters at all",
-    "no-enable-prompt-tokens-details": "cached tokens would not be counted, and their cost not be told",
-    "uds": "the gateway reaches engines by TCP only",
+    "default-mm-loras": f"{_BEHIND}, and apply to requests for other versions",
+    "no-enable-lora": "the engine could not serve adapters",
+    "no-enable-prompt-tokens-details": "cached tokens would not be counted or billed correctly",
+    "uds": "the gateway reaches engines over TCP only",
     "root-path": "the gateway calls /v1 at the root of the engine's URL",
     "headless": "an engine without its API cannot be called",
     "grpc": "the gateway speaks HTTP, and this replaces it",
-    "tokens-only": "it leaves no chat and no completion route",
-    "skip-tokenizer-init": "requests carry text",
-    "disable-log-stats": "load, drain and costs are read from the engine's metrics",
+    "tokens-only": "it removes the chat and completion routes",
+    "skip-tokenizer-init": "requests contain text",
+    "disable-log-stats": "load, drain and costs are based on the engine's metrics",
     "data-parallel-rank": _ONE_SERVER,
     "data-parallel-start-rank": _ONE_SERVER,
     "data-parallel-size-local": _ONE_SERVER,
@@ -42,7 +42,7 @@ REFUSED = {
     "data-parallel-multi-port-external-lb": _ONE_SERVER,
     "enable-elastic-ep": _ONE_SERVER,
 }
-"""Flags that may not be given, and why."""
+"""Flags that are refused, and why."""
 
 ONLY = {
     "api-server-count": (("1",), _ONE_SERVER),
@@ -51,54 +51,54 @@ ONLY = {
     "node-rank": (("0",), _LOCAL_DISK),
     "distributed-executor-backend": (
         ("mp", "uni"),
-        f"{_LOCAL_DISK}, and Ray's processes outlive the engine's",
+        f"{_LOCAL_DISK}, and Ray's processes outlive the engine",
     ),
     "logprobs-mode": (
         ("raw_logprobs", "processed_logprobs"),
-        "versions are verified by log probabilities, and logits would make this engine unlike all others",
+        "versions are verified by log probabilities; with logits, this engine would differ from all others",
     ),
 }
-"""Flags that may have these values only, and why."""
+"""Flags restricted to these values, and why."""
 
 REFUSED_ENVIRONMENT: dict[str, tuple[Callable[[str], bool], str]] = {
     "VLLM_SERVER_DEV_MODE": (
         lambda v: v.strip() not in {"", "0"},
-        "whoever reaches the engine could reset its caches, put it to sleep or read its settings",
+        "anyone who reaches the engine could reset its caches, put it to sleep or read its settings",
     ),
     "VLLM_LORA_RESOLVER_CACHE_DIR": (bool, _BEHIND),
     "VLLM_LORA_RESOLVER_HF_REPO_LIST": (bool, _BEHIND),
     "VLLM_PLUGINS": (lambda v: "resolver" in v, _BEHIND),
     "VLLM_SKIP_MODEL_NAME_VALIDATION": (
         lambda v: v.strip().lower() in {"1", "true"},
-        "an adapter that is not loaded would be answered by the base model",
+        "the base model would answer for an adapter that is not loaded",
     ),
     "VLLM_USE_RUST_FRONTEND": (
         lambda v: v.strip() not in {"", "0"},
-        "vLLM's Rust frontend serves other routes than those that Florin knows",
+        "vLLM's Rust frontend serves routes that Florin does not know",
     ),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": (
         lambda v: v.strip().lower() not in {"1", "true"},
-        "adapters could not be loaded; leave it to Florin",
+        "adapters could not be loaded; Florin sets it",
     ),
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": (
         lambda v: v.strip() != "0",
-        "a host from which media may be fetched could send the engine on, into your own network",
+        "an allowed media host could redirect the engine into your own network",
     ),
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": (
         lambda v: not v.strip().isdigit() or int(v) < LEAST_KEEP_ALIVE_SECONDS,
-        "the gateway uses connections again that were idle for 4 seconds",
+        "the gateway reuses connections that were idle for up to 4 seconds",
     ),
 }  # fmt: skip
-"""Variables whose value may not be one for which the function is true, and why."""
+"""Variables → a test for values that are refused, and why."""
 
 SECRET = {"api-key"}
-"""Not repeated in messages."""
+"""Flags whose values are not shown in messages."""
 NO_DOMAIN = "media.invalid"
-"""A name that never resolves (RFC 2606). An empty list of allowed domains would mean all to vLLM."""
+"""A name that never resolves (RFC 2606). vLLM treats an empty list of allowed domains as all domains."""
 
 DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pipeline-parallel-size": 1,
             "prefill-context-parallel-size": 1, "port": 8000}  # fmt: skip
-"""vLLM's own."""
+"""vLLM's defaults."""
 
 _READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
          "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile", "ssl-keyfile",
@@ -115,31 +115,31 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the engine will be started, and what that says of it."""
+    """How the engine is started, and the facts derived from its flags."""
 
     command: tuple[str, ...]
     additions: tuple[Addition, ...]
-    """What `command` has that was not given, with the reasons."""
+    """Flags added to `command`, with the reasons."""
     environment: dict[str, str]
-    """What the engine's environment has beyond this process's."""
+    """Variables added to the engine's environment."""
     model: str
-    """Directory or hub id."""
+    """Directory or Hub id."""
     names: tuple[str, ...]
-    """What it serves the model as; the first is the base model's name."""
+    """Names that it serves the model as; the first is the base model's name."""
     slots: int
     cpu_slots: int
     max_rank: int
     host: str
     port: int
     gpus: int
-    """How many it runs on."""
+    """Number of GPUs that it runs on."""
     chat_template: str | None
     """`--chat-template`: a file, or the template itself."""
     tls: bool = False
     mutual: bool = False
-    """It asks whoever calls for a certificate."""
+    """Whether it requires a client certificate."""
     api_key: str = field(default="", repr=False)
-    """The first of those that it takes; empty: it asks for none."""
+    """The first API key that it accepts; empty if it requires none."""
 
 
 def plan(
@@ -150,8 +150,8 @@ def plan(
     port: int = DEFAULTS["port"],
     read: Callable[[str], str] = lambda path: Path(path).read_text(),
 ) -> Launch:
-    """`host`, `port`: where the engine listens unless its flags say. Raises CommandRefusedError with every
-    reason at once."""
+    """`host`, `port`: where the engine listens unless its flags say otherwise. Raises CommandRefusedError
+    with all reasons."""
     line = parse(command, KNOWN, read=read)
     reasons = [*line.reasons, *_refusals(line, {**environ, **line.environment})]
     numbers = {name: _number(line, name, reasons) for name in DEFAULTS}
@@ -159,16 +159,16 @@ def plan(
     cpu_slots = _number(line, "max-cpu-loras", reasons) or slots
     if cpu_slots < slots:
         reasons.append(
-            f"--max-cpu-loras {cpu_slots} is less than --max-loras {slots}: vLLM does not start so."
+            f"--max-cpu-loras {cpu_slots} is less than --max-loras {slots}, so vLLM does not start."
         )
     model = line.model or line.value("model")
     if not model:
-        reasons.append("the model is not named: put it right after `serve`.")
+        reasons.append("the model is missing: put it right after `serve`.")
     elif line.model and line.value("model") not in {None, line.model}:
-        reasons.append(f"the model is named twice: {line.model} and {line.value('model')}.")
+        reasons.append(f"the model is given twice: {line.model} and {line.value('model')}.")
     if reasons:
         raise CommandRefusedError(reasons)
-    assert model  # or there was a reason
+    assert model  # otherwise there was a reason
     additions = _additions(line, slots, cpu_slots, rank, host, port)
     return Launch(
         command=(*command, *(word for addition in additions for word in addition.words)),
@@ -200,44 +200,44 @@ def _refusals(line: CommandLine, environ: Mapping[str, str]) -> list[str]:
             reasons.append(f"{name} in the environment is refused: {why}.")
     reasons += _too_few_logprobs(line)
     reasons += _half_of_tls(line)
-    for name in sorted(line.flags.keys() & KNOWN - REFUSED.keys()):  # of what is refused, it may be a secret
+    for name in sorted(line.flags.keys() & KNOWN - REFUSED.keys()):  # a refused flag's value may be a secret
         if len(set(line.flags[name])) > 1:
             said = ", ".join(" ".join(values) or "nothing" for values in line.flags[name])
             said = "" if name in SECRET else f", as {said}"
-            reasons.append(f"--{name} is given more than once{said}: which is meant?")
+            reasons.append(f"--{name} is given more than once{said}: give it once.")
     return reasons
 
 
 def _half_of_tls(line: CommandLine) -> list[str]:
-    """Combinations that look protected and are not, or do not start."""
+    """TLS flags that only look secure, or that do not start."""
     reasons = []
     if ("ssl-certfile" in line) != ("ssl-keyfile" in line):
         reasons.append("--ssl-certfile and --ssl-keyfile belong together: give both or neither.")
     reasons += [
-        f"--{name} means nothing without --ssl-certfile and --ssl-keyfile."
+        f"--{name} has no effect without --ssl-certfile and --ssl-keyfile."
         for name in ("ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh")
         if name in line and "ssl-certfile" not in line
     ]
     asked = line.value("ssl-cert-reqs")
     if "ssl-ca-certs" in line and asked != "2":
         reasons.append(
-            "--ssl-ca-certs without --ssl-cert-reqs 2 lets in whoever shows no certificate: add "
+            "--ssl-ca-certs without --ssl-cert-reqs 2 accepts clients without a certificate: add "
             "--ssl-cert-reqs 2."
         )
     elif "ssl-cert-reqs" in line and asked == "2" and "ssl-ca-certs" not in line:
-        reasons.append("--ssl-cert-reqs 2 needs --ssl-ca-certs, the CA that signs the callers' certificates.")
+        reasons.append("--ssl-cert-reqs 2 needs --ssl-ca-certs, the CA of the client certificates.")
     elif "ssl-cert-reqs" in line and asked not in {"0", "2"}:
         reasons.append(
-            f"--ssl-cert-reqs {asked or '(nothing)'} is refused: 2 asks every caller for a certificate, "
-            "0 none, and 1 lets in whoever shows none."
+            f"--ssl-cert-reqs {asked or '(nothing)'} is refused: 2 requires a client certificate, "
+            "0 does not, and 1 accepts clients without one."
         )
     if "api-key" in line and not line.value("api-key"):
-        reasons.append("--api-key needs a key: better in VLLM_API_KEY, where other users do not see it.")
+        reasons.append("--api-key needs a key; prefer VLLM_API_KEY, which other users cannot see.")
     return reasons
 
 
 def _too_few_logprobs(line: CommandLine) -> list[str]:
-    """With fewer, vLLM refuses the probes that verify a version after its load."""
+    """With fewer logprobs, vLLM refuses the probes that verify a version after its load."""
     value = line.value("max-logprobs") or ""
     enough = value == "-1" or (value.isascii() and value.isdigit() and int(value) >= TOP)
     if enough or "max-logprobs" not in line:
@@ -247,7 +247,7 @@ def _too_few_logprobs(line: CommandLine) -> list[str]:
 
 
 def _number(line: CommandLine, name: str, reasons: list[str]) -> int | None:
-    """What is given as a number above 0; None: nothing."""
+    """The flag's value as a number above 0; None if not given."""
     if name not in line:
         return None
     value = line.value(name) or ""
@@ -270,16 +270,16 @@ def _additions(
     wanted = {
         "enable-lora": ((), "the engine serves adapters"),
         "api-server-count": (("1",), _ONE_SERVER),
-        "max-loras": ((str(slots),), "vLLM's own default: one version at a time; more take GPU memory"),
-        "max-cpu-loras": ((str(cpu_slots),), "vLLM's own default: as many as --max-loras"),
-        "max-lora-rank": ((str(rank),), "vLLM's own default"),
-        "enable-prompt-tokens-details": ((), "cached tokens are counted, and told to who asked"),
+        "max-loras": ((str(slots),), "vLLM's default: one version at a time; more need GPU memory"),
+        "max-cpu-loras": ((str(cpu_slots),), "vLLM's default: as many as --max-loras"),
+        "max-lora-rank": ((str(rank),), "vLLM's default"),
+        "enable-prompt-tokens-details": ((), "cached tokens are counted and reported"),
         "allowed-media-domains": (
             (NO_DOMAIN,),
-            "no media URL of a client is fetched; give the domains of FLORIN_MEDIA_HOSTS to allow them",
+            "clients' media URLs are not fetched; to allow them, give the domains in FLORIN_MEDIA_HOSTS",
         ),
-        "host": ((host,), "the address by which this host reaches the gateway, and no other"),
-        "port": ((str(port),), "vLLM's own default, or the port of --advertise"),
+        "host": ((host,), "only the address by which this host reaches the gateway"),
+        "port": ((str(port),), "vLLM's default, or the port of --advertise"),
     }
     return tuple(
         Addition((f"--{name}", *values), why) for name, (values, why) in wanted.items() if name not in line

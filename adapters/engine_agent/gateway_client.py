@@ -1,4 +1,4 @@
-"""A host's way to the gateway's admin API."""
+"""The agent's client of the gateway's admin API."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class GatewayDownError(Exception):
-    """No gateway answers; the message says where it was looked for."""
+    """The gateway does not respond; the message names its URL."""
 
 
 class GatewayRefusedError(Exception):
-    """The gateway says no; the message is its own."""
+    """The gateway refused; the message is its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -36,9 +36,9 @@ class GatewayRefusedError(Exception):
 
 
 class GatewayClient:
-    """`url`: of the gateway; `key`: of role engine, or operator. `reread`: the key as it is kept now, asked
-    when the gateway refuses the one in use: it may have been exchanged meanwhile. Use as an async context
-    manager."""
+    """Use as an async context manager. `url`: the gateway's; `key`: an API key of role engine or operator.
+    `reread` returns the key as stored now; it is called when the gateway refuses the key in use, which may
+    have been rotated."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GatewayClient:
         return f"<GatewayClient {self.url}>"
 
     async def __aenter__(self) -> Self:
-        # A proxy named in the environment is for other hosts than this one.
+        # Proxies from the environment are not meant for the gateway.
         local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls or True),
@@ -81,7 +81,7 @@ class GatewayClient:
         return await self._call("PUT", f"engines/{quote(name, safe='')}/stopping", body)
 
     async def engine(self, name: str) -> Json | None:
-        """What the gateway knows of the engine; None: nothing."""
+        """The engine as registered at the gateway, or None."""
         try:
             return await self._call("GET", f"engines/{quote(name, safe='')}", None)
         except GatewayRefusedError as error:
@@ -99,7 +99,7 @@ class GatewayClient:
         return await self._once(method, path, body)
 
     async def _exchanged(self) -> bool:
-        """Whether another key is kept now than the one in use; then that is in use."""
+        """Switch to the stored key if it differs from the one in use; whether it did."""
         fresh = await asyncio.to_thread(self._reread) if self._reread else ""
         if not fresh or fresh == self._key:
             return False
@@ -124,14 +124,14 @@ class GatewayClient:
                 status, raw = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise GatewayDownError(
-                f"No gateway answers at {self.url} ({_words(error, self.url)})."
+                f"The gateway at {self.url} does not respond ({_words(error, self.url)})."
             ) from error
         answer = _parsed(raw)
         if status < 300 and answer is not None:
             return answer
         if status in {502, 503, 504} or status < 300 or answer is None:
             raise GatewayDownError(
-                f"The gateway at {self.url} cannot answer now (HTTP {status}{_said(answer)})."
+                f"The gateway at {self.url} is unavailable (HTTP {status}{_said(answer)})."
             )
         raise GatewayRefusedError(status, _message(answer) or f"HTTP {status}")
 
@@ -153,10 +153,10 @@ class GatewayClient:
                 refusal = None if response.status in {200, 206} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise StagingInterruptedError(
-                    f"no gateway answers at {self.url} ({_words(error, self.url)})"
+                    f"the gateway at {self.url} does not respond ({_words(error, self.url)})"
                 ) from error
             if refusal is not None:
-                words = f"the gateway said {response.status}: {_message(_parsed(refusal))}"
+                words = f"the gateway returned HTTP {response.status}: {_message(_parsed(refusal))}"
                 raise (StagingInterruptedError if response.status >= 500 else StageError)(words)
             yield start if response.status == 206 else 0, _chunks(response)
 
@@ -166,7 +166,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
             yield chunk
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-        raise StagingInterruptedError(f"the connection to the gateway broke ({_words(error)})") from error
+        raise StagingInterruptedError(f"the connection to the gateway was lost ({_words(error)})") from error
 
 
 def _parsed(raw: bytes) -> Json | None:

@@ -1,4 +1,4 @@
-"""GPU type and count, as the driver's own library (NVML) tells them, in a price book's words."""
+"""Determines GPU type and count with NVML, using the price book's names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DROPPED = re.compile(
 )
 _MEMORY = re.compile(r"\d+GB", re.IGNORECASE)
 _SOLD_BY_MEMORY = {"A100", "A800", "V100", "P100"}
-"""What is priced by its memory; of others it is left out: `H100`, not `H100-80GB`."""
+"""Types whose price depends on their memory; others omit it: `H100`, not `H100-80GB`."""
 
 
 class GpuError(Exception):
-    """Type or count cannot be told; the message says what to give by hand."""
+    """The type or count cannot be determined; the message says which flag to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Gpus:
     type: str
     count: int
     note: str = ""
-    """What the operator should look at."""
+    """A note for the operator."""
 
 
 def type_of(product: str) -> str:
     """`NVIDIA H100 80GB HBM3` → `H100`, `NVIDIA A100-SXM4-80GB` → `A100-80GB`, `NVIDIA H100 PCIe` →
-    `H100-PCIe`, `NVIDIA H100 80GB HBM3 MIG 1g.10gb` → `H100-MIG-1g.10gb`. What costs otherwise (PCIe, NVL, a
-    MIG slice) stays in; vendor, brand and socket do not."""
+    `H100-PCIe`, `NVIDIA H100 80GB HBM3 MIG 1g.10gb` → `H100-MIG-1g.10gb`. Parts that affect the price (PCIe,
+    NVL, a MIG slice) are kept; vendor, brand and socket are dropped."""
     words = [w for w in _WORDS.split(product.strip()) if w and not _DROPPED.fullmatch(w)]
     if not words:
         return product.strip()
@@ -43,7 +43,7 @@ def type_of(product: str) -> str:
 
 
 def read_products() -> dict[str, str]:
-    """Index and UUID of each GPU (and MIG slice) of this machine → its product name. Empty: no driver."""
+    """Index and UUID of each GPU and MIG slice → its product name; empty without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -71,35 +71,36 @@ def find(
     gpu_type: str | None = None,
     gpu_count: int | None = None,
 ) -> Gpus:
-    """Pure. `products`: see `read_products`. `visible`: CUDA_VISIBLE_DEVICES. `engine`: how many GPUs the
-    engine's flags make it use. What is given wins, with a note where it does not fit. Raises GpuError."""
+    """Determine type and count. Pure. `products`: see `read_products`. `visible`: CUDA_VISIBLE_DEVICES.
+    `engine`: number of GPUs that the engine's flags use. Given values win, with a note if they do not match.
+    Raises GpuError."""
     if not products:
         if not gpu_type:
-            raise GpuError(
-                "This machine shows no NVIDIA GPU (NVML): say what the engine runs on, --gpu-type."
-            )
+            raise GpuError("NVML finds no NVIDIA GPU on this machine: give --gpu-type.")
         return Gpus(gpu_type, gpu_count or engine)
     seen = _visible(products, visible)
     if gpu_count is None and len(seen) < engine:
         raise GpuError(
-            f"The engine's flags use {engine} GPUs, and {len(seen)} can be seen: correct "
+            f"The engine's flags use {engine} GPUs, but {len(seen)} are visible: correct "
             "CUDA_VISIBLE_DEVICES or the parallel sizes, or give --gpu-count."
         )
     types = sorted({type_of(product) for product in seen}) or ["none"]
     if gpu_type is None:
         if len(types) > 1:
-            raise GpuError(f"The GPUs are of several types ({', '.join(types)}): give --gpu-type.")
+            raise GpuError(f"The GPUs have different types ({', '.join(types)}): give --gpu-type.")
         return Gpus(types[0], gpu_count or engine)
     model = types[0].partition("-")[0]
     fits = len(types) == 1 and _plain(model) in _plain(gpu_type)
     note = (
-        "" if fits else f"--gpu-type says {gpu_type}, and NVML {', '.join(types)}: costs follow --gpu-type."
+        ""
+        if fits
+        else f"--gpu-type is {gpu_type}, but NVML reports {', '.join(types)}: costs use --gpu-type."
     )
     return Gpus(gpu_type, gpu_count or engine, note)
 
 
 def _visible(products: Mapping[str, str], visible: str | None) -> Sequence[str]:
-    """As CUDA reads the variable: in order, up to the first that there is not."""
+    """The visible GPUs as CUDA determines them: in order, up to the first unknown one."""
     if visible is None:
         return [product for index, product in products.items() if index.isdigit()]
     seen: list[str] = []

@@ -1,9 +1,9 @@
-"""An agent that starts itself anew, with new code, while its engine goes on serving.
+"""Restarts an agent with new code while its engine keeps serving.
 
-The process stays the same one (`execve`), and so do its children and the files that it leaves open: the
-guard's pipes, the engine's output, the agent server's socket, the cache's lock. What the next agent must know
-beside them is `AgentHandover`. Still nothing is left behind, whenever the process ends: the guard reads the
-end of its pipe.
+The process replaces itself with `execve`, which keeps its pid, its children and its open files: the
+subreaper's pipes, the engine's output, the agent server's socket, the cache's lock. `AgentHandover` holds
+everything else that the successor needs. If the process dies at any point, the subreaper sees the end of its
+pipe and kills the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 class HandoverError(Exception):
-    """The next agent could not begin; the message says why. The present one goes on."""
+    """The successor cannot start; the message says why. The current agent continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class RunningEngine:
     guard: int
     """Pid."""
     pid: int
-    """Of the leader."""
+    """Pid of the leader."""
     words: int
     status: int
     output: tuple[int, int]
-    """Descriptors: to the guard, from it, the engine's stdout and stderr."""
+    """Descriptors: to the subreaper, from it, the engine's stdout and stderr."""
     tail: tuple[str, ...]
     healthy_since: float | None
     """Monotonic."""
@@ -39,7 +39,7 @@ class RunningEngine:
 
 @dataclass(frozen=True, slots=True)
 class AgentHandover:
-    """What one agent tells the next."""
+    """State passed from one agent to its successor."""
 
     instance: str
     starts: int
@@ -47,14 +47,14 @@ class AgentHandover:
     started: int
     registered: str
     token: str
-    """Of the agent server."""
+    """Sockets of the agent server."""
     lock: int
     agent_server: tuple[int, ...]
     """Descriptors."""
     command: tuple[str, ...]
-    """What the engine was started with, or will be."""
+    """The command that the engine was or will be started with."""
     engine: RunningEngine | None = None
-    """None: it is about to be started."""
+    """None if it is about to be started."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -80,13 +80,14 @@ class AgentHandover:
 @dataclass(frozen=True, slots=True)
 class Successor:
     check: Callable[[], Awaitable[None]]
-    """Raises HandoverError when it could not begin."""
+    """Raises HandoverError if the successor cannot start."""
     start: Callable[[str], None]
-    """Becomes it, and tells it that; does not return."""
+    """Replace this process by the successor with the given handover; does not return."""
 
 
 def hand_over(running: AgentHandover, successor: Successor) -> None:
-    """Signals wait until the next agent listens to them. Raises HandoverError; else it does not return."""
+    """Hand over to the successor. Signals are blocked until it handles them. Raises HandoverError; otherwise
+    does not return."""
     for descriptor in running.descriptors:
         os.set_inheritable(descriptor, True)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -99,6 +100,7 @@ def hand_over(running: AgentHandover, successor: Successor) -> None:
 
 
 def taken_over(running: AgentHandover) -> None:
-    """What the engine's next processes must not inherit again."""
+    """Make the inherited descriptors close-on-exec again, so that new engine processes do not inherit
+    them."""
     for descriptor in running.descriptors:
         os.set_inheritable(descriptor, False)

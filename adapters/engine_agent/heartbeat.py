@@ -1,4 +1,4 @@
-"""What an agent tells the gateway: each epoch once, and every two seconds that it lives."""
+"""Reports to the gateway: each epoch once, and a heartbeat every two seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError
 from adapters.engine_agent.server import AgentServer
 from adapters.engine_agent.staging import Cache
 from adapters.engine_agent.state import AgentState, HostConfig
-from adapters.engine_agent.timing import BEAT_SECONDS
+from adapters.engine_agent.timing import HEARTBEAT_SECONDS
 from adapters.errors import NotFoundError
 from adapters.model import BaseModel
 
@@ -35,7 +35,7 @@ class HeartbeatSender:
     agent_server: AgentServer
 
     async def run(self) -> None:
-        """For ever; cancel to stop."""
+        """Run until cancelled."""
         while True:
             self.state.news.clear()
             try:
@@ -45,16 +45,16 @@ class HeartbeatSender:
                 self.state.mention(f"{error}{_advice(error, self.host.name)} The engine stays up.")
             except GatewayDownError as error:
                 self.state.mention(f"{error} The engine stays up.")
-            except Exception:  # an engine that serves must not end for a defect of what tells of it
-                log.exception("telling the gateway stumbled")
+            except Exception:  # a bug in reporting must not stop a serving engine
+                log.exception("Engine %s: heartbeat failed; retrying", self.host.name)
             if (listed := await self.watch.listed()) is not None:
                 self.cache.observe(listed)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_SECONDS):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self.state.news.wait()
 
     async def leave(self) -> None:
-        """Give the name free at once."""
+        """Release the name immediately."""
         if self.state.registered:
             with contextlib.suppress(GatewayDownError, GatewayRefusedError, TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -66,10 +66,10 @@ class HeartbeatSender:
         if state.registered == epoch:
             if (await self.gateway.heartbeat(self.host.name, self._beat()))["known"]:
                 return
-            log.warning("the gateway does not know this epoch of %s: registering it again", self.host.name)
+            log.warning("Engine %s: epoch unknown to the gateway; registering again", self.host.name)
         answer = await self.gateway.register(await self._registration(epoch))
         self.agent_server.token, state.registered = answer["agent_token"], epoch
-        log.info("engine %s is registered as epoch %s", self.host.name, epoch)
+        log.info("Engine %s: registered, epoch %s", self.host.name, epoch)
 
     async def _registration(self, epoch: str) -> Json:
         host = self.host
@@ -111,14 +111,14 @@ def _advice(error: GatewayRefusedError, name: str) -> str:
     if error.status != 401:
         return ""
     return (
-        " This host is cut off: the gateway takes nothing from it, and drains its engine. To bring it back: "
-        f"`florin engine token create --name {name}` where operators are, and `florin engine enrol --name "
-        f"{name}` here."
+        " The gateway has revoked this host's key and drains its engine. To restore it, run "
+        f"`florin engine token create --name {name}` as an operator, then `florin engine enrol --name "
+        f"{name}` on this host."
     )
 
 
 def _base(host: HostConfig) -> BaseModel:
-    """What adapters are checked against, from this host's copy of the model. Blocking."""
+    """The base model that adapters are checked against, from this host's copy. Blocking."""
     try:
         base = read_base(host.names[0], host.model, host.environ)
     except NotFoundError as error:
@@ -130,7 +130,7 @@ def _base(host: HostConfig) -> BaseModel:
 
 
 def _template(given: str) -> str | None:
-    """Of `--chat-template`: a file, or the template itself."""
+    """The template given with `--chat-template`: a file, or the template itself."""
     try:
         text = Path(given).read_text() if Path(given).is_file() else given
     except (OSError, UnicodeDecodeError, ValueError):

@@ -1,9 +1,9 @@
-"""Keeping an agent's key from processes that run as the same user, its engine above all.
+"""Protects an agent's key from processes of the same user, especially its engine.
 
-Two things would show it. `/proc/PID/environ` shows the environment that a process was *started* with, however
-much of it is deleted later: so an agent that finds a secret there starts itself anew, with the secret handed
-over in a pipe. And `/proc/PID/mem` and ptrace show its memory: so it declares itself not dumpable, upon which
-the kernel gives these files to root. Neither helps against root, or a process with CAP_SYS_PTRACE.
+There are two leaks. `/proc/PID/environ` shows the environment that a process was *started* with, even if
+variables are deleted later, so an agent that finds a secret there re-executes itself and passes the secret
+through a pipe. `/proc/PID/mem` and ptrace expose its memory, so it makes itself non-dumpable, which makes
+these files accessible to root only. Neither protects against root or CAP_SYS_PTRACE.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 from collections.abc import Mapping, Sequence
 
 HANDED = "FLORIN_HANDED_OVER"
-"""Variable that names the descriptor of the pipe: `<fd>`."""
+"""Environment variable with the pipe's descriptor: `<fd>`."""
 
 _PR_SET_DUMPABLE, _PR_GET_DUMPABLE = 4, 3
 
 
 def conceal_memory() -> bool:
-    """No core dumps, no ptrace, no reading of memory and environment by others of the same user. False: the
-    system has no such thing."""
+    """Forbid core dumps, ptrace, and reading of memory and environment by processes of the same user. False
+    if the system does not support it."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -32,10 +32,10 @@ def conceal_memory() -> bool:
 
 
 def start_anew(command: Sequence[str], environ: Mapping[str, str], secrets: Mapping[str, str]) -> None:
-    """Replace this process by `command` (its pid stays) with that environment. `secrets` go through a pipe,
-    for `handed_over`. Does not return."""
+    """Replace this process by `command` with that environment, keeping the pid. `secrets` are passed through
+    a pipe to `handed_over`. Does not return."""
     reading, writing = os.pipe()
-    os.write(writing, json.dumps(dict(secrets)).encode())  # far less than what a pipe holds
+    os.write(writing, json.dumps(dict(secrets)).encode())  # fits into a pipe's buffer
     os.close(writing)
     os.set_inheritable(reading, True)
     sys.stdout.flush()
@@ -44,7 +44,7 @@ def start_anew(command: Sequence[str], environ: Mapping[str, str], secrets: Mapp
 
 
 def handed_over() -> dict[str, str]:
-    """What the process before this one handed over; nothing the second time."""
+    """The secrets passed by the previous process; empty the second time."""
     said = os.environ.pop(HANDED, "")
     if not said.isascii() or not said.isdigit():
         return {}

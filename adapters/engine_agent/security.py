@@ -1,4 +1,4 @@
-"""What a GPU host's agent shows and trusts: to the gateway, to its own engine, and at its own door."""
+"""TLS identities of an agent: for the gateway, for its engine and for its own server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from adapters.security.tls import Identity, Renewable
 @dataclass(frozen=True, slots=True)
 class HostSecurity:
     server: ssl.SSLContext | None = None
-    """Of the agent server; None: it speaks plain HTTP."""
+    """The agent server's certificate; None for plain HTTP."""
     engine: EngineAccess = field(default_factory=EngineAccess)
     identities: tuple[Identity, ...] = ()
-    """Besides the one shown to the engine: the agent server's, and the one shown to the gateway."""
+    """The agent server's certificate and the one presented to the gateway."""
 
     @property
     def renewables(self) -> tuple[Renewable, ...]:

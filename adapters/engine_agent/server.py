@@ -1,4 +1,4 @@
-"""The agent's own little HTTP server: the gateway asks it for versions' files."""
+"""The agent's HTTP server, through which the gateway requests versions' files."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ log = logging.getLogger(__name__)
 
 _BODY_BYTES = 64 * 1024
 _CLOSE_SECONDS = 1.0
-"""For requests that are still open at the end: what they wait for is dropped already, or never comes."""
+"""Seconds for open requests at shutdown. Their downloads are already cancelled."""
 
 
 @dataclass(slots=True)
 class AgentServer:
-    """POST /stage {digest, size_bytes} → {path}, with the bearer token that the gateway made for this engine;
-    GET /health → what `state` says, for anybody."""
+    """Serves two routes. POST /stage {digest, size_bytes} → {path} requires the bearer token that the gateway
+    derived for this engine. GET /health → `state()` is open to anyone."""
 
     cache: Cache
     state: Callable[[], dict[str, Any]]
     token: str = ""
-    """Of the gateway that this host is registered at; empty: of none yet."""
+    """Token of the gateway that this host is registered with; empty before registration."""
     port: int = 0
     tls: ssl.SSLContext | None = None
     busy: int = 0
-    """Requests for files that have not been answered."""
+    """Number of open requests for files."""
     _runner: web.AppRunner | None = field(default=None)
     _servers: list[asyncio.Server] = field(default_factory=list)
 
     async def open(self, host: str, port: int, taken_over: tuple[int, ...] = ()) -> None:
-        """Port 0 takes a free one. `taken_over`: descriptors of the sockets to listen on instead. Raises
-        OSError."""
+        """Start listening; port 0 picks a free port. `taken_over`: descriptors of inherited sockets to use
+        instead. Raises OSError."""
         app = web.Application(client_max_size=_BODY_BYTES)
         app.router.add_post("/stage", self._stage)
         app.router.add_get("/health", self._health)
@@ -60,7 +60,7 @@ class AgentServer:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Of the sockets that it listens on."""
+        """Descriptors of its listening sockets."""
         return tuple(sock.fileno() for server in self._servers for sock in server.sockets)
 
     @property
@@ -79,9 +79,9 @@ class AgentServer:
     async def _stage(self, request: web.Request) -> web.Response:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         known = self.token and kind.lower() == "bearer"
-        shown = given.encode(errors="surrogateescape")  # a header may be any bytes
+        shown = given.encode(errors="surrogateescape")  # a header may contain any bytes
         if not (known and hmac.compare_digest(shown, self.token.encode())):
-            return _refusal(401, "This agent serves the gateway that it is registered at, and no one else.")
+            return _refusal(401, "This agent serves only the gateway that it is registered with.")
         try:
             body = orjson.loads(await request.read())
             digest, size = str(body["digest"]), int(body["size_bytes"])

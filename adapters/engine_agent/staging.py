@@ -1,12 +1,12 @@
-"""Versions on this host's disk: fetched once, hash-checked, bounded.
+"""Caches versions on this host's disk: fetched once, verified by hash, bounded in size.
 
-    root/lock                   held while an agent uses it
-    root/<digest hex>/…         the two files of a version; its time of change is its last use
-    root/.staging/<random>/…    being fetched, or being removed
+    root/lock                   held by the agent that uses the cache
+    root/<digest hex>/…         the two files of a version; the directory's mtime is its last use
+    root/.staging/<random>/…    being fetched or removed
 
-What is here after a start is believed only once it has been hashed again. Nothing is removed that the engine
-lists, or has listed or been given within KEEP_SECONDS: vLLM reads a file again when its own cache missed, in
-the middle of a step, and dies if it is gone.
+After a start, files are trusted only once they have been hashed again. A version that the engine lists, or
+has listed or been given within KEEP_SECONDS, is never removed: on a cache miss vLLM rereads the file in the
+middle of a step, and dies if it is gone.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from adapters.registry.artifacts import digest_of
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 180.0
-"""For which a version stays after the engine listed it last."""
+"""How long a version is kept after the engine last listed it."""
 ATTEMPTS = 4
-"""At one file: a broken download goes on where it broke."""
+"""Attempts per file; an interrupted download resumes where it stopped."""
 PAUSE_SECONDS = 0.5
-"""Before the second attempt, doubling."""
+"""Seconds before the second attempt; doubles with each."""
 _WRITE_BYTES = 4 * 1024 * 1024
 _STAGING = ".staging"
 
 
 class StageError(Exception):
-    """The version cannot be had here; the message says why, for the operator."""
+    """The version cannot be staged; the message says why, for the operator."""
 
 
 class StagingInterruptedError(Exception):
-    """A download ended early; another attempt may help."""
+    """A download was interrupted; a retry may succeed."""
 
 
 class Source(Protocol):
-    """Where files come from."""
+    """Provides the files; the gateway in production."""
 
     def artifact(
         self, hexdigest: str, name: str, start: int
     ) -> AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
-        """The file's bytes from `start` on, or from 0, as the number says. Raises StagingInterruptedError,
-        StageError."""
+        """Return the actual start (`start` or 0) and the file's bytes from there on. Raises
+        StagingInterruptedError, StageError."""
         ...
 
 
@@ -65,13 +65,20 @@ class Source(Protocol):
 class CacheEntry:
     size: int
     used: float
-    """Seconds, by the cache's clock: below 0 for what an earlier agent left, in its order."""
+    """Time of last use, by the cache's clock; negative, in order, for files left by an earlier agent."""
     verified: bool = False
 
 
 @dataclass(slots=True)
 class Cache:
-    """One agent's own. `listed`: the paths that the engine lists now; None: it cannot tell."""
+    """One agent's cache of versions on local disk.
+
+    Invariants: a directory under its digest is complete and verified; the total size, including promised
+    downloads, stays within `max_bytes`; nothing that the engine may read is removed. Only the process that
+    holds the lock uses the directory. All methods run on one event loop, called by the agent and its server.
+
+    `listed` returns the paths that the engine lists now, or None if it does not respond.
+    """
 
     root: Path
     max_bytes: int
@@ -81,9 +88,9 @@ class Cache:
     _entries: dict[str, CacheEntry] = field(default_factory=dict)
     _staging_tasks: dict[str, asyncio.Task[Path]] = field(default_factory=dict)
     _coming: dict[str, int] = field(default_factory=dict)
-    """Bytes that downloads have been promised."""
+    """Bytes reserved for running downloads."""
     _held: dict[str, float] = field(default_factory=dict)
-    """When the engine listed it last, or it was given to the engine."""
+    """When the engine last listed each version, or was given it."""
     _looked: float = 0.0
     """When the engine's list was last read."""
     _lock: int | None = None
@@ -102,11 +109,11 @@ class Cache:
         return self._lock
 
     def open(self, taken_over: int | None = None) -> None:
-        """Takes the lock and learns what is there. `taken_over`: descriptor of the lock, held already.
-        Blocking. Raises StageError, OSError."""
+        """Take the lock and scan the directory. `taken_over`: descriptor of an inherited lock. Blocking.
+        Raises StageError, OSError."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.root.stat().st_mode & 0o077:  # customers' weights; the engine runs as this user
-            with contextlib.suppress(PermissionError):  # a mount of another owner's
+            with contextlib.suppress(PermissionError):  # a mount owned by another user
                 self.root.chmod(0o700)
         self._lock = (
             os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600) if taken_over is None else taken_over
@@ -117,7 +124,7 @@ class Cache:
             os.close(self._lock)
             self._lock = None
             raise StageError(
-                f"Another `florin engine run` uses {self.root}: give this one a --cache-dir of its own."
+                f"Another `florin engine run` uses {self.root}: use a different --cache-dir."
             ) from None
         shutil.rmtree(self.root / _STAGING, ignore_errors=True)
         (self.root / _STAGING).mkdir(exist_ok=True)
@@ -133,9 +140,8 @@ class Cache:
             self._lock = None
 
     async def stage(self, digest: str, size: int) -> Path:
-        """The directory that holds the version of that digest, whose files have `size` bytes together.
-        Whoever wants the same at the same time shares one download; it goes on when all have left. Raises
-        StageError."""
+        """Return the directory with the version's files, which have `size` bytes together. Concurrent callers
+        share one download, which continues even if all of them leave. Raises StageError."""
         hexdigest = digest.removeprefix("sha256:")
         if len(hexdigest) != 64 or set(hexdigest) - set("0123456789abcdef"):
             raise StageError(f"{digest[:80]!r} is not a digest.")
@@ -147,18 +153,18 @@ class Cache:
         return await asyncio.shield(staging_task)
 
     def observe(self, listed: Iterable[str]) -> None:
-        """The engine lists these paths now."""
+        """Record that the engine lists these paths now."""
         self._looked = self.clock()
         for path in listed:
             if Path(path).parent == self.root:
                 self._held[Path(path).name] = self._looked
 
     def forget(self) -> None:
-        """The engine's process is gone, and holds nothing."""
+        """Record that the engine's process is gone and holds nothing."""
         self._held.clear()
 
     async def drop(self) -> None:
-        """End what is being fetched."""
+        """Cancel running downloads."""
         staging_tasks = list(self._staging_tasks.values())
         for staging_task in staging_tasks:
             staging_task.cancel()
@@ -167,8 +173,8 @@ class Cache:
     def _landed(self, hexdigest: str, task: asyncio.Task[Path]) -> None:
         del self._staging_tasks[hexdigest]
         self._coming.pop(hexdigest, None)
-        if not task.cancelled() and (error := task.exception()):  # seen, should all who waited have left
-            log.warning("staging %s failed: %s", hexdigest[:12], error)
+        if not task.cancelled() and (error := task.exception()):  # also marks the exception as retrieved
+            log.warning("Staging %s failed: %s", hexdigest[:12], error)
 
     async def _provide(self, hexdigest: str, size: int) -> Path:
         path = self.root / hexdigest
@@ -178,12 +184,12 @@ class Cache:
                 entry.verified = await asyncio.to_thread(_holds, path, hexdigest)
             if entry is None or not entry.verified:
                 if entry:
-                    log.warning("%s is damaged: fetching it again", path)
+                    log.warning("Staged version %s is damaged; fetching it again", path)
                     await self._remove(hexdigest)
                 await self._make_room(hexdigest, size)
                 await self._fetch(hexdigest, size)
                 entry = self._entries[hexdigest] = CacheEntry(size, self.clock(), verified=True)
-                self._coming.pop(hexdigest, None)  # it has come: it must not count twice
+                self._coming.pop(hexdigest, None)  # it has arrived and must not count twice
             os.utime(path)
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -193,10 +199,10 @@ class Cache:
         return path
 
     async def _make_room(self, hexdigest: str, size: int) -> None:
-        """Promise `size` bytes to a download, at the cost of what was used least recently."""
+        """Reserve `size` bytes for a download, evicting the least recently used versions."""
         if size > self.max_bytes:
             raise StageError(
-                f"The version has {size:,} bytes, more than the adapter cache may hold ({self.max_bytes:,}): "
+                f"The version has {size:,} bytes, more than the adapter cache can hold ({self.max_bytes:,}): "
                 "raise --cache-size."
             )
         self._coming[hexdigest] = size
@@ -209,24 +215,24 @@ class Cache:
             free = [h for h in self._entries if h not in self._staging_tasks and not self._needed(h, listed)]
             if not free:
                 raise StageError(
-                    f"The adapter cache is full ({self.max_bytes:,} bytes) of versions that the engine holds "
+                    f"The adapter cache ({self.max_bytes:,} bytes) is full of versions that the engine holds "
                     f"or held within the last {KEEP_SECONDS / 60:.0f} minutes: raise --cache-size."
                 )
             await self._remove(min(free, key=lambda h: self._entries[h].used))
 
     def _needed(self, hexdigest: str, listed: frozenset[str] | None) -> bool:
-        """Whether the engine may read it. While it does not say what it lists, the time since it did so does
-        not count."""
+        """Whether the engine may still read it. Time during which the engine's list is unknown does not
+        count."""
         held = self._held.get(hexdigest)
         if held is None:
             return False
         return held > (self._looked if listed is None else self.clock()) - KEEP_SECONDS
 
     async def _remove(self, hexdigest: str) -> None:
-        """In one rename, so that no crash leaves half of it under its name."""
+        """Rename first, so that a crash never leaves an incomplete version under its name."""
         del self._entries[hexdigest]
         pending_deletion = self.root / _STAGING / secrets.token_hex(8)
-        with contextlib.suppress(FileNotFoundError):  # somebody has cleared it away
+        with contextlib.suppress(FileNotFoundError):  # already removed by someone else
             (self.root / hexdigest).rename(pending_deletion)
         await asyncio.to_thread(shutil.rmtree, pending_deletion, ignore_errors=True)
 
@@ -243,18 +249,18 @@ class Cache:
             found = hashlib.sha256("".join(lines).encode()).hexdigest()
             if left or found != hexdigest:
                 raise StageError(
-                    f"What the gateway sent as sha256:{hexdigest[:12]}… is sha256:{found[:12]}…: the "
-                    "artifact store's files are damaged, or were changed on the way."
+                    f"The gateway sent sha256:{found[:12]}… instead of sha256:{hexdigest[:12]}…: the "
+                    "files in the artifact store are damaged, or were modified in transit."
                 )
             box.chmod(0o755)
-            with contextlib.suppress(FileNotFoundError):  # there is none, or one that lost files
+            with contextlib.suppress(FileNotFoundError):  # missing, or an incomplete copy
                 (self.root / hexdigest).rename(self.root / _STAGING / secrets.token_hex(8))
             box.rename(self.root / hexdigest)
         finally:
             await asyncio.to_thread(shutil.rmtree, box, ignore_errors=True)
 
     async def _file(self, hexdigest: str, name: str, path: Path, limit: int) -> tuple[int, str]:
-        """Size and hex SHA-256 of one file, fetched in as many attempts as it takes."""
+        """Fetch one file, with retries; return its size and hex SHA-256."""
         pause, broken = PAUSE_SECONDS, ""
         with path.open("wb") as file:
             got, content = 0, hashlib.sha256()
@@ -272,11 +278,11 @@ class Cache:
                             got += len(data)
                             if got > limit:
                                 raise StageError(
-                                    f"{name} of sha256:{hexdigest[:12]}… is larger than was said."
+                                    f"{name} of sha256:{hexdigest[:12]}… is larger than announced."
                                 )
                             await asyncio.to_thread(_write, file, content.update, data)
                 except StagingInterruptedError as error:
-                    log.warning("fetching %s broke after %d bytes: %s", name, got, error)
+                    log.warning("Download of %s interrupted after %d bytes: %s", name, got, error)
                     broken = str(error)
                 else:
                     os.fchmod(file.fileno(), 0o444)
@@ -285,7 +291,8 @@ class Cache:
 
 
 async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Fewer, larger pieces: each goes to the disk by a thread. What came before a break is not lost."""
+    """Combine chunks into larger batches, because each is written in a thread. Bytes received before an
+    interruption are still yielded."""
     batch = bytearray()
     try:
         async for chunk in chunks:

@@ -1,4 +1,4 @@
-"""What an agent is told, and what it knows of its engine at any moment."""
+"""An agent's configuration and its current state."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from adapters.engine_agent.supervisor import EngineProcess, Say
 log = logging.getLogger(__name__)
 
 REPEAT_SECONDS = 30.0
-"""Between two mentions of the same trouble."""
+"""Seconds between two log entries about the same problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What the operator asked for, and what was found out."""
+    """The operator's options and the values derived from them."""
 
     name: str
     command: tuple[str, ...]
     environ: dict[str, str]
-    """The engine's whole environment."""
+    """The engine's complete environment."""
     model: str
-    """Directory or hub id."""
+    """Directory or Hub id."""
     names: tuple[str, ...]
-    """What the engine serves the model as; the first is the base model's name."""
+    """Names that the engine serves the model as; the first is the base model's name."""
     slots: int
     cpu_slots: int
     max_rank: int
@@ -39,52 +39,52 @@ class HostConfig:
     region: str
     purchase: str
     url: str
-    """Where the gateway reaches the engine."""
+    """URL at which the gateway reaches the engine."""
     own_url: str
-    """Where this agent does."""
+    """URL at which this agent reaches the engine."""
     agent_host: str
-    """Address that the agent server listens on."""
+    """Address on which the agent server listens."""
     agent_port: int
-    """0: a free one."""
+    """0 picks a free port."""
     agent_address: str
-    """Where the gateway reaches the agent server."""
+    """URL at which the gateway reaches the agent server."""
     cache_dir: Path
     cache_bytes: int
     drain_timeout: float
     start_timeout: float
     say: Say | None = None
-    """Takes each line that the engine writes; None: they go on to stdout and stderr as they are."""
+    """Receives each line of the engine's output; None passes the output on to stdout and stderr."""
 
 
 @dataclass(slots=True)
 class AgentState:
-    """Mutable, shared by the agent's loops."""
+    """Mutable state shared by the agent's tasks."""
 
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
-    """This agent's process: another one may not use the name while it lives."""
+    """Identifies this agent; no other agent may use the name while this one is alive."""
     engine: EngineProcess | None = None
     starts: int = 0
     epoch: str = ""
-    """Of the engine's process that is healthy, or was last."""
+    """Epoch of the engine process that is, or last was, healthy."""
     started: int = 0
-    """When that was, Unix microseconds, UTC."""
+    """When that process became healthy, Unix microseconds, UTC."""
     registered: str = ""
-    """The epoch that the gateway knows."""
+    """The epoch last registered at the gateway."""
     serving: bool = False
-    """The engine has been healthy since it was started."""
+    """The engine has been healthy since its start."""
     stopping: bool = False
     hurry: int = 0
-    """How often the operator has asked for the end."""
+    """Number of stop signals received."""
     ending: bool = False
-    """The engine has been told to end."""
+    """The engine has been told to stop."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     renew: asyncio.Event = field(default_factory=asyncio.Event)
-    """The agent has been asked to start itself anew, its engine untouched."""
+    """The agent has been asked to restart itself without touching its engine."""
     began: float = 0.0
     healthy_since: float | None = None
-    """When the engine's process was started, and first healthy; monotonic."""
+    """When the engine's process was started and first healthy; monotonic."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    """There is an epoch that the gateway does not know."""
+    """Set when there is an epoch to register."""
     _mentioned: tuple[str, float] = ("", 0.0)
 
     @property
@@ -93,11 +93,11 @@ class AgentState:
 
     @property
     def patient(self) -> bool:
-        """The operator has not asked twice."""
+        """At most one stop signal has been received."""
         return self.hurry < 2
 
     def ask_to_stop(self) -> None:
-        """SIGTERM or SIGINT: drain. Again: end the engine now. Once more: kill it."""
+        """On SIGTERM or SIGINT. First: drain. Second: stop the engine now. Third: kill it."""
         self.hurry += 1
         self.asked.set()
         if self.engine and self.hurry > (1 if self.ending else 2):
@@ -114,7 +114,7 @@ class AgentState:
         self.news.set()
 
     def mention(self, trouble: str) -> None:
-        """In the log once, and again now and then while it lasts."""
+        """Log a problem once, and again periodically while it lasts."""
         last, when = self._mentioned
         if trouble != last or time.monotonic() - when > REPEAT_SECONDS:
             self._mentioned = trouble, time.monotonic()

@@ -1,15 +1,15 @@
-"""Stands between the agent and its engine, so that neither can leave anything of the engine behind.
+"""A process between the agent and its engine that ensures that no engine process is ever orphaned.
 
-A script of its own, run by path: `python -I -S guard.py STATUS_FD COMMAND…`. It starts the command as leader
-of a session of its own, and waits. All that the engine ever starts is a descendant of this process, also what
-loses its parent (the kernel hands such processes to a subreaper) or leaves the group.
+A standalone script, run by path: `python -I -S subreaper.py STATUS_FD COMMAND…`. It starts the command as the
+leader of a new session and waits. Every process that the engine starts stays a descendant of this one, even
+if it loses its parent (the kernel reparents such processes to a subreaper) or leaves the group.
 
-    stdin   lines from the agent: `term`, `kill`. Its end means that the agent is dead: kill everything
-    status  lines to the agent: `started PID` or `failed WORDS`; `exit CODE` when the leader has ended (below
-            0: by that signal), upon which everything else is killed; `clean` when nothing is left
+    stdin   lines from the agent: `term`, `kill`. EOF means that the agent is dead: kill everything
+    status  lines to the agent: `started PID` or `failed WORDS`; `exit CODE` when the leader has exited
+            (negative: by that signal), whereupon everything else is killed; `clean` when nothing is left
 
-If this process is killed itself, the kernel kills the leader, and the agent, which sees `status` end, kills
-whatever bears the engine's mark.
+If this process itself is killed, the kernel kills the leader, and the agent, which sees EOF on `status`,
+kills every process with the engine's mark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK_SECONDS = 0.02
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-"""A `kill` of the whole control group means the agent, which drains first."""
+"""Signals ignored here: when the whole control group is signalled, the agent handles it by draining first."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
-    """The leader's pid. Raises OSError when the command cannot be executed."""
+    """Start the command; return the leader's pid. Raises OSError if the command cannot be executed."""
     told, tells = os.pipe2(os.O_CLOEXEC)
     guard, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -80,7 +80,7 @@ def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
 
 
 def _watch(leader: int, wake: int) -> int:
-    """Until the leader has ended: its exit code. Reaps what has lost its parent meanwhile."""
+    """Wait for the leader and return its exit code. Reaps reparented processes meanwhile."""
     heard = [0, wake]
     while True:
         with contextlib.suppress(ChildProcessError):
@@ -100,12 +100,12 @@ def _watch(leader: int, wake: int) -> int:
                 _end_all(leader, reap=False)
             elif b"term" in words:
                 _signal_group(leader, signal.SIGTERM)
-            if not words:  # the agent is dead; the leader's end comes by `wake`
+            if not words:  # the agent is dead; `wake` reports the leader's exit
                 heard = [wake]
 
 
 def _end_all(leader: int, *, reap: bool = True) -> None:
-    """SIGKILL to the group and to every descendant; `reap`: until none is left."""
+    """SIGKILL the group and every descendant; with `reap`, until none is left."""
     while True:
         _signal_group(leader, signal.SIGKILL)
         for pid in _descendants(os.getpid()):
@@ -127,7 +127,7 @@ def _signal_group(leader: int, number: int) -> None:
 
 
 def _descendants(root: int) -> Iterator[int]:
-    """Children before their own children, so that nobody is left who could start more."""
+    """Parents before their children, so that no survivor can start more processes."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208 - imports little
         if entry.isdigit():
@@ -142,7 +142,7 @@ def _descendants(root: int) -> Iterator[int]:
 
 
 def _say(status: int, line: str) -> None:
-    with contextlib.suppress(OSError):  # the agent is dead: nobody listens
+    with contextlib.suppress(OSError):  # the agent is dead
         os.write(status, f"{line}\n".encode())
 
 

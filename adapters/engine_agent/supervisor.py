@@ -1,8 +1,8 @@
-"""One engine's processes: started under a guard, read, told to end; and the pause before the next start.
+"""Starts, reads and stops one engine's processes, and computes the backoff before restarts.
 
-Nothing survives: not the engine's core when its API server is killed, nor the engine when this process is
-(see `guard`). What the engine writes goes on to this process's own stdout and stderr, or line by line to a
-function that takes it.
+No process is orphaned: neither the engine's core if its API server is killed, nor the engine if this process
+is killed (see `subreaper`). The engine's output is passed on to this process's stdout and stderr, or line by
+line to a function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from adapters.engine_agent.handover import RunningEngine
 
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 1.0, 60.0
 HEALTHY_SECONDS = 300.0
-"""A run of so long starts the backoff anew."""
+"""A healthy run of this many seconds resets the backoff."""
 TAIL_LINES = 30
 
 MARK = "FLORIN_ENGINE_HOME"
-"""Variable that all processes of an engine inherit: by it they are found when even their guard was killed."""
+"""Environment variable inherited by all processes of an engine, to find them even if their subreaper was
+killed."""
 
 _GUARD = Path(__file__).with_name("subreaper.py")
 _LINE_BYTES = 4096
@@ -38,17 +39,17 @@ Say = Callable[[str], None]
 
 
 class EngineLaunchError(Exception):
-    """The command cannot be executed at all."""
+    """The engine's command cannot be executed."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Seconds between two starts: 1, doubling to 60; from 1 again after five healthy minutes."""
+    """Seconds between restarts: from 1, doubling up to 60; reset after five healthy minutes."""
 
     seconds: float = FIRST_BACKOFF_SECONDS
 
     def after(self, healthy_for: float) -> float:
-        """How long to wait after a run that was healthy for so many seconds."""
+        """Seconds to wait after a run that was healthy for `healthy_for` seconds."""
         if healthy_for >= HEALTHY_SECONDS:
             self.seconds = FIRST_BACKOFF_SECONDS
         pause, self.seconds = self.seconds, min(LAST_BACKOFF_SECONDS, self.seconds * 2)
@@ -57,11 +58,11 @@ class Backoff:
 
 @dataclass(slots=True)
 class Tail:
-    """The last lines that the engine wrote. Fed by the pumps' threads."""
+    """The last lines of the engine's output. Fed by the pumps' threads."""
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _open: dict[int, bytes] = field(default_factory=dict)
-    """Stream → its unfinished line."""
+    """Stream → its incomplete line."""
 
     def feed(self, stream: int, data: bytes) -> None:
         *lines, rest = (self._open.get(stream, b"") + data).split(b"\n")
@@ -76,7 +77,7 @@ class Tail:
 class _Subreaper:
     pid: int
     words: int
-    """Descriptor of what it reads; closed: -1."""
+    """Descriptor of its stdin; -1 once closed."""
     wait: Callable[[], Awaitable[object]]
 
     def close(self) -> None:
@@ -86,7 +87,11 @@ class _Subreaper:
 
 
 class EngineProcess:
-    """`await EngineProcess.start(…)`; then `wait` says how it ended, when nothing of it is left."""
+    """A running engine. Create it with `start`; `wait` returns once all of its processes are gone.
+
+    Owned by one `Agent`; all methods are called on its event loop. Mutable state: the subreaper, the pumps
+    and the task that waits for the end.
+    """
 
     def __init__(
         self, guard: _Subreaper, status: int, reader: asyncio.StreamReader, tail: Tail, mark: str
@@ -99,7 +104,7 @@ class EngineProcess:
         self._pumps: list[Pump] = []
         self.tail = tail
         self.pid = 0
-        """Of the leader, and of its group."""
+        """Pid of the leader and of its process group."""
 
     def __repr__(self) -> str:
         return f"<EngineProcess {self.pid}>"
@@ -108,8 +113,8 @@ class EngineProcess:
     async def start(
         cls, command: Sequence[str], environ: Mapping[str, str], *, mark: str, say: Say | None = None
     ) -> Self:
-        """`mark`: of this engine on this machine, see `end_marked`. `say`: is given each line that the engine
-        writes, in a thread, instead of this process's own streams. Raises EngineLaunchError."""
+        """`mark`: identifies this engine on this machine, see `end_marked`. `say` receives each line of
+        output, in a thread, instead of this process's own streams. Raises EngineLaunchError."""
         tail = Tail()
         status, told = os.pipe()
         heard, words = os.pipe()
@@ -128,21 +133,21 @@ class EngineProcess:
         made._pump([read for read, _ in pipes], say)
         try:
             word, _, rest = (await made._reader.readline()).decode().strip().partition(" ")
-        except asyncio.CancelledError:  # nobody would know of the engine: the guard ends it
+        except asyncio.CancelledError:  # the engine would be lost: closing makes the subreaper kill it
             guard.close()
             await guard.wait()
             raise
         if word != "started":
             await guard.wait()
             guard.close()
-            raise EngineLaunchError(rest or "the engine's guard did not start")
+            raise EngineLaunchError(rest or "the engine's subreaper did not start")
         made.pid = int(rest)
         made._ended = asyncio.create_task(made._follow(), name="engine process")
         return made
 
     @classmethod
     async def adopt(cls, running: RunningEngine, *, mark: str, say: Say | None = None) -> Self:
-        """The engine of the agent that this process was before, see `handover`."""
+        """Take over the engine of the previous agent in this process, see `handover`."""
         tail = Tail()
         tail.lines.extend(running.tail)
         guard = _Subreaper(running.guard, running.words, lambda: asyncio.to_thread(_reap, running.guard))
@@ -153,8 +158,8 @@ class EngineProcess:
         return made
 
     def leave(self, *, began: float, healthy_since: float | None) -> RunningEngine:
-        """For the next agent. Nothing that the engine has written is lost: its output is not read from here
-        on."""
+        """Prepare the handover to the next agent. Stops reading the engine's output, so that none of it is
+        lost."""
         for pump in self._pumps:
             pump.rest()
         return RunningEngine(
@@ -169,7 +174,7 @@ class EngineProcess:
         )
 
     def stay(self) -> None:
-        """There is no next agent."""
+        """Resume after a failed handover."""
         for pump in self._pumps:
             pump.go_on()
 
@@ -182,16 +187,17 @@ class EngineProcess:
         return self._ended is not None and not self._ended.done()
 
     async def wait(self) -> int:
-        """The leader's exit code (below 0: that signal), once everything of the engine is gone."""
+        """Return the leader's exit code (negative: that signal) once all of the engine's processes are
+        gone."""
         assert self._ended, "not started"
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """SIGTERM to the group."""
+        """Send SIGTERM to the process group."""
         self._tell(b"term\n")
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
+        """Send SIGKILL to all of its processes."""
         self._tell(b"kill\n")
 
     async def stop(self, grace: float) -> None:
@@ -213,14 +219,14 @@ class EngineProcess:
             clean = clean or word == "clean"
         await self._guard.wait()
         self._guard.close()
-        if not clean:  # the guard itself was killed, and with it the leader; this ends the rest
+        if not clean:  # the subreaper was killed, and the leader with it; kill the rest
             await asyncio.to_thread(end_marked, self._mark)
         for pump in self._pumps:
             await asyncio.to_thread(pump.join, 2.0)
         return code
 
     def _tell(self, word: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # already gone
             os.write(self._guard.words, word)
 
 
@@ -230,12 +236,12 @@ def _reap(pid: int) -> None:
 
 
 def _marked(mark: str) -> dict[str, str]:
-    return {MARK: mark, "SPT_NOENV": "1"}  # else vLLM's process titles are written over the environment
+    return {MARK: mark, "SPT_NOENV": "1"}  # otherwise vLLM's process titles overwrite the environment
 
 
 def end_marked(mark: str) -> int:
-    """SIGKILL to every process that bears the mark, until there is none: how many there were. For what was
-    left behind by an agent and a guard that were killed together. Blocking."""
+    """SIGKILL every process with the mark until none is left; return how many there were. Cleans up after an
+    agent and a subreaper that were killed together. Blocking."""
     ended: set[int] = set()
     while found := [pid for pid in _bearers(f"{MARK}={mark}".encode()) if pid != os.getpid()]:
         for pid in found:
@@ -248,7 +254,7 @@ def end_marked(mark: str) -> int:
 
 def _bearers(entry: bytes) -> Iterator[int]:
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another user's, or ended meanwhile
+        with contextlib.suppress(OSError):  # another user's, or already gone
             if entry in (process / "environ").read_bytes().split(b"\0"):
                 yield int(process.name)
 
@@ -262,19 +268,19 @@ async def _reader(fd: int) -> asyncio.StreamReader:
 
 
 class Pump:
-    """A thread: engine → our own stream, until it ends. If nobody reads ours any more, the engine must not
-    notice."""
+    """A thread that copies the engine's output to our own stream until it ends. If our stream is closed, the
+    engine must not notice."""
 
     def __init__(self, source: int, target: int, tail: Tail, say: Say | None = None) -> None:
-        """`say`: is given each line, instead of the stream `target`."""
+        """`say` receives each line instead of the stream `target`."""
         self.source = source
         self._target = target
         self._tail = tail
         self._say = say
         self._line = b""
-        """What `say` is still to be given: the beginning of a line."""
+        """An incomplete line not yet passed to `say`."""
         self._busy = threading.Lock()
-        """Held while something has been read, and not yet written."""
+        """Held while data has been read but not yet written."""
         self._rests = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"engine-log-{target}")
         self._thread.start()
@@ -283,7 +289,7 @@ class Pump:
         self._thread.join(timeout)
 
     def rest(self) -> None:
-        """Within a second, until `go_on`."""
+        """Pause reading, within a second, until `go_on`."""
         self._rests = self._busy.acquire(timeout=1.0)
         if self._rests and self._say is not None:
             self._speak(b"", self._say, whole=True)

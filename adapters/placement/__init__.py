@@ -1,1 +1,1 @@
-"""Which engine holds which version: the policy, loading, and its verification."""
+"""Which engine holds which version: the policy, loading and verification."""

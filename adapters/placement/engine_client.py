@@ -1,10 +1,11 @@
 """Load, unload and list on one engine: vLLM's runtime LoRA routes.
 
-An engine whose host runs an agent reads a version from that host's own disk, where the agent stages it first.
+If the engine's host runs an agent, the agent first stages the version on that host's disk, and the engine
+reads it from there.
 
-Beware: a 200 from a load proves little (docs/vllm.md says why), so adapters are validated before and
-the engine's own list is read after. An unload only forgets the name: the weights keep their GPU slot until
-the engine's own LRU evicts them, and requests that run go on.
+A 200 response to a load proves little (see docs/vllm.md), so adapters are validated beforehand and the
+engine's model list is read afterwards. An unload only drops the name: the weights keep their GPU slot until
+the engine's own LRU evicts them, and running requests continue.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from adapters.security.tls import explain
 log = logging.getLogger(__name__)
 
 MAX_MODELS = 10_000
-"""That one engine may list; no `--max-cpu-loras` comes near it."""
+"""Most models that one engine may list, far above any real `--max-cpu-loras`."""
 MAX_NAME = 4_096
-"""Characters of a model's name or path."""
+"""Maximum length of a model's name or path, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What an engine says it serves."""
+    """The models that an engine reports it serves."""
 
     bases: dict[str, str]
     """Served name → path or hub id of the base model."""
@@ -46,24 +47,25 @@ class Listing:
 
 
 class EngineClient:
-    """Raises EngineUnreachableError when nobody answers, EngineError when the engine says no."""
+    """HTTP client for one engine's control routes. Every method raises EngineUnreachableError if the engine
+    does not respond and EngineError if it refuses."""
 
     def __init__(self, session: aiohttp.ClientSession, *, timeout: float, agent_secret: bytes = b"") -> None:
-        """`agent_secret`: the installation's, see `agent_token`; the attribute may be set anew."""
+        """`agent_secret` is the installation's secret, see `agent_token`; it may be set later."""
         self._session = session
         self._timeout = timeout
         self.agent_secret = agent_secret
         self.guard: Callable[[Engine], AbstractAsyncContextManager[None]] = lambda _engine: nullcontext()
-        """Around each call that an engine's core must answer, and not only its HTTP server: may end it with
+        """Wraps each call that needs the engine's core and not only its HTTP server; may end the call with
         EngineUnreachableError."""
 
     def reconfigure(self, *, timeout: float) -> None:
         self._timeout = timeout
 
     def agent_token(self, engine: str, key: str = "") -> str:
-        """What the gateway shows to the agent of the engine of that name, and nobody else knows: HMAC-SHA256,
-        hex, of the name and the id of the host's API key under the installation's secret. So no host can
-        speak to another's agent, nor to its own name's next one once it has been enrolled anew."""
+        """The bearer token that the gateway presents to an engine's agent: hex HMAC-SHA256 of the engine's
+        name and the id of the host's API key, keyed with the installation's secret. A host therefore cannot
+        call another host's agent, nor an agent enrolled later under its own name."""
         bound = f"{engine}\0{key}" if key else engine
         return hmac.new(self.agent_secret, bound.encode(), hashlib.sha256).hexdigest()
 
@@ -74,16 +76,17 @@ class EngineClient:
             async with self.guard(engine):
                 await self._call(engine, "POST", "/v1/load_lora_adapter", body)
         except EngineError as error:
-            # Our names are never reused: if the engine knows this one, it holds these very weights.
+            # Engine names are never reused, so an engine that knows this name holds these weights.
             if error.status == 400 and "already" in str(error):
                 return
-            if path != version.path:  # one name for the files, whichever host's they are
+            if path != version.path:  # show one path, whichever host the files are on
                 raise type(error)(str(error).replace(path, version.path), error.status) from error
             raise
 
     async def _stage(self, engine: Engine, version: Version) -> str:
-        """The path of the version's files on the engine's host. What is not there in time goes on coming, for
-        the next attempt. Raises EngineUnreachableError (the agent's silence too), EngineError."""
+        """Return the path of the version's files on the engine's host. A download that misses the deadline
+        continues in the background for the next attempt. Raises EngineUnreachableError (also if the agent
+        does not respond), EngineError."""
         body = {"digest": version.digest, "size_bytes": version.size_bytes}
         try:
             async with self._session.post(
@@ -99,22 +102,22 @@ class EngineClient:
                 answer = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineUnreachableError(
-                f"the agent of {engine.name} at {engine.agent} does not answer: "
+                f"the agent of {engine.name} at {engine.agent} does not respond: "
                 f"{_of_tls(error, engine.agent) or str(error) or type(error).__name__}"
             ) from error
         words = _words(answer)
-        if response.status == 401:  # it has not registered here yet, or not again: no fault of the version's
+        if response.status == 401:  # the agent has yet to register here; not the version's fault
             raise EngineUnreachableError(f"the agent of {engine.name} does not know this gateway: {words}")
         if response.status != 200:
             raise EngineError(f"the agent of {engine.name} could not stage {version.id}: {words}")
         try:
             return str(orjson.loads(answer)["path"])
         except (ValueError, LookupError, TypeError) as error:
-            raise EngineError(f"the agent of {engine.name} does not answer like one: {error!r}") from error
+            raise EngineError(f"the agent of {engine.name} sent an invalid response: {error!r}") from error
 
     async def unload(self, engine: Engine, engine_name: str) -> None:
-        """Returns also when the engine did not know the name, or would not forget it: no load fails for that,
-        and its words, which name another tenant's adapter, reach no client."""
+        """Never raises for a refused unload: a load must not fail because of it, and the engine's message may
+        name another tenant's adapter."""
         try:
             async with self.guard(engine):
                 await self._call(engine, "POST", "/v1/unload_lora_adapter", {"lora_name": engine_name})
@@ -122,7 +125,7 @@ class EngineClient:
             raise
         except EngineError as error:
             if error.status not in {400, 404}:
-                log.warning("unloading %s failed: %s", engine_name, error)
+                log.warning("Engine %s: unload of %s failed: %s", engine.name, engine_name, error)
 
     async def serving(self, engine: Engine, *, timeout: float | None = None) -> Listing:
         answer = await self._call(engine, "GET", "/v1/models", None, timeout=timeout)
@@ -130,11 +133,12 @@ class EngineClient:
             return _listing(orjson.loads(answer))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise EngineError(
-                f"{engine.name} at {engine.url} does not answer like vLLM: {error!r}"
+                f"{engine.name} at {engine.url} sent a response that vLLM would not send: {error!r}"
             ) from error
 
     async def takes_adapters(self, engine: Engine) -> bool:
-        """Whether the runtime LoRA routes exist: an empty load is refused by the route, or there is none."""
+        """Whether the runtime LoRA routes exist. An existing route rejects an empty load; a missing one
+        returns 404."""
         try:
             await self._call(engine, "POST", "/v1/load_lora_adapter", {})
         except EngineUnreachableError:
@@ -148,7 +152,7 @@ class EngineClient:
         return await self._call(engine, "GET", "/metrics", None)
 
     async def probe(self, engine: Engine, model: str) -> ProbeAnswer:
-        """How `model`, by the engine's name for it, answers the fixed prompts."""
+        """Return the answer of `model` (its name on the engine) to the fixed prompts."""
         body = fingerprint.request(model, secrets.token_hex(16))
         async with self.guard(engine):
             answer = await self._call(engine, "POST", "/v1/completions", body)
@@ -158,7 +162,8 @@ class EngineClient:
             raise EngineError(f"{engine.name} does not answer a probe like vLLM: {error!r}") from error
 
     async def one_token(self, engine: Engine, *, timeout: float) -> ProbeAnswer:
-        """Whether its core works: one token of the base model, and what that cost."""
+        """Generate one token with the base model to prove that the engine's core works; returns what it
+        cost."""
         body = fingerprint.one_token(engine.base_model, secrets.token_hex(16))
         answer = await self._call(engine, "POST", "/v1/completions", body, timeout=timeout)
         try:
@@ -186,19 +191,21 @@ class EngineClient:
             ) as response:
                 answer = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            # aiohttp's own words for a refused connection speak of TLS even where there is none.
+            # aiohttp's message for a refused connection mentions TLS even for plain HTTP.
             words = error.strerror if isinstance(error, aiohttp.ClientConnectorError) else str(error)
             reason = _of_tls(error, engine.url) or words or type(error).__name__
             raise EngineUnreachableError(
-                f"{engine.name} at {engine.url} does not answer: {reason}"
+                f"{engine.name} at {engine.url} does not respond: {reason}"
             ) from error
         if response.status == 200:
             return answer
-        raise EngineError(f"{engine.name} said {response.status}: {_words(answer)}", status=response.status)
+        raise EngineError(
+            f"{engine.name} returned HTTP {response.status}: {_words(answer)}", status=response.status
+        )
 
 
 def _listing(body: Any) -> Listing:
-    """The answer of /v1/models. Raises ValueError, LookupError, TypeError or AttributeError if it is none."""
+    """Parse a /v1/models response. Raises ValueError, LookupError, TypeError or AttributeError."""
     cards = body["data"]
     if len(cards) > MAX_MODELS:
         raise ValueError(f"it lists {len(cards)} models")
@@ -218,13 +225,13 @@ def _name(value: Any) -> str:
 
 
 def _of_tls(error: BaseException, url: str) -> str:
-    """In words, with the settings that matter; empty: it is about something else."""
+    """Explain a TLS error and name the settings involved; empty for any other error."""
     words = explain(error, url)
     return f"{words} (FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY)" if words else ""
 
 
 def _words(answer: bytes) -> str:
-    """The human part of an engine's error body."""
+    """The message in an engine's error body."""
     try:
         body = orjson.loads(answer)
         error = body.get("error", body)

@@ -1,16 +1,15 @@
-"""How a model answers a few fixed prompts, how far two such answers are apart, and what that says: pure.
+"""Compares a model's answers to a few fixed prompts. Pure.
 
-A probe asks for the first tokens after each of CONTEXTS, greedily, all in one request. Its logprobs are those
-of the TOP likeliest first tokens after each, sorted: always after the same contexts, so that answers can be
-compared number by number however their texts go on, and in an order that two tokens of nearly the same chance
-do not upset.
+A probe is one request that greedily generates the first tokens after each of CONTEXTS. Its logprobs are those
+of the TOP likeliest first tokens after each context, sorted. The contexts are fixed, so two answers can be
+compared number by number even if their texts diverge, and sorting keeps two near-equal tokens from changing
+the order.
 
-The logprobs of the prompt's own tokens would say more for the same prefill, but are not asked for: with them
-vLLM 0.32 (CPU) counts other rows than its adapters' kernels do, and the engine dies as soon as another
-request shares the batch.
+Prompt logprobs would reveal more for the same prefill, but they crash vLLM 0.32 (CPU): its row count then
+differs from that of the LoRA kernels, and the engine dies as soon as another request shares the batch.
 
-Distances are in nats, the mean over all logprobs. The thresholds come from two real engines (0.32, CPU,
-float32, a Llama of 2 layers, adapters of rank 8, 8 contexts, 5 logprobs each):
+Distances are in nats, averaged over all logprobs. The thresholds were measured on two real engines (vLLM
+0.32, CPU, float32, a 2-layer Llama, rank-8 adapters, 8 contexts, 5 logprobs each):
 
     the same model again, on the same engine, on another, and under 12 concurrent streams      0
     an adapter to the base, its `B` scaled by 1e-9, 1e-6, 1e-4        0.0000003, 0.000005, 0.0006
@@ -19,10 +18,10 @@ float32, a Llama of 2 layers, adapters of rank 8, 8 contexts, 5 logprobs each):
     the same to each other                                                            0.96 to 2.02
     an adapter to itself with `B` scaled by 1.001, 0.99, 0.9                   0.002, 0.021, 0.19
 
-What they do not show is a GPU in bfloat16. There a logit between 16 and 32 is a multiple of an eighth, and
-batches of other sizes round differently; 0.01 to 0.03 a token is to be expected of a sound version, and other
-GPU types add to it. So the thresholds err where an error costs least: a sound version in quarantine is an
-outage, and a bad one that passes is what would be served without any verification.
+The measurements do not cover a GPU in bfloat16, where logits between 16 and 32 are multiples of 1/8 and
+rounding varies with batch size. Expect 0.01 to 0.03 per token for a sound version, and more across GPU types.
+The thresholds are therefore lenient: quarantining a sound version causes an outage, while a bad version that
+passes is no worse than having no verification.
 """
 
 from __future__ import annotations
@@ -44,29 +43,29 @@ CONTEXTS = (
     '{"name": "',
     "Question: When will my order arrive?\nAnswer:",
 )
-"""Of several kinds, so that what an adapter was trained for touches some of them; short, so that the probe
-costs less than a request."""
+"""Varied, so that whatever an adapter was trained for affects some of them; short, so that a probe costs less
+than a request."""
 TOKENS = 4
-"""After each context: for people who look at the evidence."""
+"""Tokens generated after each context, for people who read the evidence."""
 MAX_TEXT = 4_000
-"""Characters of TOKENS tokens, with room to spare: the texts are kept in the registry."""
+"""Upper bound on the characters of TOKENS tokens. The texts are stored in the registry."""
 MAX_TOKENS = 100_000
-"""Of one probe: more is no count, and would stand in the books."""
+"""Upper bound for one probe. A larger count is bogus and would end up in the ledger."""
 TOP = 5
 """vLLM allows 20 by default, OpenAI 5."""
 PROMPT_ID = "1"
-"""Changes with any of the above: fingerprints of others are not comparable, and are taken anew."""
+"""Changes with any of the above. Fingerprints with another id are not comparable and are taken again."""
 
 LIKE_BASE = 0.005
-"""At most so far from the base, and the same texts: the adapter does nothing. A thousandth of a trained
-adapter's effect is about that."""
+"""An adapter this close to the base model, with the same texts, has no effect. This is about a thousandth of
+a trained adapter's effect."""
 UNLIKE_ITSELF = 0.15
-"""Further than that from its first answer: other weights, or an engine that computes them wrongly. Five times
-the noise to be expected, and a sixth of the least distance between two adapters that was seen."""
+"""Beyond this distance from its first answer, a version has different weights or the engine computes them
+wrongly. Five times the expected noise, and a sixth of the smallest distance seen between two adapters."""
 MOST_UNLIKE = 0.5
-"""No noise of the engine's excuses more than this."""
+"""Upper bound on the limit, however noisy the engine."""
 FARTHEST = 20.0
-"""Answers that cannot be compared at all, and the most that one logprob counts."""
+"""Distance of incomparable answers, and the cap on a single logprob's difference."""
 
 
 _BETWEEN = " ⏎ "
@@ -74,10 +73,10 @@ _BETWEEN = " ⏎ "
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What a model said to one probe."""
+    """A model's answer to one probe."""
 
     texts: tuple[str, ...]
-    """After each of CONTEXTS."""
+    """Text after each of CONTEXTS."""
     logprobs: tuple[float, ...]
     """TOP for each of CONTEXTS, the highest first."""
     prompt_tokens: int = 0
@@ -94,27 +93,27 @@ class Similarity(StrEnum):
     LIKE_BASE = "answers_like_base"
     UNLIKE_ITSELF = "unlike_itself"
     SUSPECT = "engine_suspect"
-    """The base model is unlike itself there too: it is the engine, not the version."""
+    """The base model's answer has changed too, so the engine is at fault, not the version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What one probe of a version says. Distances are None where there is nothing to compare with."""
+    """The outcome of one probe of a version. A distance is None if there is nothing to compare with."""
 
     result: Similarity
     to_base: float | None
-    """To the base's answer on the same engine."""
+    """Distance to the base model's answer on the same engine."""
     to_first: float | None
-    """To the version's own first answer."""
+    """Distance to the version's own first answer."""
     drift: float | None
-    """Of the base on this engine, to its own first answer."""
+    """Distance of the base model on this engine to its own first answer."""
     limit: float
-    """How far from its first answer the version may be here."""
+    """Largest distance from its first answer that the version is allowed here."""
 
 
 def parse(body: Any) -> ProbeAnswer:
-    """A /v1/completions answer to `request`. Raises ValueError, LookupError, TypeError, AttributeError for
-    what is none."""
+    """Parse a /v1/completions response to `request`. Raises ValueError, LookupError, TypeError or
+    AttributeError."""
     choices = sorted(body["choices"], key=lambda choice: choice["index"])
     if len(choices) != len(CONTEXTS):
         raise ValueError(f"{len(choices)} answers to {len(CONTEXTS)} prompts")
@@ -124,7 +123,7 @@ def parse(body: Any) -> ProbeAnswer:
 
 
 def cost(body: Any) -> ProbeAnswer:
-    """What a /v1/completions answer has taken, without what it says. Raises as `parse`."""
+    """The token counts of a /v1/completions response, without its texts. Raises as `parse`."""
     usage = body["usage"]
     prompt = _tokens(usage["prompt_tokens"])
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
@@ -140,31 +139,31 @@ def cost(body: Any) -> ProbeAnswer:
 def _first(steps: Sequence[Mapping[str, float]]) -> list[float]:
     likeliest = sorted((_logprob(lp) for lp in steps[0].values()), reverse=True)[:TOP]
     if len(likeliest) < TOP:
-        raise ValueError(f"{len(likeliest)} logprobs where {TOP} were asked for")
+        raise ValueError(f"{len(likeliest)} logprobs, {TOP} requested")
     return likeliest
 
 
 def _logprob(value: Any) -> float:
-    """Engines round, so a certainty may come out a little above zero."""
+    """Rounding may push the logprob of a certain token slightly above zero."""
     if type(value) not in (int, float) or value > 1e-3:
-        raise ValueError(f"{str(value)[:40]!r} is no logprob")
+        raise ValueError(f"{str(value)[:40]!r} is not a logprob")
     return max(-FARTHEST, float(value))
 
 
 def _text(value: Any) -> str:
     if type(value) is not str or len(value) > MAX_TEXT:
-        raise ValueError(f"{TOKENS} tokens are no text of {len(str(value))} characters")
+        raise ValueError(f"{len(str(value))} characters are too many for {TOKENS} tokens")
     return value
 
 
 def _tokens(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MAX_TOKENS:
-        raise ValueError(f"a probe does not take {str(value)[:40]} tokens")
+        raise ValueError(f"a probe cannot take {str(value)[:40]} tokens")
     return value
 
 
 def request(model: str, salt: str) -> dict[str, Any]:
-    """The body of a probe. `salt`: never used before, so that no prefix cache answers in its place."""
+    """The request body of a probe. `salt` must be unique, so that no prefix cache is hit."""
     return {
         "model": model,
         "prompt": list(CONTEXTS),
@@ -178,7 +177,7 @@ def request(model: str, salt: str) -> dict[str, Any]:
 
 
 def one_token(model: str, salt: str) -> dict[str, Any]:
-    """The body of the least that an engine's core can be asked. `salt`: as for `request`."""
+    """The request body of the cheapest call that reaches an engine's core. `salt`: as for `request`."""
     return {
         "model": model,
         "prompt": "1",
@@ -194,14 +193,14 @@ def fingerprint(answer: ProbeAnswer, *, engine: str, gpu_type: str, taken: int) 
 
 
 def answer_of(fingerprint: Fingerprint | None) -> ProbeAnswer | None:
-    """What it holds; None also when it was taken with other prompts."""
+    """The stored answer, or None if there is none or it was taken with other prompts."""
     if fingerprint is None or fingerprint.prompt != PROMPT_ID:
         return None
     return ProbeAnswer(tuple(fingerprint.text.split(_BETWEEN)), fingerprint.logprobs)
 
 
 def distance(one: ProbeAnswer | None, other: ProbeAnswer | None) -> float | None:
-    """Mean absolute difference of their logprobs, in nats. None: one of them is not known."""
+    """Mean absolute difference of the logprobs, in nats; None if either answer is missing."""
     if one is None or other is None:
         return None
     if len(one.logprobs) != len(other.logprobs) or not one.logprobs:
@@ -211,7 +210,7 @@ def distance(one: ProbeAnswer | None, other: ProbeAnswer | None) -> float | None
 
 
 def is_itself(drift: float | None) -> bool:
-    """Whether a base model that is so far from its first answer still counts as the same."""
+    """Whether a base model at this distance from its first answer still counts as unchanged."""
     return drift is None or drift <= UNLIKE_ITSELF
 
 
@@ -223,11 +222,12 @@ def judge(
     first_base: ProbeAnswer | None,
     trusted: bool = False,
 ) -> Judgement:
-    """`base`: the base's answer on the same engine; `first`, `first_base`: the first answers of the version
-    and of the base, wherever they were taken. `trusted` versions may answer like the base.
+    """Judge a version's answer. `base` is the base model's answer on the same engine; `first` and
+    `first_base` are the first answers of the version and the base model on any engine. `trusted` versions may
+    answer like the base model.
 
-    What moves the base's answer (another GPU type, quantization) moves the version's too, so its limit grows
-    with the base's drift, though not without end.
+    Whatever shifts the base model's answer (another GPU type, quantization) shifts the version's too, so the
+    limit grows with the base model's drift, up to a bound.
     """
     to_base, to_first = distance(answer, base), distance(answer, first)
     drift = distance(base, first_base)
@@ -250,7 +250,8 @@ def evidence(
     base: ProbeAnswer | None,
     first: Fingerprint | None,
 ) -> dict[str, Any]:
-    """What was compared, for the operator: JSON. Distances in nats, `taken` in Unix microseconds, UTC."""
+    """The compared figures as JSON, for the operator. Distances in nats, `taken` in Unix microseconds,
+    UTC."""
     known = answer_of(first)
     columns = [known.texts if known else (), base.texts if base else ()]
     rows = [

@@ -1,6 +1,6 @@
-"""One version onto one engine: unload what must go, load, ask the engine's list, verify, confirm.
+"""Loads one version on one engine: unload the victim, load, check the engine's model list, verify, confirm.
 
-Whatever goes wrong, the slot is given back, and the engine is not left holding what nobody has verified.
+On any failure the slot is released and the unverified version is unloaded.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from adapters.store.protocol import Store
 log = logging.getLogger(__name__)
 
 GRACE_MS = 1_000
-"""A fresh load is protected this long: its waiters are on their way, their leases not yet flushed."""
+"""How long a fresh load is protected from eviction until the leases of its waiters are flushed."""
 
 
 class LoadResult(StrEnum):
     OK = "ok"
     LOST = "lost"
-    """The claim was no longer ours at the end."""
+    """The claim lapsed or was taken over before the load finished."""
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
     SUSPECT = "engine_suspect"
-    """The engine is not trusted."""
+    """The engine is suspect."""
     QUARANTINED = "quarantined"
-    """It answers wrongly."""
+    """The version failed verification."""
 
 
 class LoadObserver(Protocol):
-    """Told of loads and evictions, for the metrics."""
+    """Receives loads and evictions, for metrics."""
 
     def adapter_load(self, engine: str, result: str, seconds: float) -> None: ...
 
@@ -55,6 +55,12 @@ class LoadObserver(Protocol):
 
 @dataclass(slots=True)
 class LoadSteps:
+    """Performs one load on an engine once the claim is held. Used by `Loader` only.
+
+    Loads on one engine run one at a time. Whatever the outcome, the claim is confirmed or abandoned, and a
+    version that failed is unloaded.
+    """
+
     store: Store
     catalog: Catalog
     residency: Residency
@@ -64,16 +70,16 @@ class LoadSteps:
     """This worker's name in claims."""
     clock: Callable[[], float]
     verifier: Verifier | None = None
-    """None: what an engine says it has loaded is believed."""
-    landed: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(version, engine) → how often, since somebody last asked."""
+    """If None, loads are not verified."""
+    loads: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(version, engine) → loads since the last call of `Loader.loads_since`."""
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    async def land(
+    async def load_and_verify(
         self, engine: Engine, version: Version, victim: str | None, refusals: list[LoadFailedError]
     ) -> LoadResult:
-        """Unload the victim, load, verify, confirm. An engine's refusal goes to `refusals`, in words for the
-        client. Raises QuarantinedError, StoreUnavailableError."""
+        """Unload the victim, load, verify, confirm. An engine's refusal is appended to `refusals`, worded for
+        the client. Raises QuarantinedError, StoreUnavailableError."""
         started = self.clock()
         result = LoadResult.LOST
         try:
@@ -96,7 +102,7 @@ class LoadSteps:
             )
             result = LoadResult.OK if confirmed else LoadResult.LOST
             loaded = version.engine_name, engine.name
-            self.landed[loaded] = self.landed.get(loaded, 0) + 1
+            self.loads[loaded] = self.loads.get(loaded, 0) + 1
             log.info(
                 "Engine %s: %s loaded in %.2f s", engine.name, version.id, self.clock() - started,
                 extra={"engine": engine.name, "adapter": version.id, "tenant": version.tenant},
@@ -110,12 +116,12 @@ class LoadSteps:
             raise
         except EngineSuspectError as error:
             result = LoadResult.SUSPECT
-            log.error("%s is not served by %s: %s", version.id, engine.name, error)
+            log.error("Engine %s: %s not served: %s", engine.name, version.id, error)
             await self._forget(engine, version)
             await self._abandon(engine, version)
         except EngineError as error:
             result = LoadResult.REFUSED
-            log.error("loading %s on %s failed: %s", version.id, engine.name, error)
+            log.error("Engine %s: load of %s failed: %s", engine.name, version.id, error)
             words = _public(error, engine, version)
             refusals.append(LoadFailedError(f"{version.id} could not be loaded: {words}", engine.name))
             await self._forget(engine, version)
@@ -125,7 +131,8 @@ class LoadSteps:
         return result
 
     async def _take_down(self, engine: Engine, version: Version) -> None:
-        """Off every engine. Requests that run finish: an engine that unloads only forgets the name."""
+        """Unload the version from every engine. Running requests finish, because an unload only drops the
+        name."""
         for name in {engine.name, *self.residency.where(version.engine_name)}:
             placed = self.catalog.engines.get(name)
             if placed is not None:
@@ -133,7 +140,7 @@ class LoadSteps:
             await self.store.unplace(name, version.engine_name)
 
     async def _forget(self, engine: Engine, version: Version) -> None:
-        """An engine that does not answer is set right by the reconciler when it does."""
+        """Unload, ignoring errors: the reconciler cleans up an engine that does not respond now."""
         with contextlib.suppress(EngineError):
             await self.control.unload(engine, version.engine_name)
 
@@ -142,6 +149,6 @@ class LoadSteps:
 
 
 def _public(error: EngineError, engine: Engine, version: Version) -> str:
-    """The engine's reason without what only operators should see: engine-side names, paths and URLs."""
+    """The engine's message without engine-side names, paths and URLs, which only operators may see."""
     words = str(error).replace(version.engine_name, version.id).replace(version.path, "its files")
     return words.replace(f" at {engine.url}", "")

@@ -1,10 +1,11 @@
-"""ensure_resident(): one load, however many requests wait for it and on however many workers.
+"""`Loader.ensure_resident`: one load per version, however many requests and workers wait for it.
 
-Within a worker, all who want a version share one load. Between workers, the claim in the store decides
-who loads; the others see it `loading` and wait for its event. A loader that dies lets its claim lapse.
+Within a worker, all requests for a version share one load. Across workers, the claim in the store decides who
+loads; the others see the version as `loading` and wait for its event. If a loading worker dies, its claim
+lapses.
 
-A load counts when the version has been verified. What is found wrong with it becomes its serving status, by
-which every worker refuses it at once.
+A load succeeds only once the version is verified. A failed verification is recorded as the version's serving
+status, and every worker then refuses the version immediately.
 """
 
 from __future__ import annotations
@@ -35,30 +36,31 @@ from adapters.store.protocol import ClaimResult, Store
 log = logging.getLogger(__name__)
 
 CLAIM_MS = 10_000
-"""After this, a load's claim may be taken over. A load that takes longer is then claimed and done again,
-which is harmless: the engine says that it has it already."""
+"""After this, another worker may take over a load's claim. A slower load is then claimed and repeated, which
+is harmless: the engine reports that it already has the version."""
 LONGEST_CLAIM_MS = 120_000
-"""Of a load that was too slow: each claim is twice as long as the last, since an engine with a long queue may
-take longer than CLAIM_MS for the answers by which the version is verified, every time."""
+"""Longest claim after a load that was too slow. Each claim is twice as long as the last, because an engine
+with a long queue may need more than CLAIM_MS for the verification probe every time."""
 RETRY_SECONDS = 0.1
-"""Between claims while every slot is in use: leases of other workers end in batches of this rhythm."""
+"""Seconds between claims while every slot is in use. Other workers flush their leases at about this
+interval."""
 PATIENCE_SECONDS = 2.0
-"""For a slot elsewhere than on the engines to be avoided."""
+"""How long to wait for a slot before falling back to the engines in `avoid`."""
 FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0
-"""Seconds for which a failed load answers at once, doubling."""
+"""Seconds during which a failed load is answered from memory; doubles with each failure."""
 MAX_REFUSALS = 2
-"""One engine's refusal may be the engine's own trouble; a second one's says that it is the adapter."""
+"""One refusal may be the engine's fault; a second engine's refusal means that the adapter is at fault."""
 
 
 class Choose(Protocol):
-    """Where to load, given the engines that have failed: an engine, or None when none is left."""
+    """Returns the engine to load on, given the engines that failed so far, or None if none is left."""
 
     def __call__(self, failed: Collection[str], /) -> Engine | None: ...
 
 
 @dataclass(slots=True)
 class SingleFlightLoad:
-    """One version's way onto an engine, shared by all in this worker who wait for it."""
+    """One version's load, shared by every request in this worker that waits for it."""
 
     task: asyncio.Task[str]
     deadline: float
@@ -71,11 +73,21 @@ class RecentFailure:
     until: float
     backoff: float
     count: int = 1
-    """In a row, in this worker."""
+    """Consecutive failures in this worker."""
 
 
 @dataclass(slots=True)
 class Loader:
+    """Makes versions resident, with one load per version however many requests and workers want it.
+
+    Invariants: within this worker a version has at most one load in flight, which outlives requests that give
+    up as long as another waits; across workers the claim in the store decides who loads; `ensure_resident`
+    returns an engine only after the load was verified and confirmed, or if the store says it is resident.
+
+    Routing, prewarming and the reconciler call `ensure_resident`. The gateway calls `close`
+    once, at shutdown. All calls are made on one event loop.
+    """
+
     store: Store
     catalog: Catalog
     residency: Residency
@@ -84,11 +96,12 @@ class Loader:
     owner: str
     """This worker's name in claims."""
     usable: Callable[[str], bool]
-    """Whether the engine of that name takes requests now."""
+    """Whether the named engine takes requests now."""
     changed: Callable[[float], Awaitable[None]]
-    """Returns at the next change of the residency, or after so many seconds."""
+    """Returns at the next residency change, or after that many seconds."""
     before_claim: Callable[[], Awaitable[None]]
-    """Reports this worker's leases, so that its own requests are never evicted by its own claims."""
+    """Flushes this worker's leases, so that its own claims never evict versions in use by its own
+    requests."""
     clock: Callable[[], float] = time.monotonic
     serving_statuses: ServingStatuses = field(init=False)
     steps: LoadSteps = field(init=False)
@@ -119,12 +132,13 @@ class Loader:
         avoid: Collection[str] = (),
         again: bool = False,
     ) -> str:
-        """The name of an engine that holds `version`. `deadline` is on the loader's clock.
+        """Return the name of an engine that holds `version`, loading it first if necessary. `deadline` is on
+        the loader's clock.
 
-        `reload_on` names an engine that is assigned the version but answered that it does not know it.
-        `avoid`: engines that may hold it, but have failed the request: better another load than those.
-        `again`: although it could not be loaded before, which ends with a success.
-        Raises QuarantinedError, NoEngineError, LoadFailedError, PlacementError (the deadline),
+        `reload_on` names an engine that is assigned the version but reported that it does not know it.
+        `avoid` names engines that may hold the version but failed the request; another load is preferred over
+        them. `again` retries a version whose status is `failed`; success clears the status. Raises
+        QuarantinedError, NoEngineError, LoadFailedError, PlacementError (deadline exceeded),
         StoreUnavailableError.
         """
         name = version.engine_name
@@ -134,44 +148,44 @@ class Loader:
             raise LoadFailedError(failure.reason)
         load_in_flight = self._loads_in_flight.get(name)
         if load_in_flight is None or load_in_flight.task.done():
-            flying = self._flight(version, choose, reload_on, frozenset(avoid), again=again)
-            task = asyncio.create_task(flying, name=f"load {version.id}")
+            load = self._load(version, choose, reload_on, frozenset(avoid), again=again)
+            task = asyncio.create_task(load, name=f"load {version.id}")
             load_in_flight = self._loads_in_flight[name] = SingleFlightLoad(task, deadline)
-            task.add_done_callback(lambda t: self._landed(name, t))
+            task.add_done_callback(lambda t: self._load_done(name, t))
         load_in_flight.deadline = max(load_in_flight.deadline, deadline)
         load_in_flight.waiters += 1
         try:
             async with asyncio.timeout(max(0.0, deadline - self.clock())):
                 return await asyncio.shield(load_in_flight.task)
         except TimeoutError:
-            raise PlacementError(f"no slot for {version.id} was free in time") from None
+            raise PlacementError(f"no slot became free for {version.id} in time") from None
         finally:
             load_in_flight.waiters -= 1
 
     def loads_since(self, version: Version | None, engine: str) -> int:
-        """How often `version` was loaded on `engine` since somebody last asked: of all who waited for a load,
-        the first to ask answers for it, and nobody twice."""
-        if version is None or not self.steps.landed:
+        """Return and reset the number of loads of `version` on `engine`. Of all requests that waited for a
+        load, the first to ask is charged for it."""
+        if version is None or not self.steps.loads:
             return 0
-        return self.steps.landed.pop((version.engine_name, engine), 0)
+        return self.steps.loads.pop((version.engine_name, engine), 0)
 
     async def close(self) -> None:
-        """End what still flies. Its claims lapse by themselves."""
+        """Cancel the loads in flight. Their claims lapse."""
         tasks = [load_in_flight.task for load_in_flight in self._loads_in_flight.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _landed(self, name: str, task: asyncio.Task[str]) -> None:
+    def _load_done(self, name: str, task: asyncio.Task[str]) -> None:
         load_in_flight = self._loads_in_flight.get(name)
         if load_in_flight is not None and load_in_flight.task is task:
             del self._loads_in_flight[name]
         if task.cancelled():
             return
-        if task.exception() is None:  # which also marks it as seen, should every waiter have left
+        if task.exception() is None:  # reading it also avoids asyncio's "never retrieved" warning
             self._failures.pop(name, None)
 
-    async def _flight(
+    async def _load(
         self,
         version: Version,
         choose: Choose,
@@ -180,21 +194,21 @@ class Loader:
         *,
         again: bool,
     ) -> str:
-        """One load, and what it means for the version."""
+        """Run one load and record its outcome for the version."""
         refusals = list[LoadFailedError]()
         try:
-            engine = await self._fly(version, choose, reload_on, avoid, refusals, again=again)
+            engine = await self._claim_and_load(version, choose, reload_on, avoid, refusals, again=again)
         except LoadFailedError as error:
-            if refusals:  # otherwise somebody else has found it out
+            if refusals:  # otherwise another worker recorded the failure
                 await self._failed(version, error)
             raise
         if version.engine_name in self.catalog.serving_statuses:
-            with contextlib.suppress(StoreUnavailableError):  # then the reconciler's next attempt does
+            with contextlib.suppress(StoreUnavailableError):  # the reconciler's next attempt clears it
                 await self.serving_statuses.recovered(version)
         return engine
 
     async def _failed(self, version: Version, error: LoadFailedError) -> None:
-        """Once may be bad luck, and is answered at once for a while; SURE times in a row sets its serving
+        """Remember the failure for a while; after SURE consecutive failures, set the version's serving
         status."""
         last = self._failures.get(version.engine_name)
         backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
@@ -202,10 +216,10 @@ class Loader:
         until = self.clock() + backoff
         self._failures[version.engine_name] = RecentFailure(str(error), until, backoff, count)
         if count >= SURE or version.engine_name in self.catalog.serving_statuses:
-            with contextlib.suppress(StoreUnavailableError):  # then the next failure tells
+            with contextlib.suppress(StoreUnavailableError):  # the next failure records it
                 await self.serving_statuses.failed(version, error, count)
 
-    async def _fly(
+    async def _claim_and_load(
         self,
         version: Version,
         choose: Choose,
@@ -215,15 +229,16 @@ class Loader:
         *,
         again: bool,
     ) -> str:
-        name, failed = version.engine_name, self._shunned(version)
+        name, failed = version.engine_name, self._suspects(version)
         patience = self.clock() + PATIENCE_SECONDS
         ttl = CLAIM_MS
         lapsed: Engine | None = None
-        """Where the claim lapsed during the load: the engine has the version, and says so the next time."""
+        """Engine on which the claim lapsed during the load. It already has the version, so the next load is
+        quick."""
         while True:
             self.serving_statuses.check(
                 version, quarantine_only=again
-            )  # another worker may have found it out
+            )  # another worker may have set it meanwhile
             reloading = self.catalog.engines.get(reload_on) if reload_on else None
             engine = reloading or lapsed or choose(failed)
             if engine is None or len(refusals) == MAX_REFUSALS:
@@ -244,7 +259,7 @@ class Loader:
                     return claim.engine
                 case ClaimResult.CLAIMED:
                     reload_on = None
-                    result = await self.steps.land(engine, version, claim.victim, refusals)
+                    result = await self.steps.load_and_verify(engine, version, claim.victim, refusals)
                     if result is LoadResult.OK:
                         return engine.name
                     if result is LoadResult.LOST:
@@ -255,26 +270,26 @@ class Loader:
                 case ClaimResult.PINNED:
                     failed.add(engine.name)
                 case ClaimResult.FULL if avoid and self.clock() > patience:
-                    avoid = frozenset()  # rather where it has failed than nowhere
+                    avoid = frozenset()  # a failed engine is better than none
                 case ClaimResult.LOADING:
                     reload_on = None
                     await self._pause(name)
                 case ClaimResult.FULL:
                     await self._pause(name)
 
-    def _shunned(self, version: Version) -> set[str]:
-        """Engines of its fleet that are not trusted with loads now."""
+    def _suspects(self, version: Version) -> set[str]:
+        """Engines of the version's fleet that are suspect now."""
         verifier, fleet = self.verifier, self.catalog.fleet(version.base_model)
-        return {e.name for e in fleet if verifier.shuns(e)} if verifier else set()
+        return {e.name for e in fleet if verifier.is_suspect(e)} if verifier else set()
 
     def _useless(self, chosen: Engine, failed: Collection[str]) -> list[str]:
-        """Engines whose residency does not help, because they take no requests now."""
+        """Engines whose residency does not count, because they take no requests now."""
         fleet = (e.name for e in self.catalog.fleet(chosen.base_model))
         return [e for e in fleet if e != chosen.name and (e in failed or not self.usable(e))]
 
     async def _pause(self, name: str) -> None:
-        """Until something changed; gives up when nobody waits any more or all deadlines have passed."""
+        """Wait for a change. Gives up once no request waits or every deadline has passed."""
         load_in_flight = self._loads_in_flight[name]
         if load_in_flight.waiters == 0 or self.clock() > load_in_flight.deadline:
-            raise PlacementError("no slot was free in time")
+            raise PlacementError("no slot became free in time")
         await self.changed(RETRY_SECONDS)

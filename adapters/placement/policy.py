@@ -1,8 +1,8 @@
-"""Where a version should be: pure functions over frozen data.
+"""Chooses the engine for a request: pure functions over frozen data.
 
-The costs are milliseconds of expected delay, measured on vLLM 0.8.5 with Llama-3.1-8B on one H100; a newer
-engine is faster, but what the choice needs is only how the terms compare. The dominant one is opening
-another adapter on an engine: with more distinct adapters in flight than slots, everything there stalls.
+Costs are milliseconds of expected delay, measured on vLLM 0.8.5 with Llama-3.1-8B on one H100. A newer engine
+is faster, but the choice depends only on how the terms compare. The dominant term is one more distinct
+adapter on an engine: with more adapters in flight than slots, every request there stalls.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 PER_REQUEST = 18.0
-"""Each request that already runs or waits there."""
+"""Per request already running or waiting there."""
 NEW_ADAPTER = 480.0
-"""One more distinct adapter in flight, times the share of the engine's slots then in use."""
+"""For one more distinct adapter in flight, times the fraction of the engine's slots then in use."""
 LOAD = 70.0
-"""Disk to memory, rank 8; it stalls every request of the engine, hence the factor below."""
+"""Load from disk to memory, rank 8. It stalls every request on the engine, hence the factor below."""
 LOAD_STALL = 0.35
-"""Of a load's time, for each request in flight."""
+"""Fraction of a load's time charged per request in flight."""
 EVICTION = 60.0
-"""Somebody else's adapter must go, and will have to be loaded again."""
+"""Another adapter must be evicted and later reloaded."""
 WAIT_FOR_SLOT = 400.0
-"""Every slot is in use: a request must end before the load can begin."""
+"""Every slot is in use, so a request must finish before the load can begin."""
 UNHEALTHY = "unhealthy"
-"""Why an engine that is down is passed over."""
+"""Reason shown for an engine that is down."""
 LEAST_SHARE = 0.1
-"""Of its usual requests, what an engine gets that has just come up."""
+"""Initial share of requests for an engine that has just come up."""
 
 
 def share_after(seconds: float, period: float) -> float:
-    """Slow start: which share of its usual requests an engine gets that came up so many seconds ago.
+    """Slow start: the share of its usual requests that an engine gets `seconds` after it came up.
 
-    With nothing in flight it would otherwise be everybody's choice at once, with cold caches, before it has
-    compiled anything, and although it may be about to fail again. The share rises evenly over `period`
-    seconds, from LEAST_SHARE to 1."""
+    A fresh engine has nothing in flight, so every request would otherwise choose it at once, while its caches
+    are cold, its kernels uncompiled, and another failure likely. The share rises linearly from LEAST_SHARE to
+    1 over `period` seconds."""
     if period <= 0:
         return 1.0
     return min(1.0, max(LEAST_SHARE, seconds / period))
@@ -41,11 +41,11 @@ def share_after(seconds: float, period: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One engine as the decision sees it."""
+    """One engine, as input to the decision."""
 
     engine: str
     in_flight: int
-    """Requests running or waiting there, from all workers, as far as known."""
+    """Requests running or waiting there, over all workers as far as known."""
     slots: int
     max_rank: int
     active: int
@@ -60,21 +60,20 @@ class Candidate:
     cordoned: bool = False
     draining: bool = False
     failed_before: bool = False
-    """This request has already failed there."""
+    """This request already failed there."""
     pinned: int = 0
-    """Slots taken by other versions that must stay."""
+    """Slots held by other versions that cannot be evicted."""
     hangs: str = ""
-    """It says that it is healthy, but does no work: in words, since when and until when."""
+    """Set if the engine reports healthy but makes no progress: a description with the time span."""
     suspect: bool = False
-    """What is loaded there answers wrongly."""
+    """Versions loaded there fail verification."""
     share: float = 1.0
-    """Above 0; below 1 while it starts slowly: see `share_after`."""
+    """In (0, 1]; below 1 during slow start, see `share_after`."""
 
     @property
     def load(self) -> float:
-        """Requests in flight, as many as they would be if it had started long ago. One more counts at
-        1 / `share`: so an engine that starts slowly is still the choice when it is the only one, or when the
-        others have that much more to do."""
+        """Requests in flight, scaled up during slow start: one more request counts as 1 / `share`. A starting
+        engine is still chosen if it is the only one, or if the others are that much busier."""
         return (self.in_flight + 1) / self.share - 1
 
     @property
@@ -88,10 +87,10 @@ class Candidate:
 class Score:
     engine: str
     cost: float | None
-    """Milliseconds; None when filtered out."""
+    """Milliseconds; None if filtered out."""
     reason: str
     load: bool = False
-    """It would have to be loaded there first."""
+    """The version would have to be loaded there first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,11 @@ class PlacementDecision:
 
 
 def decide(candidates: Iterable[Candidate], *, rank: int | None) -> PlacementDecision:
-    """Filter, score, pick. `rank` is the version's, or None for the base model, which every engine holds.
+    """Filter, score, pick. `rank` is the version's rank, or None for the base model, which every engine
+    holds.
 
-    An engine that holds the version beats every one that would have to load it. Engines on which the
-    request has failed before are used only when nothing else is left.
+    An engine that holds the version beats any engine that would have to load it. Engines on which the request
+    already failed are a last resort.
     """
     scores: list[Score] = []
     best: tuple[bool, bool, float, bool, str] | None = None
@@ -128,11 +128,11 @@ def decide(candidates: Iterable[Candidate], *, rank: int | None) -> PlacementDec
 
 
 def explained(decision: PlacementDecision) -> PlacementDecision:
-    """The decision with scores that can be compared: where an engine that holds the version is chosen, the
-    others are passed over, however little a load would cost there."""
+    """The decision with comparable scores. If the chosen engine holds the version, the others were not
+    considered, however cheap a load there would be."""
     if decision.engine is None or decision.load:
         return decision
-    why = f"not considered, because {decision.engine} holds it: it would "
+    why = f"not considered: {decision.engine} holds the version; otherwise: "
     scores = [
         replace(s, cost=None, reason=f"{why}{s.reason}; {s.cost:.0f} ms")
         if s.load and s.cost is not None
@@ -150,11 +150,11 @@ def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
     if c.draining:
         return "draining"
     if rank is not None and rank > c.max_rank:
-        return f"rank {rank} is over its maximum of {c.max_rank}"
+        return f"rank {rank} exceeds its maximum of {c.max_rank}"
     if c.cordoned and not holds:
         return "cordoned: takes no new adapters"
     if c.suspect and not holds:
-        return "suspect: what is loaded there answers wrongly"
+        return "suspect: versions loaded there fail verification"
     if not holds and c.slots < 1:
         return "has no slots"
     if not holds and c.pinned >= c.slots:
@@ -163,7 +163,7 @@ def _refusal(c: Candidate, rank: int | None, *, holds: bool) -> str:
 
 
 def _cost_of_use(c: Candidate) -> tuple[float, str]:
-    """All that an engine holds fits its slots, so only its load counts."""
+    """Everything that an engine holds fits its slots, so only its load counts."""
     return PER_REQUEST * c.load, f"holds it; {c.shown_load}"
 
 
@@ -174,5 +174,5 @@ def _cost_of_load(c: Candidate) -> tuple[float, str]:
         return cost, f"load into a free slot; {c.shown_load}"
     cost += EVICTION
     if c.active < c.slots:
-        return cost, f"load in place of the least recently used; {c.shown_load}"
-    return cost + WAIT_FOR_SLOT, f"wait for a slot, for every one is in use; {c.shown_load}"
+        return cost, f"evict the least recently used version and load; {c.shown_load}"
+    return cost + WAIT_FOR_SLOT, f"wait for a slot (all in use); {c.shown_load}"

@@ -1,7 +1,7 @@
-"""Where each version lives, as this process last heard it: the mirror of every engine's slots.
+"""Which engines hold which versions, as last heard from the feed.
 
-It may be wrong for a moment, and that is safe: an engine that does not hold what the mirror says answers
-"no such model" before the first byte, and the request goes elsewhere.
+This view may be briefly out of date, and that is safe: an engine that does not hold the version answers "no
+such model" before the first byte, and the request is retried elsewhere.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from adapters.store.protocol import Event
 class Slot:
     placement: Placement
     heard: float
-    """When, on this process's monotonic clock."""
+    """When the state lapses, on this process's monotonic clock."""
 
     def state(self, now: float) -> SlotState:
-        """`leaving` lapses by itself: whoever wanted the slot has gone."""
+        """The state at `now`. `leaving` lapses once the request that wanted the slot has gone."""
         p = self.placement
         if p.state is SlotState.LEAVING and now - self.heard > p.for_ms / 1000:
             return SlotState.RESIDENT
@@ -29,6 +29,12 @@ class Slot:
 
 
 class Residency:
+    """The slots of every engine, as this process last heard from the feed.
+
+    Only the `Follower` writes to this view; routing, the loader and the reconciler read it on the same event
+    loop. It may lag behind the store, so readers treat it as a hint and the store's claim as the decision.
+    """
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_version: dict[str, dict[str, Slot]] = {}
@@ -37,7 +43,7 @@ class Residency:
     def __repr__(self) -> str:
         return f"<Residency { ({e: len(s) for e, s in self._by_engine.items()}) }>"
 
-    # -- fed by the follower
+    # -- called by the follower
 
     def load(self, documents: dict[str, dict[str, str]]) -> None:
         self._by_version, self._by_engine = {}, {}
@@ -60,10 +66,10 @@ class Residency:
         self._by_version.setdefault(version, {})[engine] = slot
         self._by_engine.setdefault(engine, {})[version] = slot
 
-    # -- asked by requests
+    # -- called by requests
 
     def holders(self, version: str) -> list[str]:
-        """Engines that hold the version and take new requests for it."""
+        """Engines on which the version is resident and takes new requests."""
         slots = self._by_version.get(version)
         if not slots:
             return []
@@ -75,7 +81,7 @@ class Residency:
         return slot is not None and slot.state(self._clock()) is SlotState.RESIDENT
 
     def engines(self) -> set[str]:
-        """Those that have anything assigned."""
+        """Engines with at least one assigned version."""
         return {engine for engine, slots in self._by_engine.items() if slots}
 
     def slots(self, engine: str) -> dict[str, SlotState]:
@@ -84,6 +90,6 @@ class Residency:
         return {v: s.state(now) for v, s in self._by_engine.get(engine, {}).items()}
 
     def where(self, version: str) -> dict[str, SlotState]:
-        """Engines to which the version is assigned, with its state there."""
+        """Engines that the version is assigned to, with its state on each."""
         now = self._clock()
         return {e: s.state(now) for e, s in self._by_version.get(version, {}).items()}

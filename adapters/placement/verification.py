@@ -1,13 +1,13 @@
-"""Is what an engine has loaded what it was asked to load? A 200 is not believed, the answers are.
+"""Verifies that an engine serves the version it was asked to load. Trusts the model's answers, not the 200.
 
-A version is probed once after each load, before anybody is sent there. Its answer is held against the base
-model's on the same engine, which is asked for once per engine process, and against the version's own first
-answer, wherever that was given. `adapters.placement.fingerprint` says what the comparison means; here is who
-asks, what is kept, and what follows.
+A version is probed once after each load, before it receives requests. Its answer is compared with that of the
+base model on the same engine (probed once per engine process) and with the version's own first answer on any
+engine. `adapters.placement.fingerprint` defines the comparison; this module runs the probes, stores the
+fingerprints and acts on the result.
 
-An engine can be at fault as well. If its base model is unlike itself, the engine is to blame. So it is when a
-second version goes wrong in the same process though it was sound elsewhere: one bad engine must not put a
-fleet's versions into quarantine, one after the other.
+The engine itself can be at fault. It is marked suspect if its base model's answer has changed, or if a second
+version that was sound elsewhere fails in the same process. Otherwise one bad engine could put a whole fleet's
+versions into quarantine, one after another.
 """
 
 from __future__ import annotations
@@ -47,47 +47,51 @@ from adapters.store.protocol import Change, Store
 
 log = logging.getLogger(__name__)
 
-HEAR_SECONDS = 5.0
-"""For the feed to bring what another worker has just committed."""
+FEED_WAIT_SECONDS = 5.0
+"""How long to wait for the feed to deliver another worker's commit."""
 
 REASONS = {
-    Similarity.LIKE_BASE: "answers exactly like the base model: its weights have no effect.",
-    Similarity.UNLIKE_ITSELF: "answered unlike it did when it was first loaded.",
+    Similarity.LIKE_BASE: "answers exactly like the base model, so its weights have no effect.",
+    Similarity.UNLIKE_ITSELF: "no longer answers as it did when it was first loaded.",
 }
-"""What callers are told, after the version's name."""
+"""Shown to callers, after the version's name."""
 
 
 class Verifier(Protocol):
-    """What the loader asks between a load and its confirmation."""
+    """Called by the loader between a load and its confirmation."""
 
     async def verify(self, engine: Engine, version: Version) -> None:
-        """Returns when `version`, just loaded on `engine`, answers as it should. Raises QuarantinedError (the
-        serving status is committed), EngineSuspectError and other EngineErrors (the load has failed there),
+        """Return if `version`, just loaded on `engine`, answers correctly. Raises QuarantinedError (after
+        committing the serving status), EngineSuspectError and other EngineErrors (the load failed there),
         StoreUnavailableError."""
         ...
 
-    def shuns(self, engine: Engine) -> bool:
-        """Whether nothing is to be loaded there now."""
+    def is_suspect(self, engine: Engine) -> bool:
+        """Whether the engine is suspect, so that nothing may be loaded there now."""
         ...
 
 
 class VerificationObserver(Protocol):
-    """Told of verifications, for the metrics."""
+    """Receives verification results, for metrics."""
 
     def verification(self, result: str, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """The base's answer in one process of an engine; None: it cannot be asked there."""
+    """The base model's answer in one engine process; None if it cannot be probed there."""
 
     process: str
     answer: ProbeAnswer | None
 
 
 @dataclass(slots=True)
-class ProbeObserver:
-    """The Verifier."""
+class ProbeVerifier:
+    """The `Verifier` that probes engines.
+
+    Invariants: a version's first sound answer becomes its fingerprint and never changes; the base model is
+    probed at most once per engine process unless the engine is suspect. Called by `LoadSteps` only.
+    """
 
     store: Store
     catalog: Catalog
@@ -95,20 +99,20 @@ class ProbeObserver:
     serving_statuses: ServingStatuses
     observer: VerificationObserver
     process: Callable[[Engine], str]
-    """What tells an engine's process from the one before, as far as known."""
+    """Identifies the engine's current process, as far as known."""
     changed: Callable[[float], Awaitable[None]]
-    """Returns at the next change of the registry, or after so many seconds."""
-    spent: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
-    """Told of each probe that was answered, for the books."""
+    """Returns at the next registry change, or after that many seconds."""
+    on_probe: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
+    """Receives each answered probe, for metering."""
     clock: Callable[[], float] = time.monotonic
     _bases: dict[str, _Base] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    def shuns(self, engine: Engine) -> bool:
-        doubt = self.serving_statuses.of_engine(engine)
-        if doubt is None or self.serving_statuses.clock() >= doubt.retry:
+    def is_suspect(self, engine: Engine) -> bool:
+        status = self.serving_statuses.of_engine(engine)
+        if status is None or self.serving_statuses.clock() >= status.retry:
             return False
-        return (doubt.evidence or {}).get("process") == self.process(engine)
+        return (status.evidence or {}).get("process") == self.process(engine)
 
     async def verify(self, engine: Engine, version: Version) -> None:
         started, result = self.clock(), "failed"
@@ -131,19 +135,19 @@ class ProbeObserver:
             raise
         except EngineError as error:
             if base is None and error.status and error.status < 500:
-                return "skipped"  # an engine that completes no text, of whatever model
+                return "skipped"  # the engine serves no text completions for any model
             raise
         name = version.engine_name
         known = self.catalog.fingerprints.get(name)
         judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is Similarity.SOUND and answer_of(known) is None:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
-            known = await self._first(name, first, known)
+            known = await self._commit_first(name, first, known)
             if known is first:
                 return "first"
             judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is not Similarity.SOUND:
-            await self._sentence(engine, version, judgement, answer, base, known)
+            await self._reject(engine, version, judgement, answer, base, known)
         return "sound" if base is not None else "no_base"
 
     def _judge(
@@ -154,7 +158,7 @@ class ProbeObserver:
         base: ProbeAnswer | None,
         known: Fingerprint | None,
     ) -> Judgement:
-        current = self.catalog.versions.get(version.id, version)  # released meanwhile?
+        current = self.catalog.versions.get(version.id, version)  # may have been released meanwhile
         return judge(
             answer,
             base=base,
@@ -163,7 +167,7 @@ class ProbeObserver:
             trusted=version.trusted or current.trusted,
         )
 
-    async def _sentence(
+    async def _reject(
         self,
         engine: Engine,
         version: Version,
@@ -172,25 +176,25 @@ class ProbeObserver:
         base: ProbeAnswer | None,
         known: Fingerprint | None,
     ) -> None:
-        """Always raises."""
+        """Blame the engine or the version. Always raises."""
         found = evidence(judgement, answer, engine=engine.name, base=base, first=known)
         found["process"] = self.process(engine)
         if judgement.result is Similarity.SUSPECT:
-            await self._doubt(engine, "its base model answers unlike itself", found)
+            await self._mark_suspect(engine, "its base model no longer answers as before", found)
         if known is not None and (other := self._also_wrong(engine, version)):
-            reason = f"{version.id}, sound elsewhere, answers wrongly there, as {other} did before"
-            await self._doubt(engine, reason, found)
+            reason = f"{version.id} and {other} fail verification there but were sound elsewhere"
+            await self._mark_suspect(engine, reason, found)
         reason = f"{version.id} {REASONS[judgement.result]}"
         await self.serving_statuses.quarantine(version, judgement.result.value, reason, engine.name, found)
         raise QuarantinedError(reason)
 
-    async def _doubt(self, engine: Engine, reason: str, found: dict[str, object]) -> None:
+    async def _mark_suspect(self, engine: Engine, reason: str, found: dict[str, object]) -> None:
         await self.serving_statuses.suspect(engine, reason, found)
         self._bases.pop(engine.name, None)
-        raise EngineSuspectError(f"{engine.name} is not trusted: {reason}")
+        raise EngineSuspectError(f"{engine.name} is suspect: {reason}")
 
     def _also_wrong(self, engine: Engine, version: Version) -> str | None:
-        """Another version that went wrong in this process, though it had been sound before."""
+        """Another version that failed in this engine process after being sound before."""
         process = self.process(engine)
         for name, serving_status in self.catalog.serving_statuses.items():
             seen = serving_status.evidence or {}
@@ -202,16 +206,17 @@ class ProbeObserver:
     # -- the base model
 
     async def _base(self, engine: Engine) -> ProbeAnswer | None:
-        """Its answer in this process of the engine: asked once, and again while the engine is not trusted."""
+        """The base model's answer in this engine process: probed once, and again while the engine is
+        suspect."""
         async with self._locks.setdefault(engine.name, asyncio.Lock()):
-            doubted = self.serving_statuses.of_engine(engine) is not None
+            was_suspect = self.serving_statuses.of_engine(engine) is not None
             process = self.process(engine)
             known = self._bases.get(engine.name)
-            if known and known.process == process and not doubted:
+            if known and known.process == process and not was_suspect:
                 return known.answer
             answer = await self._ask_base(engine)
             if answer is not None:
-                await self._hold_base(engine, answer, doubted=doubted)
+                await self._compare_base(engine, answer, was_suspect=was_suspect)
             self._bases[engine.name] = _Base(process, answer)
             return answer
 
@@ -222,50 +227,50 @@ class ProbeObserver:
             raise
         except EngineError as error:
             if error.status and error.status < 500:
-                log.warning("%s: its base model cannot be probed: %s", engine.name, error)
+                log.warning("Engine %s: base model cannot be probed: %s", engine.name, error)
                 return None
             raise
 
-    async def _hold_base(self, engine: Engine, answer: ProbeAnswer, *, doubted: bool) -> None:
-        """Against its own first answer: the first one becomes that. A drift accuses the engine only together
-        with a version's, or once it is doubted already."""
+    async def _compare_base(self, engine: Engine, answer: ProbeAnswer, *, was_suspect: bool) -> None:
+        """Compare the base model with its own first answer, or store this answer as the first. Drift alone
+        does not make an engine suspect; it needs a failing version, or an engine that is already suspect."""
         known = self.catalog.fingerprints.get(engine.base_model)
         if answer_of(known) is None:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
-            known = await self._first(engine.base_model, first, known)
-        if not doubted:
+            known = await self._commit_first(engine.base_model, first, known)
+        if not was_suspect:
             return
         drift = distance(answer, answer_of(known))
         if is_itself(drift):
             await self.serving_statuses.trust(engine)
             return
         found: dict[str, object] = {"process": self.process(engine), "base_drift": drift}
-        await self._doubt(engine, "its base model answers unlike itself", found)
+        await self._mark_suspect(engine, "its base model no longer answers as before", found)
 
-    # -- asking and keeping
+    # -- probes and fingerprints
 
     async def _ask(self, engine: Engine, model: str) -> ProbeAnswer:
         answer = await self.control.probe(engine, model)
-        self.spent(engine, answer)
+        self.on_probe(engine, answer)
         return answer
 
-    async def _first(self, name: str, first: Fingerprint, old: Fingerprint | None) -> Fingerprint:
-        """`first`, if it is; otherwise the one that another worker has committed meanwhile."""
+    async def _commit_first(self, name: str, first: Fingerprint, old: Fingerprint | None) -> Fingerprint:
+        """Commit `first`; return it, or the fingerprint that another worker committed meanwhile."""
         change = Change("fingerprint", name, dump(first), expect=None if old is None else dump(old))
         try:
             await self.store.commit([change])
         except ConflictError:
-            return await self._heard(name)
+            return await self._wait_for_fingerprint(name)
         return first
 
-    async def _heard(self, name: str) -> Fingerprint:
-        deadline = self.clock() + HEAR_SECONDS
+    async def _wait_for_fingerprint(self, name: str) -> Fingerprint:
+        deadline = self.clock() + FEED_WAIT_SECONDS
         while self.clock() < deadline:
             known = self.catalog.fingerprints.get(name)
             if known is not None and known.prompt == PROMPT_ID:
                 return known
             await self.changed(0.1)
-        raise StoreUnavailableError("The registry has a fingerprint that this worker has not heard of yet.")
+        raise StoreUnavailableError("The registry has a fingerprint that this worker has not received yet.")
 
     def _now(self) -> int:
         return self.serving_statuses.clock()

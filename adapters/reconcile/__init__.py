@@ -1,1 +1,1 @@
-"""What Redis says against what engines report, and how differences are repaired."""
+"""Compares the registry in Redis with what engines report, and repairs differences."""

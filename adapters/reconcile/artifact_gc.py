@@ -1,9 +1,9 @@
-"""When the files of a version that nobody may call any more can go, and their going.
+"""Garbage collection of the files of removed and retired versions.
 
-An engine reads a version's files again whenever its own caches have dropped the weights, and dies if they
-are missing. So they go only when no engine can hold the version: it is placed nowhere, every registered
-engine has been asked and does not list it (one that does not answer may hold it), and a grace has passed, in
-which requests that ran have ended. And only when nothing else refers to the same content.
+An engine rereads a version's files whenever its caches have dropped the weights, and dies if they are
+missing. Files are therefore deleted only when no engine can hold the version: it has no slot, every
+registered engine has been asked and does not list it (an engine that does not respond may hold it), and a
+grace period for running requests has passed. Nothing else may refer to the same content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from adapters.errors import EngineError
 from adapters.model import Engine, PendingDeletion, Version
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
-from adapters.reconcile.trash import Trash
+from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import AuditNote, Change, Fence, Store
 
@@ -28,12 +28,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class CollectionPlan:
     ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Digest → engine names of all its pending deletions: the content can go."""
+    """Digest → engine names of all its pending deletions; the content can be deleted."""
     closed: tuple[str, ...] = ()
-    """Engine names of pending deletions whose content is needed by another version: only they themselves can
-    go."""
+    """Engine names of pending deletions that can be closed but whose content another version needs."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Engine name → why it stays, for a person."""
+    """Engine name → why its files must stay, as a sentence."""
 
 
 def plan(
@@ -45,8 +44,8 @@ def plan(
     now: int,
     grace: int,
 ) -> CollectionPlan:
-    """`listed`: engine → the adapters that it lists, or None where it did not answer. `placed`: engine names
-    of versions that have a slot somewhere. `now`, `grace`: microseconds."""
+    """Decide what can be deleted. `listed`: engine → the adapters that it lists, or None if it did not
+    respond. `placed`: engine names of versions that have a slot. `now`, `grace`: microseconds."""
     needed = {v.digest for v in versions if v.retired is None}
     waiting = {
         name: why
@@ -64,7 +63,7 @@ def plan(
     held = {pending_deletions[name].digest for name in waiting}
     for digest in held & groups.keys():
         for name in groups.pop(digest):
-            waiting[name] = "another version with the same content has a pending deletion that must stay"
+            waiting[name] = "another pending deletion of the same content must wait"
     return CollectionPlan({digest: tuple(names) for digest, names in groups.items()}, tuple(closed), waiting)
 
 
@@ -78,62 +77,64 @@ def _why_it_stays(
     grace: int,
 ) -> str:
     if name in placed:
-        return "it still has a slot"
+        return "the version still has a slot"
     holders = sorted(engine for engine, names in listed.items() if names is not None and name in names)
     if holders:
         return f"{', '.join(holders)} still holds it"
     if now - pending_deletion.since < grace:
-        return "its grace has not passed"
+        return "its grace period has not passed"
     silent = sorted(engine for engine, names in listed.items() if names is None)
     if silent:
-        return f"{', '.join(silent)} does not answer, and may hold it"
+        return f"{', '.join(silent)} does not respond and may hold it"
     return ""
 
 
 @dataclass(slots=True)
 class ArtifactCollector:
-    """`grace`: seconds. `now`: Unix microseconds."""
+    """Deletes the files of pending deletions. Run by the leading reconciler only. `grace` in seconds; `now`
+    returns Unix microseconds."""
 
     store: Store
     catalog: Catalog
     residency: Residency
     control: EngineClient
-    trash: Trash
+    remover: ArtifactRemover
     grace: float
     probe_timeout: float
     now: Callable[[], int] = lambda: time.time_ns() // 1000
 
-    async def dig(self, fence: Fence) -> None:
-        """Once. Raises FencedError, StoreUnavailableError; what a disk refuses is logged, and tried again."""
+    async def collect(self, fence: Fence) -> None:
+        """Run one collection. Raises FencedError, StoreUnavailableError. Disk errors are logged and
+        retried."""
         try:
-            await self._dig(fence)
+            await self._collect(fence)
         except OSError as error:
-            log.warning("Files of versions that are gone cannot be removed: %s", error)
+            log.warning("Artifact garbage collection failed, will retry: %s", error)
 
-    async def _dig(self, fence: Fence) -> None:
+    async def _collect(self, fence: Fence) -> None:
         pending_deletions = dict(self.catalog.pending_deletions)
         if not pending_deletions:
-            await self._settle(fence)  # what a worker that died has left half way
+            await self._delete_detached(fence)  # left unfinished by a worker that died
             return
-        found = await self.survey(pending_deletions)
+        found = await self.plan_now(pending_deletions)
         for name in found.closed:
             await self._close(name, pending_deletions[name], fence, freed=False)
         for digest, names in found.ready.items():
             await self.store.commit((), fence=fence)
-            if self.trash.holds(digest, pending_deletions[names[0]].path):
-                taken = await asyncio.to_thread(self.trash.take, digest)
+            if self.remover.holds(digest, pending_deletions[names[0]].path):
+                taken = await asyncio.to_thread(self.remover.detach, digest)
                 if taken is False:
-                    continue  # it may be needed: by a version on its way, or by another installation
-        deleted = await self._settle(fence)
+                    continue  # a version being registered, or another installation, may need it
+        deleted = await self._delete_detached(fence)
         for digest, names in found.ready.items():
             if digest in deleted or not await asyncio.to_thread(
-                self._there, digest, pending_deletions[names[0]]
+                self._still_exists, digest, pending_deletions[names[0]]
             ):
                 for name in names:
                     await self._close(name, pending_deletions[name], fence, freed=digest in deleted)
 
-    async def survey(self, pending_deletions: Mapping[str, PendingDeletion]) -> CollectionPlan:
-        """What can go now, as far as the engines say."""
+    async def plan_now(self, pending_deletions: Mapping[str, PendingDeletion]) -> CollectionPlan:
+        """Ask every engine what it lists, and plan what can be deleted now."""
         engines = list(self.catalog.engines.values())
         lists = await asyncio.gather(*(self._list(engine) for engine in engines))
         placed = {v for name in self.residency.engines() for v in self.residency.slots(name)}
@@ -152,18 +153,18 @@ class ArtifactCollector:
         except EngineError:
             return None
 
-    async def _settle(self, fence: Fence) -> set[str]:
-        """The second look: by the registry itself, after the content was taken away."""
-        if await asyncio.to_thread(self.trash.empty):
+    async def _delete_detached(self, fence: Fence) -> set[str]:
+        """Check the detached content against a fresh snapshot of the registry, then delete or restore it."""
+        if await asyncio.to_thread(self.remover.is_empty):
             return set()
         await self.store.commit((), fence=fence)
         catalog = Catalog()
         catalog.load((await self.store.snapshot()).documents)
         needed = {v.digest for v in catalog.versions.values() if v.retired is None}
-        return await asyncio.to_thread(self.trash.settle, needed.__contains__)
+        return await asyncio.to_thread(self.remover.delete_or_restore, needed.__contains__)
 
-    def _there(self, digest: str, pending_deletion: PendingDeletion) -> bool:
-        return self.trash.holds(digest, pending_deletion.path) and self.trash.has(digest)
+    def _still_exists(self, digest: str, pending_deletion: PendingDeletion) -> bool:
+        return self.remover.holds(digest, pending_deletion.path) and self.remover.exists(digest)
 
     async def _close(
         self, name: str, pending_deletion: PendingDeletion, fence: Fence, *, freed: bool
@@ -172,4 +173,4 @@ class ArtifactCollector:
         details = {"digest": pending_deletion.digest, "files": freed}
         note = AuditNote("reconciler", "version.erase", adapter, number, details)
         await self.store.commit([Change("pending_deletion", name, None)], audit=note, fence=fence)
-        log.info("%s is gone for good%s", pending_deletion.version, ", with its files" if freed else "")
+        log.info("Erased %s%s", pending_deletion.version, " and its files" if freed else "")

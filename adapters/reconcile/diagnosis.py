@@ -1,4 +1,4 @@
-"""What `florin doctor` says, and what it looks at: data, and how it is put into words."""
+"""The data behind `florin doctor`: observations, diagnoses and their wording."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from adapters.registry.catalog import Catalog
 Status = Literal["ok", "warning", "problem"]
 
 SHOWN = 5
-"""Names in one sentence."""
+"""Names shown in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     check: str
-    """snake_case, stable."""
+    """Stable, snake_case."""
     status: Status
     subject: str
-    """The engine, version, … that it is about; empty: the installation."""
+    """The engine, version, … concerned; empty for the installation."""
     message: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineObservation:
-    """What one engine answered just now."""
+    """The latest answers of one engine."""
 
     listing: Listing | None = None
-    """None: nothing that could be used, see `error`."""
+    """None if the engine gave no usable answer; see `error`."""
     error: str = ""
     takes_adapters: bool | None = None
-    """None: not asked."""
+    """None if the engine was not asked."""
     agent: bool = False
-    """Its agent has been heard lately."""
+    """Whether its agent has sent a heartbeat recently."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetObservation:
-    """All that there is to compare, as of one moment. `slots`: engine → version → state."""
+    """Everything that the checks compare, as of one moment. `slots`: engine → version → state."""
 
     catalog: Catalog
     looks: Mapping[str, EngineObservation]
@@ -51,15 +51,15 @@ class FleetObservation:
     now: int
     """Unix microseconds."""
     missing_files: Mapping[str, str] = field(default_factory=dict)
-    """Version id → what of its files is not there."""
+    """Version id → a description of its missing files."""
     pending_deletions: CollectionPlan = field(default_factory=CollectionPlan)
 
 
-# -- words
+# -- wording
 
 
 def names(versions: Collection[str], ids: Mapping[str, Version]) -> str:
-    """For a person: `acme/support@v2`, or the engine's own name where nothing else is known."""
+    """Version ids such as `acme/support@v2`, or the raw engine name if the version is unknown."""
     shown = sorted(ids[v].id if v in ids else v for v in versions)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return ", ".join(shown[:SHOWN]) + more
@@ -75,13 +75,13 @@ def sentence(text: str) -> str:
 
 def due(serving_status: ServingStatus, now: int) -> str:
     if not serving_status.retry:
-        return "never, by itself"
+        return "only on request"
     seconds = (serving_status.retry - now) // 1_000_000
     return f"in {seconds} s" if seconds > 0 else "due"
 
 
 def evidence(serving_status: ServingStatus) -> str:
-    """What was compared, in brackets: numbers and short words; the whole of it is with the version."""
+    """The short values of the evidence, in brackets. The complete evidence is stored with the version."""
     shown = [
         f"{key} {_short(value)}" for key, value in (serving_status.evidence or {}).items() if _is_short(value)
     ]

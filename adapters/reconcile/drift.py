@@ -1,5 +1,5 @@
-"""Where what Redis says and what engines report differ: found purely, each with a sentence and a remedy. Most
-of them the reconciler repairs within seconds.
+"""Finds differences between the registry and what engines report, each with a remedy. Pure. The reconciler
+repairs most of them within seconds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObse
 from adapters.registry.serving_status import SUSPECT
 
 OWN = "fl-"
-"""How every name begins that Florin gives to an engine."""
+"""Prefix of every adapter name that Florin uses on engines."""
 
 
 def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
-    """Problems and passes alike."""
+    """Yield problems and passed checks."""
     catalog = view.catalog
     if not catalog.engines:
         yield Diagnosis(
@@ -24,13 +24,13 @@ def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
         )  # fmt: skip
     for _, engine in sorted(catalog.engines.items()):
         found = [*_engine(engine, view), *([] if engine.stopped else _residency(engine, view))]
-        yield from found or [_well(engine, view)]
+        yield from found or [_healthy(engine, view)]
 
 
 # -- engines
 
 
-def _well(engine: Engine, view: FleetObservation) -> Diagnosis:
+def _healthy(engine: Engine, view: FleetObservation) -> Diagnosis:
     held = len(view.slots.get(engine.name, {}))
     message = f"It serves {engine.base_model} and holds what it should: {held} of {engine.slots} slots."
     return Diagnosis("engine", "ok", engine.name, message)
@@ -41,16 +41,16 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     if engine.stopped:
         yield Diagnosis(
             "engine_stopped", "ok", name,
-            "Its host has shut it down. It is forgotten after FLORIN_STOPPED_ENGINE_HOURS, or taken up again "
-            "at its next start.",
+            "Its host shut it down. Florin removes it after FLORIN_STOPPED_ENGINE_HOURS, or uses it again "
+            "once it restarts.",
         )  # fmt: skip
         return
     listing = look.listing
     if listing is None:
         yield Diagnosis(
             "engine_reachable", "warning" if engine.stopping else "problem", name,
-            f"It does not answer: {look.error or 'it was not asked'}.",
-            f"Start it, or see why it does not listen at {engine.url}; if it is gone for good: "
+            f"It does not respond: {look.error or 'it was not asked'}.",
+            f"Start it, or check why it does not listen at {engine.url}. If it is gone for good: "
             f"florin engine remove {name}",
         )  # fmt: skip
     elif engine.base_model not in listing.bases:
@@ -58,31 +58,31 @@ def _engine(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
         yield Diagnosis(
             "engine_base", "problem", name,
             f"It serves {serves}, but is registered for {engine.base_model}.",
-            f"Start it with --served-model-name {engine.base_model}, or register what it is.",
+            f"Start it with --served-model-name {engine.base_model}, or register it for the model it serves.",
         )  # fmt: skip
     if look.takes_adapters is False:
         yield Diagnosis(
             "engine_lora_routes", "problem", name,
-            "It cannot load adapters at run time.",
-            "Start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and --api-server-count 1; "
-            "florin engine run does.",
+            "It cannot load adapters at runtime.",
+            "Start it with --enable-lora, --api-server-count 1 and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1; "
+            "florin engine run does this for you.",
         )  # fmt: skip
     if engine.agent and not look.agent:
         yield Diagnosis(
             "engine_agent", "warning" if listing else "problem", name,
-            "Its agent (florin engine run) has not been heard lately"
-            + (", though the engine answers." if listing else "."),
-            "See that florin engine run lives on its host and reaches the gateway; adapters that are not on "
-            "that host yet cannot be loaded there.",
+            "Its agent (florin engine run) has sent no heartbeat recently"
+            + (", though the engine responds." if listing else "."),
+            "Check that florin engine run is running on its host and reaches the gateway. Until it does, "
+            "adapters not yet on that host cannot be loaded there.",
         )  # fmt: skip
     yield from _state(engine, look)
     serving_status = view.catalog.serving_statuses.get(name)
     if serving_status and serving_status.code == SUSPECT:
         yield Diagnosis(
             "engine_suspect", "problem", name,
-            f"It is not trusted with adapters: {serving_status.reason}{evidence(serving_status)}.",
-            "Restart it; if that does not help, look for failing memory, another vLLM version, or other "
-            "weights of the base model on its host. It is tried again by itself. If the base model was "
+            f"It is suspect and loads no adapters: {serving_status.reason}{evidence(serving_status)}.",
+            "Restart it. If that does not help, check its host for failing memory, a different vLLM version "
+            "or different base model weights. Florin retries automatically. If the base model was "
             f"changed on purpose: florin engine trust {name}",
         )  # fmt: skip
 
@@ -92,17 +92,17 @@ def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
     if engine.stopping:
         yield Diagnosis(
             "engine_stopping", "warning", name,
-            "Its host said that it is shutting down, and no new process has registered."
+            "Its host announced a shutdown, and no new process has registered."
             if not look.agent
-            else "Its host is shutting it down: it takes no new requests.",
-            f"Wait for its next start, or forget it: florin engine remove {name}",
+            else "Its host is shutting it down, so it takes no new requests.",
+            f"Wait for it to restart, or remove it: florin engine remove {name}",
         )  # fmt: skip
     elif engine.state != "active":
         takes = "no new adapters" if engine.state == "cordoned" else "neither new requests nor new adapters"
         yield Diagnosis(
             "engine_state", "warning", name,
             f"It is {engine.state}: it takes {takes}.",
-            f"When the work on it is done: florin engine uncordon {name}, or florin engine remove {name}",
+            f"When maintenance is done: florin engine uncordon {name}, or florin engine remove {name}",
         )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
 
 
 def own_strays(listed: Collection[str], slots: Collection[str]) -> set[str]:
-    """What an engine lists under Florin's names without being assigned there."""
+    """Adapters that the engine lists under Florin's names without being assigned there."""
     return {v for v in listed if v.startswith(OWN) and v not in slots}
 
 
@@ -122,33 +122,33 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     ids = view.catalog.by_engine_name
     placed = {v for v, state in slots.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
     lost = {v for v, state in slots.items() if state is SlotState.LOST}
-    soon = "Wait: it is loaded again within seconds, the most used first"
+    soon = "Wait: they are reloaded within seconds, most recently used first"
     if missing := placed - listed:
         yield Diagnosis(
             "residency_missing", "warning", name,
-            f"It should hold {names(missing, ids)}, but does not list {them(missing)}: has it restarted?",
-            f"{soon}. If this stays, no gateway leads or the engine refuses: see the gateway's log.",
+            f"It should hold {names(missing, ids)} but does not list {them(missing)}; it may have restarted.",
+            f"{soon}. If this persists, no gateway is leading or the engine refuses; see the gateway's log.",
         )  # fmt: skip
     if lost:
         yield Diagnosis(
             "residency_lost", "warning", name,
-            f"Its process is a new one, and has not got back {names(lost, ids)} yet.",
-            f"{soon}{'' if engine.takes_requests else ', once it takes requests again'}.",
+            f"It has restarted and has yet to reload {names(lost, ids)}.",
+            f"{soon}{'' if engine.takes_requests else ', once the engine takes requests again'}.",
         )  # fmt: skip
     if strays := own_strays(listed, slots):
         yield Diagnosis(
             "residency_stray", "warning", name,
-            f"It holds {names(strays, ids)} under Florin's own name{'s'[:len(strays) > 1]}, though "
-            f"nobody has assigned {them(strays)} to it.",
-            "Wait: it is unloaded at the next look. If it comes back, another Florin uses the same engine: "
-            "give each its own engines.",
+            f"It holds {names(strays, ids)} under a name that Florin uses, but "
+            f"Florin has not assigned {them(strays)} to it.",
+            "Wait: the next pass unloads it. If it returns, another Florin uses the same engine; "
+            "give each installation its own engines.",
         )  # fmt: skip
     if strangers := {v for v in listed if not v.startswith(OWN)}:
         first = min(strangers)
         yield Diagnosis(
             "residency_stranger", "warning", name,
-            f"Somebody else has loaded {names(strangers, {})} there. Florin leaves {them(strangers)} alone, "
-            f"but {them(strangers)} may take one of its {engine.slots} slots from an adapter of Florin's.",
+            f"{names(strangers, {})} was loaded there by another client. Florin leaves {them(strangers)} "
+            f"alone, but {them(strangers)} may occupy one of its {engine.slots} slots.",
             f"Register it with florin adapter add, then unload it: curl -X POST "
             f"{engine.url}/v1/unload_lora_adapter -H 'content-type: application/json' "
             f"""-d '{{"lora_name": "{first}"}}'""",
@@ -157,6 +157,6 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
     if held > engine.slots:
         yield Diagnosis(
             "residency_slots", "warning", name,
-            f"{held} versions are assigned to its {engine.slots} slots: it had more when they were.",
-            "Wait: the least recently used go as others are called.",
+            f"{held} versions are assigned to its {engine.slots} slots; it used to have more.",
+            "Wait: the least recently used are evicted as others are called.",
         )  # fmt: skip

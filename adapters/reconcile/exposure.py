@@ -1,5 +1,5 @@
-"""What can be reached, read or overheard by those who should not. Pure, but for `of_state`: findings for
-`florin doctor` and for the first lines of a log."""
+"""Finds what is exposed to unauthorised access: open listeners, plain-text traffic, readable files. Used by
+`florin doctor` and at start-up. Pure, except for `of_state`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from adapters.security import state_directory
 from adapters.security.tls import Identity, day
 
 SOON_DAYS = 14
-"""Before its end, a certificate should have been renewed."""
+"""How long before its expiry a certificate should be renewed."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`, an address or a name. A name counts only if it is reserved
-    for that."""
+    """Whether `host`, an address or a name, is reachable from this machine only. Names count only if reserved
+    for loopback."""
     name = host.strip("[]").partition("%")[0].rstrip(".").lower()
     try:
         return ipaddress.ip_address(name).is_loopback
@@ -28,18 +28,18 @@ def is_loopback(host: str) -> bool:
 
 
 def of_listener(host: str, *, tls: bool, behind_proxy: bool, what: str, remedy: str) -> Diagnosis:
-    """`what` listens at `host`, in a sentence's beginning: "The gateway"."""
+    """Judge a listener at `host`. `what` starts the sentence: "The gateway"."""
     check = "listener"
     if tls:
         return Diagnosis(check, "ok", host, f"{what} speaks TLS.")
     if is_loopback(host):
         return Diagnosis(check, "ok", host, f"{what} listens on this machine only.")
     if behind_proxy:
-        said = f"{what} speaks plain HTTP on {host}; TLS ends at a proxy in front (FLORIN_BEHIND_PROXY)."
+        said = f"{what} speaks plain HTTP on {host}; a proxy terminates TLS (FLORIN_BEHIND_PROXY)."
         return Diagnosis(check, "ok", host, said)
     return Diagnosis(
         check, "warning", host,
-        f"{what} speaks plain HTTP on {host}: whoever is on the way reads every key and prompt.",
+        f"{what} speaks plain HTTP on {host}, so anyone on the network path can read keys and prompts.",
         remedy,
     )  # fmt: skip
 
@@ -51,26 +51,27 @@ def of_certificates(identities: Iterable[Identity], now: float) -> Iterator[Diag
         left, until = one.pair.not_after - now, day(one.pair.not_after)
         if left <= 0:
             yield Diagnosis(
-                check, "problem", one.name, f"It expired on {until}: it is refused by all who verify it.",
-                f"Renew {one.files[0]}; it is taken into use without a restart.",
+                check, "problem", one.name,
+                f"It expired on {until}, and every client that verifies it refuses it.",
+                f"Renew {one.files[0]}; it is loaded without a restart.",
             )  # fmt: skip
         elif one.trouble:
             yield Diagnosis(
                 check, "warning", one.name,
-                f"The renewed certificate is not used, and the old one stays until {until}: {one.trouble}",
-                "Put a certificate and its key there; they are taken into use without a restart.",
+                f"The renewed certificate was not loaded; the old one stays until {until}: {one.trouble}",
+                "Install a valid certificate and its key; they are loaded without a restart.",
             )  # fmt: skip
         elif left < SOON_DAYS * 86_400:
             yield Diagnosis(
                 check, "warning", one.name, f"It expires on {until}.",
-                f"Renew {one.files[0]}; it is taken into use without a restart.",
+                f"Renew {one.files[0]}; it is loaded without a restart.",
             )  # fmt: skip
         else:
             yield Diagnosis(check, "ok", one.name, f"It is valid until {until}.")
 
 
 def of_engines(engines: Iterable[Engine]) -> Iterator[Diagnosis]:
-    """Whose prompts and answers cross a network in plain text."""
+    """Engines whose prompts and answers cross a network in plain text."""
     plain = [
         (engine.name, url)
         for engine in engines
@@ -83,37 +84,37 @@ def of_engines(engines: Iterable[Engine]) -> Iterator[Diagnosis]:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     yield Diagnosis(
         "engine_tls", "warning", names[0] if len(names) == 1 else "",
-        f"Prompts and answers go to {', '.join(names[:SHOWN])}{more} in plain text, and whoever reaches "
-        "these engines can use them past Florin.",
+        f"Prompts and answers go to {', '.join(names[:SHOWN])}{more} in plain text, and anyone who reaches "
+        "these engines can use them without going through Florin.",
         "Start them with --ssl-certfile, --ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs 2, and set "
-        "FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT and FLORIN_ENGINE_KEY. On a private network that nobody else "
-        "is on, this can stay.",
+        "FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT and FLORIN_ENGINE_KEY. On a dedicated private network "
+        "you can ignore this.",
     )  # fmt: skip
 
 
 def of_docs(host: str, *, served: bool) -> Iterator[Diagnosis]:
     if served and not is_loopback(host):
         yield Diagnosis(
-            "api_docs", "warning", host, "/docs, /redoc and /openapi.json are served to everybody.",
+            "api_docs", "warning", host, "/docs, /redoc and /openapi.json are public.",
             "Unset FLORIN_API_DOCS.",
         )  # fmt: skip
 
 
 def of_state(directory: Path) -> Iterator[Diagnosis]:
-    """Whether others can read, or change, what Florin keeps. Blocking."""
-    found = state_directory.look(directory)
+    """Whether other users can read or change Florin's files. Blocking."""
+    found = state_directory.inspect(directory)
     if found.open_to_others:
         shown = ", ".join(map(str, found.open_to_others[:SHOWN]))
         yield Diagnosis(
             "state_dir", "warning", str(directory),
-            f"Others can get at {len(found.open_to_others)} of Florin's files: {shown}.",
+            f"Other users can access {len(found.open_to_others)} of Florin's files: {shown}.",
             f"chmod -R go-rwx {shown}",
         )  # fmt: skip
     elif found.shared:
         yield Diagnosis(
             "state_dir", "warning", str(directory),
-            f"Others can enter it, and it holds files that are not Florin's ({found.foreign[0]}, for one).",
-            "Give Florin a directory of its own: FLORIN_STATE_DIR.",
+            f"Other users can enter it, and it holds files not Florin's own (such as {found.foreign[0]}).",
+            "Set FLORIN_STATE_DIR to a directory that only Florin uses.",
         )  # fmt: skip
     else:
-        yield Diagnosis("state_dir", "ok", str(directory), "Only Florin's user can get at what is in it.")
+        yield Diagnosis("state_dir", "ok", str(directory), "Only Florin's user can access it.")

@@ -1,7 +1,7 @@
-"""Versions that engines refused to load are tried again when their serving status says so.
+"""Retries versions that engines refused to load, when their serving status says so.
 
-The loader writes the serving status: it goes when the load succeeds, and else says when to try next. Whoever
-calls the version meanwhile gets the reason at once.
+The loader writes the serving status: it clears it when a load succeeds, and otherwise sets the time of the
+next attempt. Callers of the version meanwhile get the reason immediately.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from adapters.store.protocol import Fence, Store
 log = logging.getLogger(__name__)
 
 TRIAL_SECONDS = 60.0
-"""For one attempt."""
+"""Seconds allowed for one attempt."""
 LATER_SECONDS = 10.0
-"""Until the next try where this one could not even begin."""
+"""Seconds until the next attempt if this one could not start."""
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class LoadRetries:
     loader: Loader
     now: Callable[[], int] = lambda: time.time_ns() // 1000
     """Unix microseconds."""
-    # Mutable: engine name of a version → when, on the loader's clock, it may be tried again.
+    # Mutable: engine name of a version → earliest time of the next attempt, on the loader's clock.
     _later: dict[str, float] = field(default_factory=dict)
 
     async def retry_due(self, fence: Fence) -> None:
-        """One after the other. Raises FencedError, StoreUnavailableError."""
+        """Retry the versions that are due, one at a time. Raises FencedError, StoreUnavailableError."""
         for name, serving_status in list(self.catalog.serving_statuses.items()):
             version = self.catalog.by_engine_name.get(name)
             if (
@@ -54,22 +54,22 @@ class LoadRetries:
         self._later = {name: at for name, at in self._later.items() if name in self.catalog.serving_statuses}
 
     async def _retry(self, version: Version, fence: Fence) -> None:
-        await self.store.commit((), fence=fence)  # loads are not fenced: so ask before each
+        await self.store.commit((), fence=fence)  # loads are not fenced, so check the fence before each
         deadline = self.loader.clock() + TRIAL_SECONDS
         try:
             engine = await self.loader.ensure_resident(
                 version, self._choice(version), deadline=deadline, again=True
             )
         except LoadFailedError as error:
-            log.warning("%s still cannot be loaded: %s", version.id, error)
-        except PlacementError as error:  # no engine, no slot, or a worse serving status by now
-            log.info("%s could not be tried again: %s", version.id, error)
+            log.warning("Retry of %s failed: %s", version.id, error)
+        except PlacementError as error:  # no engine, no slot, or quarantined meanwhile
+            log.info("Retry of %s postponed: %s", version.id, error)
         else:
-            self.loader.loads_since(version, engine)  # no request has caused it
-            log.warning("%s could be loaded again, on %s", version.id, engine)
+            self.loader.loads_since(version, engine)  # no request is charged for it
+            log.warning("Engine %s: retry of %s succeeded", engine, version.id)
 
     def _choice(self, version: Version) -> Callable[[Collection[str]], Engine | None]:
-        """The engine with the most room, of those that could take it."""
+        """Prefer the engine with the most free slots among those that can hold the version."""
 
         def choose(failed: Collection[str], /) -> Engine | None:
             able = [

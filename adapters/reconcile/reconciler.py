@@ -1,10 +1,10 @@
-"""What Redis says against what engines report, repaired by one worker at a time.
+"""Keeps engines in line with the registry: one leading worker compares and repairs.
 
-The worker that leads asks every engine what it has loaded. An engine that restarted comes back empty: what it
-should hold is marked lost, so that no request is sent there for it, and loaded again, most recently used
-first, one at a time. Adapters under Florin's names that nobody has placed there are unloaded; those under
-other names are somebody else's, and `florin doctor` shows them. Every change carries the leader's fence: one
-who has lost the role and does not know it yet changes nothing.
+The leader asks every engine what it has loaded. A restarted engine is empty: its versions are marked lost, so
+that no requests for them are routed there, and reloaded one at a time, most recently used first. Adapters
+under Florin's names that are not assigned to the engine are unloaded. Adapters under other names belong to
+other clients; `florin doctor` reports them. Every change carries the leader's fence, so a worker that lost
+the role without noticing changes nothing.
 """
 
 from __future__ import annotations
@@ -41,19 +41,28 @@ log = logging.getLogger(__name__)
 
 ROLE = "reconciler"
 LEASE_MS = 5_000
-BEAT_SECONDS = 1.0
-"""Between renewals of the role, at most."""
+RENEW_SECONDS = 1.0
+"""Longest time between renewals of the role."""
 RELOAD_SECONDS = 30.0
-HEARD_SECONDS = 1.0
-"""For this worker to hear of what it has just written."""
-DIG_SECONDS = 60.0
+FEED_WAIT_SECONDS = 1.0
+"""How long to wait until this worker sees its own write in the feed."""
+COLLECT_SECONDS = 60.0
 
 HELD = (SlotState.RESIDENT, SlotState.LEAVING)
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """`interval`: seconds between looks at an engine; `reload_interval`: between loads that restore one."""
+    """Repairs drift between the registry and the engines, in the one worker that holds the role.
+
+    Every worker runs one Reconciler; `run` competes for the role and works only while it holds it.
+
+    Invariants: every write to the store carries the fence of the role; nothing is repaired while the views
+    are stale (`current`); a stray adapter is unloaded only after two consecutive observations, because the
+    first may fall between a load and its confirmation; one engine that hangs delays no other.
+
+    `interval`: seconds between observations of an engine; `reload_interval`: seconds between reloads on one.
+    """
 
     store: Store
     catalog: Catalog
@@ -64,54 +73,54 @@ class Reconciler:
     interval: float
     probe_timeout: float
     reload_interval: float
-    digger: ArtifactCollector
-    retrial: LoadRetries
+    collector: ArtifactCollector
+    load_retries: LoadRetries
     stopped: StoppedEngines
     current: Callable[[], bool] = lambda: True
-    """Whether the views follow the store now: nothing is repaired by an old picture of it."""
-    dig_interval: float = DIG_SECONDS
-    # Mutable: what this worker does while it leads, by what it is about.
+    """Whether the views are current; nothing is repaired from stale views."""
+    collect_interval: float = COLLECT_SECONDS
+    # Mutable: the leader's tasks, by engine or chore.
     _work: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """For ever; cancel to stop."""
+        """Run until cancelled."""
         fence: Fence | None = None
         try:
             while True:
-                with contextlib.suppress(StoreUnavailableError):  # the follower says so, once
+                with contextlib.suppress(StoreUnavailableError):  # the follower logs the outage
                     token = await self.store.lead(ROLE, self.owner, LEASE_MS)
                     if fence is None or fence.token != token:
                         await self._stop(list(self._work))
                         fence = Fence(ROLE, token) if token else None
                 if fence:
-                    await self._attend(fence)
-                await asyncio.sleep(min(self.interval, BEAT_SECONDS))
+                    await self._run_tasks(fence)
+                await asyncio.sleep(min(self.interval, RENEW_SECONDS))
         finally:
             await self._stop(list(self._work))
-            with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
+            with contextlib.suppress(StoreUnavailableError):  # the role lapses anyway
                 await self.store.resign(ROLE, self.owner)
 
-    async def _attend(self, fence: Fence) -> None:
-        """One task for each engine, so that one that hangs holds up no other; and one for each chore."""
+    async def _run_tasks(self, fence: Fence) -> None:
+        """Keep one task running per engine, so that one that hangs delays no other, and one per chore."""
         wanted: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "sweep": partial(self._every, self.interval, self._sweep, fence),
-            "retry": partial(self._every, self.interval, self.retrial.retry_due, fence),
-            "stopped": partial(self._every, self.interval, self.stopped.look, fence),
-            "dig": partial(self._every, self.dig_interval, self.digger.dig, fence),
+            "retry": partial(self._every, self.interval, self.load_retries.retry_due, fence),
+            "stopped": partial(self._every, self.interval, self.stopped.update, fence),
+            "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
         }
-        for name in self.catalog.engines:
-            wanted[f"engine {name}"] = partial(self._watch, name, fence)
-        await self._stop([about for about in self._work if about not in wanted])
-        for about, work in wanted.items():
-            task = self._work.get(about)
+        for engine in self.catalog.engines:
+            wanted[f"engine {engine}"] = partial(self._watch_engine, engine, fence)
+        await self._stop([name for name in self._work if name not in wanted])
+        for name, work in wanted.items():
+            task = self._work.get(name)
             if task is None or task.done():
                 if task is not None and not task.cancelled() and task.exception():
-                    log.error("reconciling (%s) stumbled: it begins again", about, exc_info=task.exception())
-                self._work[about] = asyncio.create_task(work(), name=f"reconcile {about}")
+                    log.error("Reconciler task %s failed; restarting", name, exc_info=task.exception())
+                self._work[name] = asyncio.create_task(work(), name=f"reconcile {name}")
 
-    async def _stop(self, abouts: list[str]) -> None:
-        tasks = {self._work.pop(about) for about in abouts}
-        while tasks:  # libraries now and then swallow a cancellation
+    async def _stop(self, names: list[str]) -> None:
+        tasks = {self._work.pop(name) for name in names}
+        while tasks:  # libraries sometimes swallow a cancellation
             for task in tasks:
                 task.cancel()
             _, tasks = await asyncio.wait(tasks, timeout=1)
@@ -126,7 +135,7 @@ class Reconciler:
                     return
             await asyncio.sleep(seconds)
 
-    async def _watch(self, name: str, fence: Fence) -> None:
+    async def _watch_engine(self, name: str, fence: Fence) -> None:
         strays: frozenset[str] = frozenset()
         while engine := self.catalog.engines.get(name):
             with contextlib.suppress(StoreUnavailableError):
@@ -138,8 +147,8 @@ class Reconciler:
             await asyncio.sleep(self.interval)
 
     async def _sweep(self, fence: Fence) -> None:
-        """What there is of engines that are no more: whoever removed one may have died before it was done.
-        And what was found out about a version while it was removed."""
+        """Remove leftovers: placements of removed engines (the worker that removed one may have died
+        halfway), and serving statuses and fingerprints of removed versions."""
         for name in self.residency.engines() - self.catalog.engines.keys():
             await self.store.unplace(name, fence=fence)
         catalog = self.catalog
@@ -151,67 +160,71 @@ class Reconciler:
             await self.store.commit(orphans, fence=fence)
 
     async def _repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
-        """`strays`: what was loaded under Florin's names without being placed, at the last look; returned as
-        it is at this one."""
-        slots = self.residency.slots(engine.name)  # before the look: what comes in between is not missing
+        """Repair one engine. `strays`: adapters under Florin's names that were not assigned here at the last
+        observation. Returns the strays of this observation."""
+        slots = self.residency.slots(
+            engine.name
+        )  # read before asking: a version added in between is not missing
         try:
             loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
-            return frozenset()  # down: there is nothing to repair until it is back
+            return frozenset()  # down: nothing to repair until it is back
         gone = {v for v, state in slots.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
-            await self.store.unplace(engine.name, name, fence=fence)  # and then it is a stray
+            await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
         missing = {v for v, state in slots.items() if state in HELD} - loaded - gone
         if missing:
-            await self._lose(engine, missing, fence)
+            await self._mark_lost(engine, missing, fence)
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
-        if lost and engine.takes_requests and not self._shunned(engine):
+        if lost and engine.takes_requests and not self._is_suspect(engine):
             await self._restore(engine, lost, fence)
         now = own_strays(loaded, slots)
         seen_twice = now & strays
         if seen_twice:
-            await self._clear(engine, seen_twice, fence)
+            await self._unload_strays(engine, seen_twice, fence)
         return frozenset(now - seen_twice)
 
     def _is_gone(self, name: str) -> bool:
-        """Removed or retired while the engine could not be told, or just before a request that was on its way
-        had it loaded."""
+        """Whether the version was removed or retired, while the engine was unreachable or just before an
+        earlier request loaded it."""
         version = self.catalog.by_engine_name.get(name)
         return version is None or version.retired is not None
 
-    async def _lose(self, engine: Engine, missing: set[str], fence: Fence) -> None:
-        """Its process is another one, and nobody has said so. Returns when this worker's mirror knows it."""
-        log.warning("%s no longer has %d of its adapters", engine.name, len(missing))
-        await self.store.lose(engine.name, sorted(missing), fence=fence)
-        deadline = time.monotonic() + HEARD_SECONDS
+    async def _mark_lost(self, engine: Engine, missing: set[str], fence: Fence) -> None:
+        """Mark versions lost after an unannounced restart. Returns when this worker's view shows it."""
+        log.warning("Engine %s: %d adapters are no longer loaded", engine.name, len(missing))
+        await self.store.mark_lost(engine.name, sorted(missing), fence=fence)
+        deadline = time.monotonic() + FEED_WAIT_SECONDS
         while time.monotonic() < deadline:
             slots = self.residency.slots(engine.name)
             if not any(slots.get(v) in HELD for v in missing):
                 return
-            await self.loader.changed(HEARD_SECONDS)
+            await self.loader.changed(FEED_WAIT_SECONDS)
 
     # -- engines that have restarted
 
     async def _restore(self, engine: Engine, lost: set[str], fence: Fence) -> None:
         age = await self.store.recency(engine.name)
         hottest = sorted(lost & age.keys(), key=age.__getitem__)
-        room = max(0, engine.slots - len(age.keys() - lost))  # it may have come back with fewer slots
+        room = max(0, engine.slots - len(age.keys() - lost))  # it may have restarted with fewer slots
         keep = set(sorted(hottest, key=lambda v: v not in self.catalog.pins)[:room])
         for name in hottest:
             version = self.catalog.by_engine_name.get(name)
             if name not in keep or version is None or not self._fits(engine, version):
                 await self.store.unplace(engine.name, name, fence=fence)
-            elif self.residency.slots(engine.name).get(name) is SlotState.LOST:  # no request was quicker
+            elif (
+                self.residency.slots(engine.name).get(name) is SlotState.LOST
+            ):  # not yet reloaded by a request
                 if not await self._reload(engine, version, fence):
                     return
-                await asyncio.sleep(self.reload_interval)  # a load stalls all that the engine decodes
+                await asyncio.sleep(self.reload_interval)  # a load stalls every request on the engine
 
-    def _shunned(self, engine: Engine) -> bool:
+    def _is_suspect(self, engine: Engine) -> bool:
         verifier = self.loader.verifier
-        return verifier is not None and verifier.shuns(engine)
+        return verifier is not None and verifier.is_suspect(engine)
 
     def _fits(self, engine: Engine, version: Version) -> bool:
-        """Whether it may be there at all: the registry, or the engine, may have changed since."""
+        """Whether the version may still be on the engine; the registry or the engine may have changed."""
         return (
             version.retired is None
             and version.base_model == engine.base_model
@@ -220,9 +233,9 @@ class Reconciler:
         )
 
     async def _reload(self, engine: Engine, version: Version, fence: Fence) -> bool:
-        """False: the engine is gone again, or too slow: what else it has lost keeps its slot until it is
+        """False if the engine is down again or too slow; its other lost versions keep their slots until it is
         back."""
-        await self.store.commit((), fence=fence)  # loads are not fenced: so ask before each
+        await self.store.commit((), fence=fence)  # loads are not fenced, so check the fence before each
         deadline = self.loader.clock() + RELOAD_SECONDS
         try:
             where = await self.loader.ensure_resident(
@@ -231,24 +244,24 @@ class Reconciler:
         except StoreUnavailableError:
             raise
         except (LoadFailedError, QuarantinedError) as error:
-            log.error("%s lost %s, and it cannot be loaded again: %s", engine.name, version.id, error)
+            log.error("Engine %s: reload of %s failed: %s", engine.name, version.id, error)
         except AdaptersError as error:
-            log.warning("%s lost %s, which cannot be loaded again yet: %s", engine.name, version.id, error)
+            log.warning("Engine %s: reload of %s postponed: %s", engine.name, version.id, error)
             return False
         else:
-            if where == engine.name:  # and not the way to elsewhere that a request had begun
-                self.loader.loads_since(version, where)  # no request has caused it
-                log.warning("%s had lost %s: loaded again", where, version.id)
+            if where == engine.name:  # not on an engine that a concurrent request had chosen
+                self.loader.loads_since(version, where)  # no request is charged for it
+                log.warning("Engine %s: %s reloaded after a restart", where, version.id)
         return True
 
-    # -- adapters that are not placed where they are
+    # -- adapters that are loaded without being assigned
 
-    async def _clear(self, engine: Engine, strays: set[str], fence: Fence) -> None:
-        """Left by a worker that died between a load and its end, or by an unload that failed."""
-        placed = await self.store.recency(engine.name)  # the mirror may be behind
+    async def _unload_strays(self, engine: Engine, strays: set[str], fence: Fence) -> None:
+        """Unload strays left by a worker that died during a load, or by a failed unload."""
+        placed = await self.store.recency(engine.name)  # this worker's view may lag
         for name in sorted(strays - placed.keys()):
             await self.store.commit((), fence=fence)
-            log.warning("%s holds %s, which is not placed there: unloaded", engine.name, name)
+            log.warning("Engine %s: unloading %s, which is not assigned to it", engine.name, name)
             try:
                 await self.control.unload(engine, name)
             except EngineError:

@@ -1,4 +1,4 @@
-"""What is wrong with versions, adapters and base models: each with a sentence and a remedy."""
+"""Finds problems with versions, adapters and base models, each with a remedy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from adapters.registry.catalog import Catalog
 
 
 def of_registry(view: FleetObservation) -> Iterator[Diagnosis]:
-    """Problems and passes alike."""
+    """Yield problems and passed checks."""
     for group in (
-        _verdicts(view),
+        _serving_statuses(view),
         _files(view),
         _adapters(view.catalog),
         _bases(view.catalog),
         _hosts(view.catalog),
-        _graves(view),
+        _pending_deletions(view),
     ):
         yield from group
 
 
-def _verdicts(view: FleetObservation) -> Iterator[Diagnosis]:
+def _serving_statuses(view: FleetObservation) -> Iterator[Diagnosis]:
     catalog = view.catalog
     for engine_name, refused in sorted(catalog.serving_statuses.items(), key=lambda item: item[1].version):
         version = catalog.by_engine_name.get(engine_name)
@@ -36,15 +36,15 @@ def _verdicts(view: FleetObservation) -> Iterator[Diagnosis]:
             yield Diagnosis(
                 "version_quarantined", status, version.id,
                 f"{sentence(refused.reason)}{where}{evidence(refused)} Callers get version_quarantined.",
-                f"Add it again from a sound source, or go back: florin adapter rollback {version.adapter}. "
-                f"If it is as it should be: florin adapter release {version.adapter} v{version.number}",
+                f"Add it again from a sound source, or roll back: florin adapter rollback {version.adapter}. "
+                f"If its answers are correct: florin adapter release {version.adapter} v{version.number}",
             )  # fmt: skip
         else:
             yield Diagnosis(
                 "version_failed", status, version.id,
                 f"{sentence(refused.reason)}{where} {refused.attempts} loads have failed; the next try is "
                 f"{due(refused, view.now)}. Callers get load_failed.",
-                "See the engine's log for the reason, and add a version that it takes, or go back: "
+                "Find the reason in the engine's log. Then add a version that loads, or roll back: "
                 f"florin adapter rollback {version.adapter}",
             )  # fmt: skip
 
@@ -53,17 +53,17 @@ def _files(view: FleetObservation) -> Iterator[Diagnosis]:
     for id_, what in sorted(view.missing_files.items()):
         yield Diagnosis(
             "version_files", "problem", id_,
-            f"{sentence(what)} Engines cannot load it again, and one that holds it may die.",
-            "Give the same files again, which puts them back in their place: florin adapter add "
+            f"{sentence(what)} Engines cannot reload it, and an engine that holds it may crash.",
+            "Add the same files again to restore them: florin adapter add "
             f"{id_.partition('@')[0]} --source …; or mount the artifact directory here.",
         )  # fmt: skip
     if not view.missing_files:
         count = sum(1 for v in view.catalog.versions.values() if v.retired is None)
-        yield Diagnosis("version_files", "ok", "", f"The files of all {count} versions are in their place.")
+        yield Diagnosis("version_files", "ok", "", f"The files of all {count} versions are present.")
 
 
 def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
-    """Live versions and canaries that no engine could ever hold."""
+    """Live versions and canaries that no engine can hold."""
     for _, adapter in sorted(catalog.adapters.items()):
         for version in _called(adapter, catalog):
             fleet = catalog.fleet(version.base_model)
@@ -76,12 +76,12 @@ def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
                 else f"no engine serves its base model, {version.base_model}"
             )
             yield Diagnosis(
-                "adapter_unservable", "problem", version.id, f"It cannot be loaded anywhere: {why}.",
+                "adapter_unservable", "problem", version.id, f"No engine can load it: {why}.",
                 f"Register an engine for {version.base_model} with --max-lora-rank {version.rank} or more.",
             )  # fmt: skip
         if adapter.live is None:
             yield Diagnosis(
-                "adapter_not_live", "warning", adapter.name, "No version of it is live: calls get a 404.",
+                "adapter_not_live", "warning", adapter.name, "No version of it is live, so calls get a 404.",
                 f"florin adapter promote {adapter.name} v{adapter.latest}",
             )  # fmt: skip
 
@@ -98,8 +98,8 @@ def _bases(catalog: Catalog) -> Iterator[Diagnosis]:
         if base.config is None and catalog.fleet(name):
             yield Diagnosis(
                 "base_config", "warning", name,
-                "Florin does not have its config.json: adapters for it cannot be checked, and are refused.",
-                "Say it again for one of its engines: florin engine add … --base-config PATH",
+                "Florin does not have its config.json, so adapters for it cannot be checked and are refused.",
+                "Register one of its engines again with the config: florin engine add … --base-config PATH",
             )  # fmt: skip
 
 
@@ -108,18 +108,18 @@ def _hosts(catalog: Catalog) -> Iterator[Diagnosis]:
         if engine.agent and not engine.key:
             yield Diagnosis(
                 "host_key", "warning", name,
-                "Its host uses an operator's key: whoever takes the host can do all that operators can.",
-                f"Give it a key of its own: florin engine token create --name {name}",
+                "Its host uses an operator key, so anyone who compromises the host gains operator rights.",
+                f"Give it its own key: florin engine token create --name {name}",
             )  # fmt: skip
 
 
-def _graves(view: FleetObservation) -> Iterator[Diagnosis]:
-    """Only those that wait for a person: time passes by itself."""
-    waiting = [name for name, why in view.pending_deletions.waiting.items() if "does not answer" in why]
+def _pending_deletions(view: FleetObservation) -> Iterator[Diagnosis]:
+    """Only deletions that need an operator; the others just take time."""
+    waiting = [name for name, why in view.pending_deletions.waiting.items() if "does not respond" in why]
     if waiting:
         reason = view.pending_deletions.waiting[waiting[0]]
         yield Diagnosis(
             "pending_deletions", "warning", "",
             f"The files of {len(waiting)} removed or retired versions must stay: {reason}.",
-            "Start that engine, or forget it: florin engine remove NAME",
+            "Start that engine, or remove it: florin engine remove NAME",
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Adapters and their versions: the catalog, registration, canaries, artifacts, serving status."""
+"""Adapters and their versions: catalog, registration, canaries, artifacts, serving status."""

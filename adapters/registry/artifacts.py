@@ -1,12 +1,12 @@
-"""The store of adapter versions' files: immutable directories, named by what they hold.
+"""The artifact store: the files of adapter versions, in immutable, content-addressed directories.
 
     root/<digest hex>/adapter_config.json, adapter_model.safetensors
-    root/.staging/<random>/files/…      being fetched and checked; moved into place by one rename
-    root/.installations/<id>            whose versions lie here: nothing is removed where these are several
+    root/.staging/<random>/files/…      being fetched and checked; published by one rename
+    root/.installations/<id>            installations that use this root; with several, nothing is removed
 
-A version's bytes are checked where they will stay and then only renamed, so that what was checked is what
-engines read. Engines may hold a file long after its version is gone: nothing here removes a published one,
-and `adapters.reconcile.trash`, which does, leaves alone what was published again within the hour.
+A version's files are checked in place and then only renamed, so engines read exactly the bytes that were
+checked. Engines may hold a file long after its version is gone, so nothing here removes a published artifact.
+`adapters.reconcile.artifact_remover` does, unless the content was republished within the hour.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Artifact:
 
 
 class ArtifactStore:
-    """All methods block on the disk. Several processes, on several hosts, may share one root."""
+    """Content-addressed store of versions' files. Blocking. Processes on several hosts may share one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -48,13 +48,13 @@ class ArtifactStore:
         return f"<ArtifactStore {self.root}>"
 
     def open(self, installation: str = "") -> None:
-        """Makes the root and removes what crashed processes left in staging. Call once at start.
-        `installation`: an id, of a registry whose versions lie here."""
+        """Create the root and remove staging leftovers of crashed processes. Call once at start.
+        `installation`: id of the registry whose versions are stored here."""
         _make_enterable(self.root)
         self._staging.mkdir(exist_ok=True, mode=0o700)
         self._installation = installation
         if installation:
-            with suppress(OSError):  # `florin doctor` tells of a root that cannot be written
+            with suppress(OSError):  # `florin doctor` reports a root that is not writable
                 _make_enterable(self.root / _INSTALLATIONS)
                 (self.root / _INSTALLATIONS / installation).touch()
         for left in self._staging.iterdir():
@@ -63,7 +63,7 @@ class ArtifactStore:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty directory of this process's own, on the disk of the root. It is gone afterwards."""
+        """A private empty directory on the root's disk, removed on exit."""
         self._staging.mkdir(parents=True, exist_ok=True, mode=0o700)
         box, lock = self._locked_box()
         try:
@@ -75,10 +75,10 @@ class ArtifactStore:
             os.close(lock)
 
     def publish(self, staged: Path) -> Artifact:
-        """Moves the two files in `staged` (a `staging` directory) to their place for ever. What else lies
-        there was for the checks alone, and goes: engines would read tokenizers from beside an adapter.
+        """Publish the two files in `staged`, a `staging` directory. Other files there were only for the
+        checks and are deleted, because engines would read a tokenizer beside an adapter.
 
-        The same content again ends in the same place. When this returns, the files are on the disk.
+        Idempotent: the same content ends in the same place. The files are synced to disk on return.
         """
         size = sum((staged / name).stat().st_size for name in FILES)
         hexdigest = digest_of(staged)
@@ -100,8 +100,8 @@ class ArtifactStore:
         return artifact
 
     def find(self, digest: str) -> Artifact | None:
-        """The published files of that digest, `sha256:<hex>`, if they are there and whole: they are read to
-        know it. None: they are to be fetched."""
+        """The published files with the digest `sha256:<hex>`, verified by reading them; None if missing or
+        damaged."""
         hexdigest = digest.removeprefix("sha256:")
         target = self.root / hexdigest
         sizes = _sizes(target)
@@ -110,7 +110,7 @@ class ArtifactStore:
         return Artifact(digest, target, sum(sizes.values()))
 
     def others(self) -> list[Path]:
-        """The marks of other installations, which may need what this one does not any more."""
+        """The marker files of other installations, which may need content that this one no longer needs."""
         try:
             marks = sorted((self.root / _INSTALLATIONS).iterdir())
         except FileNotFoundError:
@@ -122,7 +122,8 @@ class ArtifactStore:
         return self.root / _STAGING
 
     def _locked_box(self) -> tuple[Path, int]:
-        """A fresh directory and the lock that says its owner lives: the kernel frees it at any death."""
+        """A new directory and a lock that proves its owner is alive; the kernel releases the lock when the
+        process dies."""
         while True:
             box = self._staging / secrets.token_hex(8)
             box.mkdir(mode=0o700)
@@ -130,7 +131,7 @@ class ArtifactStore:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if box.exists():
                 return box, lock
-            os.close(lock)  # `open` elsewhere took it for a leftover between the two calls
+            os.close(lock)  # another process's `open` removed it as a leftover between the two calls
 
     def _move(self, staged: Path, target: Path) -> None:
         sizes = _sizes(staged)
@@ -142,17 +143,16 @@ class ArtifactStore:
         else:
             return
         if _sizes(target) == sizes and freshen(target):
-            return  # another process published the same content a moment ago
-        # It lost files or bytes, which happens only when somebody meddles with the root: the whole one
-        # takes its place, and the damaged one goes with the staging box.
-        with suppress(FileNotFoundError):  # or it was being removed
+            return  # another process has just published the same content
+        # The published copy is incomplete, which only tampering with the root can cause. The complete copy
+        # replaces it, and the damaged one is deleted with the staging directory.
+        with suppress(FileNotFoundError):  # or it has just been removed
             target.rename(staged.parent / "damaged")
         staged.rename(target)
 
 
 def digest_of(directory: Path) -> str:
-    """Hex SHA-256 over one line for each of the two files, sorted by name: name, NUL, hex SHA-256 of the
-    content, newline."""
+    """Hex SHA-256 over one line per file, sorted by name: name, NUL, hex SHA-256 of the content, newline."""
     digest = hashlib.sha256()
     for name in sorted(FILES):
         with (directory / name).open("rb") as file:
@@ -162,14 +162,14 @@ def digest_of(directory: Path) -> str:
 
 
 def freshen(directory: Path) -> bool:
-    """Set its time of change to now: whoever is about to remove it, looks at that after taking it away, and
-    puts it back. False: it has been taken away."""
+    """Set the directory's modification time to now. A concurrent remover checks it after detaching the
+    directory and then restores it. False if the directory has already been detached."""
     try:
         os.utime(directory)
     except FileNotFoundError:
         return False
     except PermissionError:
-        pass  # another user's: whoever may not touch it may not remove it either
+        pass  # another user's: a process that may not touch it may not remove it either
     return True
 
 
@@ -181,8 +181,8 @@ def _sizes(directory: Path) -> dict[str, int] | None:
 
 
 def _make_enterable(directory: Path) -> None:
-    """Engines, and other installations, may run as other users: what is made here is open to them, whatever
-    the umask. What exists keeps its mode."""
+    """Create the directory readable for other users, whatever the umask, because engines and other
+    installations may run as other users. An existing directory keeps its mode."""
     if not directory.is_dir():
         _make_enterable(directory.parent)
         with suppress(FileExistsError):

@@ -1,7 +1,7 @@
-"""Who gets the canary: a pure function of the canary, the calling tenant and its end user.
+"""Decides which requests get the canary: a pure function of the canary, the tenant and its end user.
 
-Nothing is remembered: every worker comes to the same answer. Who is in at a weight stays in when the weight
-rises, and who is in for one canary says nothing about the next.
+No state is kept, and every worker reaches the same decision. A user who gets the canary at one weight keeps
+it at every higher weight. Different canaries select users independently.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import hashlib
 import random
 
 BUCKETS = 10_000
-"""A hundredth of a percent each."""
+"""0.01 percent each."""
 
 
 def bucket(canary: str, tenant: str, user: str) -> int:
-    """Where an end user stands, 0 … BUCKETS - 1, uniform over users. `canary`: the version's full name,
+    """The end user's bucket, 0 … BUCKETS - 1, uniform over users. `canary`: the version's full name,
     `acme/support@v3`."""
     key = f"{canary}|{tenant}|{user}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(key).digest()[:8]) % BUCKETS
 
 
 def takes_canary(canary: str, weight: int, tenant: str, user: str) -> bool:
-    """`weight`: percent. `user`: who the calling application says is asking; empty: nobody said, so this
-    request is decided by itself, at random."""
+    """Whether this request gets the canary. `weight` in percent. `user`: the end user as named by the
+    application; if empty, the request is decided at random."""
     drawn = bucket(canary, tenant, user) if user else random.randrange(BUCKETS)  # noqa: S311 - a share of traffic is no secret
     return drawn < weight * BUCKETS // 100

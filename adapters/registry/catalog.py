@@ -1,6 +1,6 @@
-"""What exists, as this process last heard it: a view of the registry, fed by `adapters.store.feed`.
+"""This process's read-only view of the registry, fed by `adapters.store.feed`.
 
-Reads only. What writes adapters is `registration`; what writes engines is the admin API.
+Adapters are written by `registration`, engines by the admin API.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _CACHED_NAMES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request's `model` means: a version, or (None) the base model itself."""
+    """What a request's `model` resolves to: a version, or the base model itself (None)."""
 
     version: Version | None
     base_model: str
     canary: Target | None = None
-    """What `weight` percent of the calls get instead."""
+    """Target of `weight` percent of the calls."""
     weight: int = 0
 
     def for_call(self, tenant: str, user: str) -> Target:
-        """What one request gets, for all of its attempts: asked once, and only where there is a canary."""
+        """The target of one request, for all its attempts. Call it once per request."""
         canary = self.canary
         if canary is None or not takes_canary(canary.label, self.weight, tenant, user):
             return self
@@ -48,12 +48,12 @@ class Target:
 
     @property
     def engine_name(self) -> str:
-        """What engines call it."""
+        """Its name on engines."""
         return self.version.engine_name if self.version else self.base_model
 
     @property
     def label(self) -> str:
-        """What people call it: `acme/support@v3`, or the base model's name."""
+        """Its name for people: `acme/support@v3`, or the base model's name."""
         return self.version.id if self.version else self.base_model
 
 
@@ -67,18 +67,18 @@ class Catalog:
         self.bases: dict[str, BaseModel] = {}
         self.pins: set[str] = set()
         self.tombstones: dict[str, Tombstone] = {}
-        """Of removed adapters, by full name."""
+        """Tombstones of removed adapters, by full name."""
         self.pending_deletions: dict[str, PendingDeletion] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
         self.serving_statuses: dict[str, ServingStatus] = {}
-        """All three by engine name; fingerprints of base models by the model's name."""
-        # Derived, rebuilt when what they derive from changes:
+        """All three by engine name; fingerprints of base models by model name."""
+        # Derived indexes, rebuilt when their sources change:
         self.by_engine_name: dict[str, Version] = {}
         self._numbers: dict[str, set[int]] = {}  # full name → the numbers of its versions
         self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
         self._resolved: dict[tuple[str, str, bool], Target] = {}
         self.generation = 0
-        """Another number whenever what names mean, or which there are, may have changed."""
+        """Changes whenever the set of names or their resolution may have changed."""
 
     def __repr__(self) -> str:
         return (
@@ -86,7 +86,7 @@ class Catalog:
             f"{len(self.engines)} engines>"
         )
 
-    # -- fed by the follower
+    # -- called by the follower
 
     def load(self, documents: Documents) -> None:
         self.adapters = {i: load(Adapter, d) for i, d in documents.get("adapter", {}).items()}
@@ -154,12 +154,12 @@ class Catalog:
             for tenant in adapter.shared_with:
                 self._shared.setdefault(tenant, {}).setdefault(bare, []).append(adapter.name)
 
-    # -- asked by requests
+    # -- called by requests
 
     def resolve(self, tenant: str, model: str, *, base_access: bool) -> Target | None:
-        """What `model` means to `tenant`: its own adapters, then those shared with it, then the base model.
+        """Resolve `model` for `tenant`: its own adapters, then those shared with it, then the base model.
 
-        None for what does not exist and for what is not the tenant's, alike.
+        None both for names that do not exist and for names that the tenant may not use.
         """
         key = (tenant, model, base_access)
         target = self._resolved.get(key)
@@ -183,8 +183,8 @@ class Catalog:
         return None
 
     def _split(self, adapter: Adapter) -> Target | None:
-        """The live version, with the canary if there is one that can be served: callers who would get one
-        that has failed or is quarantined get what is live."""
+        """The live version, with the canary if there is one. A canary that has failed or is quarantined is
+        left out, so its callers get the live version."""
         live = self._target(adapter, adapter.live)
         canary = self._target(adapter, adapter.canary)
         if live is None or canary is None or canary.engine_name in self.serving_statuses:
@@ -210,14 +210,15 @@ class Catalog:
         return None
 
     def visible(self, tenant: str) -> list[Adapter]:
-        """The adapters that `tenant` may call, own ones first."""
+        """The adapters that `tenant` may call, its own first."""
         own = [a for a in self.adapters.values() if a.name.startswith(tenant + "/")]
         names = (name for found in self._shared.get(tenant, {}).values() for name in found)
         shared = [self.adapters[name] for name in names]
         return sorted(own, key=_by_name) + sorted(shared, key=_by_name)
 
     def versions_of(self, adapter: str) -> list[Version]:
-        """Oldest first, the retired ones too. Numbers may have wide gaps: `florin apply` sets them."""
+        """All versions, oldest first, including retired ones. Numbers may have gaps, because `florin apply`
+        can set them."""
         numbers = sorted(self._numbers.get(adapter, ()))
         return [self.versions[f"{adapter}@v{number}"] for number in numbers]
 

@@ -1,4 +1,4 @@
-"""The registry as read for one change of an adapter, and what the change needs to know from it."""
+"""The registry as read for one change of an adapter, with the lookups that changes need."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from adapters.store.protocol import Change
 
 @dataclass(frozen=True, slots=True)
 class FleetLimits:
-    """What an adapter of one base model is checked against."""
+    """The base model and engine limits that an adapter is checked against."""
 
     base: BaseModel
     ranks: tuple[int, ...]
-    """The maximum ranks of its engines, sorted, each once."""
+    """Distinct maximum ranks of its engines, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ChangeContext(Reading):
         else:
             text = self.documents.get("tenant", {}).get(tenant)
         if text is None:
-            raise NotFoundError(f"There is no tenant {tenant!r}: create it first.")
+            raise NotFoundError(f"Tenant {tenant!r} does not exist; create it first.")
         return text
 
     def adapter(self, name: AdapterName) -> Adapter:
@@ -44,7 +44,7 @@ class ChangeContext(Reading):
         return adapter
 
     def expected(self, adapter: Adapter) -> str:
-        """The adapter's document as the store should hold it."""
+        """The adapter's document as expected in the store."""
         return self.text("adapter", adapter.name, adapter)
 
     def text(self, kind: str, id_: str, document: Adapter | Version | Tombstone) -> str:
@@ -66,11 +66,11 @@ class ChangeContext(Reading):
         return version
 
     def callable_version(self, adapter: Adapter, number: int, *, failed_too: bool = False) -> Version:
-        """Raises NotFoundError also when it is retired, QuarantinedError, LoadFailedError (unless
+        """Raises NotFoundError (also if it is retired), QuarantinedError, LoadFailedError (unless
         `failed_too`)."""
         version = self.version(adapter, number)
         if version.retired is not None:
-            raise NotFoundError(f"{version.id} is retired: add its files again, as a new version.")
+            raise NotFoundError(f"{version.id} is retired; add its files again as a new version.")
         serving_status = self.catalog.serving_statuses.get(version.engine_name)
         if serving_status is not None and not (failed_too and serving_status.state == "failed"):
             kind = QuarantinedError if serving_status.state == "quarantined" else LoadFailedError
@@ -79,29 +79,29 @@ class ChangeContext(Reading):
 
 
 def fleet_for(reading: ChangeContext, name: AdapterName, base_model: str | None) -> FleetLimits:
-    """The base model that is meant, and its engines' ranks. Raises NotFoundError (of the tenant, too, before
-    any file is read), RejectedError."""
+    """Determine the base model and its engines' limits. Raises NotFoundError (also for the tenant, before any
+    file is read), RejectedError."""
     reading.tenant(name.tenant)
     catalog = reading.catalog
     if base_model is None and len(catalog.bases) > 1:
         findings = Findings()
         findings.add(
             "base_ambiguous",
-            "Several base models are served, so the adapter's must be named.",
+            "Several base models are served, so the adapter's base model must be given.",
             found="no base_model",
             expected=f"one of {', '.join(sorted(catalog.bases))}",
         )
         findings.refuse_if_any(str(name))
     chosen = base_model if base_model is not None else next(iter(catalog.bases), None)
     if chosen is None:
-        raise NotFoundError("No base model is served yet: add an engine first.")
+        raise NotFoundError("No base model is served yet; add an engine first.")
     base = catalog.bases.get(chosen)
     if base is None:
         known = ", ".join(sorted(catalog.bases)) or "none"
-        raise NotFoundError(f"There is no base model {chosen[:200]!r}; there is: {known}.")
+        raise NotFoundError(f"There is no base model {chosen[:200]!r}. Known: {known}.")
     ranks = tuple(sorted({engine.max_rank for engine in catalog.fleet(chosen)}))
     if not ranks:
         raise NotFoundError(
-            f"No engine serves base model {chosen!r}, so no rank can be checked: add one first."
+            f"No engine serves base model {chosen!r}, so the rank cannot be checked; add an engine first."
         )
     return FleetLimits(base, ranks)

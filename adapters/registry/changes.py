@@ -1,7 +1,7 @@
-"""What each change of an adapter commits, decided purely from one reading of the registry.
+"""Plans the commit of each change of an adapter. Pure functions of one reading of the registry.
 
-Every plan's expectations are the documents that it was made from, so a stale reading makes a conflict, never
-a lost change. `transaction` reads, commits and retries.
+Each plan expects the documents that it was made from, so a stale reading causes a conflict, never a lost
+update. `transaction` reads, commits and retries.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from adapters.store.protocol import AuditNote, Change
 T = TypeVar("T")
 
 LAST = 999_999_999
-"""The highest number of a version: more digits are no name of one."""
+"""Highest version number; names with more digits are not parsed."""
 HISTORY = 32
-"""How many steps back a rollback can go."""
+"""Number of steps that rollback can go back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
     version: Version
     live: int | None
-    """Number of the adapter's live version now."""
+    """The adapter's live version."""
     created: bool
-    """False: the adapter had a version of the same content already, and this is it."""
+    """False if the adapter already had a version with the same content, which is returned."""
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
@@ -37,12 +37,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange(Generic[T]):
-    """What to commit, what to answer once that has succeeded, and what the audit says of it."""
+    """The changes to commit, the result to return after the commit, and the audit details."""
 
     changes: list[Change]
     answer: T
     action: str = ""
-    """Empty: nothing changes; the commit only proves that this is still so."""
+    """If empty, nothing changes, and the commit only asserts that this still holds."""
     version: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -61,20 +61,20 @@ def plan_add(
     number: int | None = None,
     vouched: bool = False,
 ) -> PlannedChange[Registered]:
-    """`version.number` is given here; its engine name becomes valid with the commit, or never.
+    """Assign `version.number`. Its engine name becomes valid with the commit, or never.
 
-    `number` restores a version under its old number. One that was given away before is given again only if
-    the caller has vouched for the content with a digest; so a retired version comes back with its own files.
+    `number` restores a version under its old number. A number that was used before is assigned again only if
+    the caller has vouched for the content with a digest, so a retired version returns with its own files.
     Raises ConflictError.
     """
     tenant = reading.tenant(name.tenant)
-    # The tenant must still be there when the commit happens.
+    # The tenant must still exist when the commit happens.
     changes = [Change("tenant", name.tenant, tenant, expect=tenant)]
     old = reading.catalog.adapters.get(str(name))
     same = _same_content(reading, old, version)
     if old and same:
         if number not in (None, same.number):
-            raise ConflictError(f"{same.id} has these files already, so v{number} cannot have them too.")
+            raise ConflictError(f"{same.id} already has these files, so v{number} cannot use them.")
         changes += [_change_of(reading, old, old), reading.unchanged(same)]
         return PlannedChange(changes, Registered(same, old.live, created=False))
     tombstone = None if old else reading.catalog.tombstones.get(str(name))
@@ -82,13 +82,13 @@ def plan_add(
     adapter = old or Adapter(str(name), live=None, latest=latest)
     given = adapter.latest + 1 if number is None else number
     if given > LAST:
-        raise ConflictError(f"{name} has given its last number, v{LAST}: add it under another name.")
+        raise ConflictError(f"{name} has used its last version number, v{LAST}; add it under another name.")
     version = replace(version, number=given)
     retired = _in_place_of(reading, adapter, version, vouched=vouched)
     live = given if adapter.live is None else adapter.live
     new = replace(adapter, latest=max(adapter.latest, given), live=live)
     if old is None:
-        # What nobody has removed has no tombstone: then there must be none when the commit happens.
+        # Without a tombstone now, there must be none when the commit happens.
         buried = reading.text("tombstone", str(name), tombstone) if tombstone else None
         changes.append(Change("tombstone", str(name), None, expect=buried))
     changes.append(Change("version", version.id, dump(version), expect=retired))
@@ -100,13 +100,13 @@ def plan_add(
 def plan_promote(
     reading: ChangeContext, name: AdapterName, number: int, weight: int = 100
 ) -> PlannedChange[Adapter]:
-    """`weight` below 100: a canary beside what is live. Raises NotFoundError, InUseError, QuarantinedError,
-    LoadFailedError."""
+    """Make a version live, or with `weight` below 100 a canary beside the live version. Raises NotFoundError,
+    InUseError, QuarantinedError, LoadFailedError."""
     old = reading.adapter(name)
     version = reading.callable_version(old, number)
     if weight < 100:
         if old.live in (None, number):
-            raise InUseError(f"{version.id} is what is live: a canary is another version beside it.")
+            raise InUseError(f"{version.id} is already live; a canary must be a different version.")
         new = replace(old, canary=number, weight=weight)
         action = "adapter.canary"
         details: dict[str, Any] = {"weight": weight, "live": f"v{old.live}"}
@@ -123,14 +123,14 @@ def plan_promote(
 
 
 def plan_rollback(reading: ChangeContext, name: AdapterName) -> PlannedChange[Adapter]:
-    """End the canary; without one, go back to what was live before. Raises as `plan_promote`."""
+    """End the canary; without one, return to the previous live version. Raises as `plan_promote`."""
     old = reading.adapter(name)
     if old.canary is not None:
         new = replace(old, canary=None, weight=0)
         details: dict[str, Any] = {"canary": f"v{old.canary}", "weight": old.weight}
         return PlannedChange(_switch(reading, old, new), new, "adapter.rollback", old.live, details)
     if old.previous is None:
-        raise NotFoundError(f"Adapter {str(name)!r} has no earlier live version to go back to.")
+        raise NotFoundError(f"Adapter {str(name)!r} has no previous live version to roll back to.")
     version = reading.callable_version(old, old.previous)
     new = replace(old, live=old.previous, history=old.history[:-1])
     changes = [*_switch(reading, old, new), *_still_callable(reading, version)]
@@ -138,7 +138,7 @@ def plan_rollback(reading: ChangeContext, name: AdapterName) -> PlannedChange[Ad
 
 
 def plan_retire(reading: ChangeContext, name: AdapterName, number: int, now: int) -> PlannedChange[Version]:
-    """Nobody may call it any more; its files stay until the reconciler knows that no engine holds them."""
+    """Make a version uncallable. Its files stay until the reconciler knows that no engine holds them."""
     old = reading.adapter(name)
     version = reading.version(old, number)
     if version.retired is not None:
@@ -147,12 +147,12 @@ def plan_retire(reading: ChangeContext, name: AdapterName, number: int, now: int
         role, cure = (
             ("live", "promote another version") if number == old.live else ("the canary", "roll it back")
         )
-        raise InUseError(f"{version.id} is {role}: {cure} first.")
+        raise InUseError(f"{version.id} is {role}; {cure} first.")
     retired = replace(version, retired=now)
     changes = [
         Change("version", version.id, dump(retired), expect=reading.text("version", version.id, version)),
         _change_of(reading, old, replace(old, history=_without(old, number))),
-        *_bury(version, now),
+        *_delete_version(version, now),
     ]
     return PlannedChange(changes, retired, "adapter.retire", number)
 
@@ -178,7 +178,7 @@ def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedC
     for version in versions:
         changes.append(Change("version", version.id, None))
         if version.retired is None:
-            changes += _bury(version, now)
+            changes += _delete_version(version, now)
     details = {"versions": [f"v{version.number}" for version in versions]}
     return PlannedChange(changes, tuple(versions), "adapter.remove", details=details)
 
@@ -195,26 +195,26 @@ def _same_content(reading: ChangeContext, adapter: Adapter | None, version: Vers
 
 
 def _in_place_of(reading: ChangeContext, adapter: Adapter, version: Version, *, vouched: bool) -> str | None:
-    """The document that a version under this number replaces: None, or of the same files, retired. Raises
+    """The document that this version replaces: None, or a retired version with the same files. Raises
     ConflictError."""
     old = reading.catalog.versions.get(version.id)
     if old and (old.retired is None or old.digest != version.digest):
-        raise ConflictError(f"{version.id} has other files.")
+        raise ConflictError(f"{version.id} exists with different files.")
     if version.number <= adapter.latest and not vouched:
         raise ConflictError(
-            f"{version.id} was given away before: it comes back only with the digest of its files."
+            f"{version.id} was used before and can be restored only with the digest of its files."
         )
     return reading.text("version", old.id, old) if old else None
 
 
 def _still_callable(reading: ChangeContext, version: Version) -> list[Change]:
-    """A retirement or a serving status that comes first makes a conflict, though it may not change the
-    adapter."""
+    """Expectations that conflict with a concurrent retirement or serving status, neither of which changes the
+    adapter's own document."""
     return [reading.unchanged(version), Change("serving_status", version.engine_name, None, expect=None)]
 
 
-def _bury(version: Version, now: int) -> list[Change]:
-    """What goes with a version that nobody may call any more, and what stays of it."""
+def _delete_version(version: Version, now: int) -> list[Change]:
+    """The changes that delete an uncallable version's dependent documents and add its pending deletion."""
     name = version.engine_name
     pending_deletion = PendingDeletion(
         version=version.id, digest=version.digest, path=version.path, since=now
@@ -228,7 +228,7 @@ def _pushed(history: tuple[int, ...], live: int | None) -> tuple[int, ...]:
 
 
 def _without(adapter: Adapter, number: int) -> tuple[int, ...]:
-    """Its history without a version that is no more: what then stands twice in a row was one stay."""
+    """The history without a removed version; adjacent duplicates are merged."""
     history: list[int] = []
     for past in adapter.history:
         if past != number and past != (history[-1] if history else None):
@@ -249,7 +249,7 @@ def _change_of(reading: ChangeContext, old: Adapter | None, new: Adapter) -> Cha
 def _pins(
     reading: ChangeContext, old: Adapter | None, new: Adapter, added: Version | None = None
 ) -> list[Change]:
-    """Pins follow what is called by the bare name: the live version and the canary."""
+    """Pins follow the versions that the bare name resolves to: live and canary."""
     before = {old.live, old.canary} if old and old.pinned else set()
     after = {new.live, new.canary} if new.pinned else set()
     changes = []

@@ -1,7 +1,7 @@
-"""Whether a large part of what a registry held has gone within minutes, by changes like any other.
+"""Detects that a large part of the registry was removed within minutes by ordinary changes.
 
-A loss shows as a regression (`adapters.store.continuity`); this is for the script that removes too much, and
-for keys revoked by the hundred.
+A data loss shows up as a regression (`adapters.store.continuity`). This detects a script that removes too
+much, or hundreds of revoked keys.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Final
 WINDOW_SECONDS: Final = 900.0
 SAMPLE_SECONDS: Final = 15.0
 COUNT_SECONDS: Final = 1.0
-"""Counting a large registry takes milliseconds, and many ask."""
+"""Minimum time between counts: counting a large registry takes milliseconds, and there are many callers."""
 LARGE: Final = 0.25
-"""Of what there was."""
+"""Fraction of the previous count."""
 FEWEST: Final = 5
-"""So many must have gone: of a small registry, one is a large part."""
+"""Minimum number removed, because one object is a large part of a small registry."""
 
 
 class MassRemovalWatch:
-    """State: the most that there was, for each part of the window; what was said last."""
+    """Mutable state: the highest counts in each part of the window, and the last result."""
 
     def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
-        """`count`: what there is, by what it is called."""
+        """`count` returns the number of objects by kind."""
         self._count = count
         self._counted = float("-inf")
         self._said = ""
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
 
-    def look(self, now: float) -> str:
-        """What has shrunk, in a sentence; empty: nothing. `now`: seconds of a monotonic clock."""
+    def check(self, now: float) -> str:
+        """Describe what was removed, as a sentence; empty if nothing. `now`: monotonic seconds."""
         if now - self._counted >= COUNT_SECONDS:
             self._counted, self._said = now, self._of(self._count(), now)
         return self._said
@@ -49,4 +49,4 @@ class MassRemovalWatch:
             before = max(then.get(what, 0) for _, then in samples)
             if before - count >= max(FEWEST, LARGE * before):
                 gone.append(f"{before - count} of {before} {what}")
-        return f"Within {WINDOW_SECONDS / 60:.0f} minutes went {', '.join(gone)}." if gone else ""
+        return f"{', '.join(gone)} were removed within {WINDOW_SECONDS / 60:.0f} minutes." if gone else ""

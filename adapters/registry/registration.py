@@ -1,4 +1,4 @@
-"""Everything that changes adapters: add, promote, roll back, retire, pin, remove.
+"""Changes adapters: add, promote, roll back, retire, pin, remove.
 
 Each change is one atomic commit with its entry in the audit (see `transaction`).
 """
@@ -40,20 +40,20 @@ from adapters.store.protocol import Store
 T = TypeVar("T")
 
 _INGESTS = 4
-"""Adapters fetched, copied and hashed at a time: of more, the disk would only seek; of fewer, a slow server
-would hold up what comes from others."""
+"""Adapters fetched, copied and hashed at a time. More would only make the disk seek; with fewer, one slow
+server would delay the others."""
 
 Plan = Callable[[ChangeContext], PlannedChange[T]]
-"""Pure. Raises AdaptersError for what cannot be."""
+"""A pure function. Raises AdaptersError for an impossible change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An archive on this host's disk, which stays the caller's to remove."""
+    """An archive on this host's disk. The caller deletes it."""
 
     path: Path
     name: str = ""
-    """What the uploader calls it, for `Version.source`."""
+    """The uploader's name for it, for `Version.source`."""
 
     @property
     def source(self) -> str:
@@ -61,10 +61,12 @@ class Upload:
 
 
 class Registrar:
-    """`tenant_document`: the stored text of a tenant, as this worker's view has it, or None. `fetching`: the
-    limits under which sources are read. `now`: Unix microseconds.
+    """Applies every change to adapters and their versions. Called by `gateway.operations`.
 
-    `actor` is everywhere who does it, as the audit names them."""
+    `tenant_document` returns a tenant's stored text from this worker's view, or None. `fetching`: limits for
+    reading sources. `now` returns Unix microseconds.
+
+    In all methods, `actor` is the name for the audit."""
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ class Registrar:
     ) -> Registered:
         """Fetch, check, store and register. The first version goes live; a later one when promoted.
 
-        `digest`: what the version's must be, `sha256:<hex>`. `number`: restores it under that number.
-        `progress` is called from another thread; what it raises ends the work and is passed on.
+        `digest`: the expected digest, `sha256:<hex>`. `number` restores the version under that number.
+        `progress` is called from another thread; an exception that it raises aborts the work and propagates.
         Raises RejectedError (all findings), NotFoundError (tenant, base model, engines), ConflictError,
         StoreUnavailableError, OSError (the artifact disk).
         """
@@ -127,15 +129,15 @@ class Registrar:
         digest: str | None = None,
         progress: Progress | None = None,
     ) -> Version:
-        """A version, checked and with its files in the artifact store, that is not registered yet: its number
-        is 0. With a `digest` whose files are there, `source` is not read. Raises as `add_adapter`."""
+        """Check and store a version without registering it; its number is 0. If the files with this `digest`
+        are already stored, `source` is not read. Raises as `add_adapter`."""
         options = self._fetching if progress is None else replace(self._fetching, progress=progress)
         ingest = _Ingest(self._artifacts, str(name), source, options, assume_base, digest)
         fleet = await self._fleet(name, base_model)
         try:
             facts, artifact, found = await self._ingest(ingest, fleet)
         except RejectedError:
-            # This worker may not have heard yet of an engine or a config that another has just taken in.
+            # This worker may not know yet of an engine or config that another worker has just registered.
             fresh = fleet_for(await self._fresh(), name, base_model)
             if fresh == fleet:
                 raise
@@ -156,40 +158,39 @@ class Registrar:
         )
 
     async def check(self, name: AdapterName, base_model: str | None = None) -> None:
-        """Refuses what `add_adapter` would refuse whatever the files are. Raises NotFoundError,
+        """Refuse what `add_adapter` would refuse regardless of the files. Raises NotFoundError,
         RejectedError, StoreUnavailableError."""
         await self._fleet(name, base_model)
 
     def loadable_version(self, name: AdapterName, number: int) -> Version:
-        """As this worker's view has it: one that is worth an attempt to load it. Raises NotFoundError (a
-        retired one, too), QuarantinedError."""
+        """A version that may be loaded, from this worker's view. Raises NotFoundError (also if it is
+        retired), QuarantinedError."""
         reading = self._view()
         return reading.callable_version(reading.adapter(name), number, failed_too=True)
 
     async def promote(self, name: AdapterName, number: int, *, weight: int = 100, actor: str = "") -> Adapter:
-        """Make a version live, where `rollback` goes back to its predecessor; or, with a `weight` of 1 to 99
-        percent, a canary beside what is live. Idempotent. Raises NotFoundError, InUseError (it is live
-        already), QuarantinedError, LoadFailedError."""
+        """Make a version live, or with a `weight` of 1 to 99 percent a canary beside the live version.
+        Idempotent. Raises NotFoundError, InUseError (a canary that is already live), QuarantinedError,
+        LoadFailedError."""
         return await self.change(name, actor, lambda reading: plan_promote(reading, name, number, weight))
 
     async def rollback(self, name: AdapterName, *, actor: str = "") -> Adapter:
-        """End the canary; without one, make live what was live before, one step further back each time.
-        NotFoundError: nothing was. Raises as `promote`."""
+        """End the canary; without one, return to the previous live version, one step further back each time.
+        Raises NotFoundError if there is none, otherwise as `promote`."""
         return await self.change(name, actor, lambda reading: plan_rollback(reading, name))
 
     async def retire(self, name: AdapterName, number: int, *, actor: str = "") -> Version:
-        """Nobody may call it from now on; the caller takes it off the engines. Idempotent. InUseError: it is
-        live, or the canary."""
+        """Make a version uncallable; the caller unloads it from the engines. Idempotent. Raises InUseError if
+        it is live or the canary."""
         return await self.change(name, actor, lambda reading: plan_retire(reading, name, number, self._now()))
 
     async def pin(self, name: AdapterName, pinned: bool, *, actor: str = "") -> Adapter:  # noqa: FBT001 - the value itself, not an option
-        """Protect the live version and the canary from eviction, whichever they are, or stop doing so.
-        Idempotent."""
+        """Protect the current live version and canary from eviction, or stop protecting them. Idempotent."""
         return await self.change(name, actor, lambda reading: plan_pin(reading, name, pinned=pinned))
 
     async def remove(self, name: AdapterName, *, actor: str = "") -> tuple[Version, ...]:
-        """Forget the adapter and its versions, which are returned: the caller takes them off the engines.
-        Their numbers are never given again. Their files stay until no engine can hold them."""
+        """Remove the adapter and return its versions, which the caller unloads from the engines. Version
+        numbers are never reused. The files stay until no engine can hold them."""
         return await self.change(name, actor, lambda reading: plan_remove(reading, name, self._now()))
 
     async def _fleet(self, name: AdapterName, base_model: str | None) -> FleetLimits:
@@ -225,7 +226,7 @@ class Registrar:
 
 @dataclass(frozen=True, slots=True)
 class _Ingest:
-    """A version's files on their way into the artifact store: fetched, checked, published. Blocking."""
+    """Fetches, checks and publishes a version's files. Blocking."""
 
     artifacts: ArtifactStore
     adapter: str
@@ -235,7 +236,7 @@ class _Ingest:
     digest: str | None
 
     def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
-        """The last: where it came from, as it may be shown."""
+        """Return the facts, the artifact and the source without credentials."""
         kept = None if self.digest is None else self.artifacts.find(self.digest)
         if kept is not None:
             return self._check(kept.path, fleet), kept, self._public
@@ -281,7 +282,7 @@ class _Ingest:
         if found != self.digest:
             findings.add(
                 "digest_mismatch",
-                "The files are not the ones that were expected.",
+                "The files do not match the expected digest.",
                 found=found,
                 expected=shown(self.digest),
             )

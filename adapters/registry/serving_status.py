@@ -1,7 +1,7 @@
-"""Verdicts: why a version is not served, written once and believed by every worker.
+"""Writes serving statuses: why a version is not served, or why an engine is suspect.
 
-Whoever finds it out commits it; the others hear of it with the change feed. Where two find it out at once,
-the first is right.
+The worker that detects the problem commits the status; the others learn it from the change feed. If two
+detect it at once, the first commit wins.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ log = logging.getLogger(__name__)
 SUSPECT = "engine_suspect"
 LOAD_FAILED = "load_failed"
 FIRST_RETRY, LAST_RETRY = 60, 600
-"""Seconds until a version that could not be loaded, or an engine that is not trusted, is tried again;
-doubling from one attempt to the next."""
+"""Seconds until a failed version or a suspect engine is retried; doubles with each attempt."""
 SURE = 3
-"""Failed loads, with pauses between, before a version counts as one that cannot be loaded."""
+"""Consecutive failed loads, with pauses between them, before a version is marked as failed."""
 
 
 def refusal(serving_status: ServingStatus) -> PlacementError:
-    """What a caller of the version is told."""
+    """The error for callers of the version."""
     quarantined = serving_status.state == "quarantined"
     return QuarantinedError(serving_status.reason) if quarantined else LoadFailedError(serving_status.reason)
 
@@ -41,6 +40,8 @@ def retry_seconds(attempts: int) -> int:
 
 @dataclass(slots=True)
 class ServingStatuses:
+    """Reads and commits serving statuses. Used by the loader, the verifier and the reconciler."""
+
     store: Store
     catalog: Catalog
     clock: Callable[[], int] = lambda: time.time_ns() // 1000
@@ -53,28 +54,28 @@ class ServingStatuses:
             raise refusal(serving_status)
 
     def of_engine(self, engine: Engine) -> ServingStatus | None:
-        """Why it is not trusted with loads, if it is not."""
+        """Why the engine is suspect; None if it is not."""
         serving_status = self.catalog.serving_statuses.get(engine.name)
         return serving_status if serving_status and serving_status.code == SUSPECT else None
 
     async def quarantine(
         self, version: Version, code: str, reason: str, engine: str, evidence: dict[str, Any]
     ) -> None:
-        """In one commit with its note. Raises StoreUnavailableError."""
+        """Commit the status with its audit note. Raises StoreUnavailableError."""
         serving_status = ServingStatus(
             "quarantined", version.id, code, reason, engine, self.clock(), evidence=evidence
         )
         old = self.catalog.serving_statuses.get(version.engine_name)
         if old is not None and old.state == "quarantined":
             return
-        log.error("%s is quarantined: %s (on %s)", version.id, reason, engine)
-        with suppress(ConflictError):  # somebody else has found it out
+        log.error("Engine %s: %s quarantined: %s", engine, version.id, reason)
+        with suppress(ConflictError):  # another worker was first
             await self._put(
                 version.engine_name, serving_status, old, _note("version.quarantine", version, serving_status)
             )
 
     async def failed(self, version: Version, error: LoadFailedError, attempts: int) -> None:
-        """Once more, since the `attempts` that a worker counted or that an older serving status did. Raises
+        """Record another failed load on top of `attempts`, or of an older status's count. Raises
         StoreUnavailableError."""
         old = self.catalog.serving_statuses.get(version.engine_name)
         if old is not None and old.state != "failed":
@@ -94,10 +95,10 @@ class ServingStatuses:
             await self._put(version.engine_name, serving_status, old, note)
 
     async def recovered(self, version: Version) -> None:
-        """It has been loaded: if it counted as failed, it does no longer. Raises StoreUnavailableError."""
+        """Clear the `failed` status after a successful load. Raises StoreUnavailableError."""
         old = self.catalog.serving_statuses.get(version.engine_name)
         if old is not None and old.state == "failed":
-            log.warning("%s can be loaded again", version.id)
+            log.warning("Version %s: recovered, load succeeded", version.id)
             with suppress(ConflictError):
                 await self._put(version.engine_name, None, old, _note("version.recover", version, old))
 
@@ -111,7 +112,7 @@ class ServingStatuses:
         serving_status = ServingStatus(
             "failed", "", SUSPECT, reason, engine.name, since, attempts, retry, evidence
         )
-        log.error("%s is not trusted with loads: %s", engine.name, reason)
+        log.error("Engine %s: suspect: %s", engine.name, reason)
         with suppress(ConflictError):
             await self._put(engine.name, serving_status, old, None)
 
@@ -119,7 +120,7 @@ class ServingStatuses:
         """Raises StoreUnavailableError."""
         old = self.of_engine(engine)
         if old is not None:
-            log.warning("%s is trusted with loads again", engine.name)
+            log.warning("Engine %s: no longer suspect", engine.name)
             with suppress(ConflictError):
                 await self._put(engine.name, None, old, None)
 

@@ -1,1 +1,1 @@
-"""Certificates, secrets in files, and the permissions of the state directory."""
+"""TLS certificates, secret files, and the permissions of the state directory."""

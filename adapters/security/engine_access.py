@@ -1,5 +1,5 @@
-"""How engines know that it is Florin who calls, and Florin that it is its engine: a private CA, a client
-certificate, a bearer token. One set for an installation; the gateway and the agents use it alike.
+"""Mutual authentication between Florin and its engines: a private CA, a client certificate, a bearer token.
+Each installation has one set, used by the gateway and the agents.
 
 Certificate and token are renewed from their files without a restart.
 """
@@ -23,10 +23,10 @@ _TOKEN_BYTES = 4096
 
 
 class TokenFile:
-    """A bearer token in a file of mode 0600. It goes along with every request of the sessions it is given to,
-    unless a request names an authorization of its own.
+    """A bearer token in a file of mode 0600, sent with every request of the sessions it is attached to,
+    unless a request sets its own authorization.
 
-    Mutable state: the token, the stamp of the file that was last tried, the sessions.
+    Mutable state: the token, the stamp of the file last tried, the sessions.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class TokenFile:
         try:
             token = read_token(self.path)
         except TlsError as error:
-            log.error("The new engine token is not used, and the old one stays: %s", error)
+            log.error("Engine token not reloaded; the old one stays in use: %s", error)
             return None
         return token if token != self._token else None
 
@@ -61,7 +61,7 @@ class TokenFile:
         self._token = new
         for session in self._sessions:
             self.give(session)
-        log.info("The engine token was renewed from %s", self.path)
+        log.info("Engine token reloaded from %s", self.path)
 
 
 def read_token(path: Path) -> str:
@@ -73,12 +73,14 @@ def read_token(path: Path) -> str:
     except OSError as error:
         raise TlsError(f"the token file {path} cannot be read: {error.strerror}.") from error
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise TlsError(f"{path} holds no token: it must be one line of printable characters without spaces.")
+        raise TlsError(
+            f"{path} contains no token: it must be one line of printable characters without spaces."
+        )
     return token
 
 
 class EngineAccess:
-    """What connections to engines and agents are made with."""
+    """TLS and authentication for connections to engines and agents."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class EngineAccess:
         certificate: tuple[Path, Path] | None = None,
         token: Path | None = None,
     ) -> None:
-        """`certificate`: with its key. Raises TlsError."""
+        """`certificate`: the certificate and key files. Raises TlsError."""
         self.identity = Identity("engine client", *certificate) if certificate else None
         self.token = TokenFile(token) if token else None
         self.ssl: ssl.SSLContext | Literal[True] = True

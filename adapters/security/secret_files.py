@@ -1,6 +1,6 @@
-"""Secrets in files: read only where nobody else can read them, and written so that nobody ever could.
+"""Reads secrets only from private files, and writes them so that they are private from the start.
 
-A key file holds the key in its first line that is neither empty nor a comment (`#`).
+A key file contains the key in its first line that is neither empty nor a comment (`#`).
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ _GROUP_READ = stat.S_IRGRP
 
 
 class KeyFileError(Exception):
-    """The file cannot be used; the message says why and what to do."""
+    """The file cannot be used; the message says why and how to fix it."""
 
 
 def read_key(path: Path) -> str:
-    """The key in the file. Raises KeyFileError when it is missing, empty, or open to others."""
+    """Return the key in the file. Raises KeyFileError if it is missing, empty or accessible to others."""
     lines = [line.strip() for line in read_private(path).splitlines()]
     found = next((line for line in lines if line and not line.startswith("#")), "")
     if not found:
-        raise KeyFileError(f"{path} holds no key: write the key into it, on a line of its own.")
+        raise KeyFileError(f"{path} contains no key: write the key on a line of its own.")
     if not (found.isascii() and found.isprintable()) or " " in found:
-        raise KeyFileError(f"{path} holds characters that no key has: copy the key once more.")
+        raise KeyFileError(f"{path} contains characters that are not valid in a key: copy the key again.")
     return found
 
 
 def read_private(path: Path) -> str:
-    """The whole of a small text file that only its owner can read. A file of root's may also be readable by
-    its group, as mounted secrets are. Raises KeyFileError."""
+    """Return the contents of a small text file that only its owner can read. A file owned by root may also be
+    group-readable, as mounted secrets are. Raises KeyFileError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from error
     try:
-        _check(path, os.fstat(descriptor))  # of what was opened, so that nothing can be exchanged between
+        _check(path, os.fstat(descriptor))  # checks the opened file, so that it cannot be swapped
         content = os.read(descriptor, MAX_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(content) > MAX_BYTES:
-        raise KeyFileError(f"{path} is no key file: it has more than {MAX_BYTES} bytes.")
+        raise KeyFileError(f"{path} is not a key file: it is larger than {MAX_BYTES} bytes.")
     try:
         return content.decode("ascii")
     except UnicodeDecodeError as error:
-        raise KeyFileError(f"{path} is no key file: it is not ASCII.") from error
+        raise KeyFileError(f"{path} is not a key file: it is not ASCII.") from error
 
 
 def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, with mode 0600 from its first byte, in a directory that is made with 0700. Raises
+    """Write atomically, with mode 0600 from the start, creating the directory with mode 0700. Raises
     OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -78,10 +78,10 @@ def _check(path: Path, found: os.stat_result) -> None:
     if shared:
         mode = stat.S_IMODE(found.st_mode)
         raise KeyFileError(
-            f"{path} holds a secret, and others can read or change it (mode {mode:04o}): chmod 600 {path}"
+            f"{path} must be private but is accessible to others (mode {mode:04o}): chmod 600 {path}"
         )
     if found.st_uid not in {0, os.geteuid()} and os.geteuid() != 0:
-        raise KeyFileError(f"{path} belongs to another user, who could exchange the key: chown it.")
+        raise KeyFileError(f"{path} belongs to another user, who could replace the key: chown it.")
 
 
 def _sync_directory(directory: Path) -> None:
@@ -93,12 +93,12 @@ def _sync_directory(directory: Path) -> None:
 
 
 class NotPrivateError(Exception):
-    """Others may read the file; the message names it and the remedy."""
+    """Others can read the file; the message names it and the remedy."""
 
 
 def read_secret(path: Path, *, limit: int = 64 * 1024) -> bytes:
-    """The content of a key or token file that only its owner may read. As with PostgreSQL, a file of root's
-    may be readable for a group (0640), which is how secrets are mounted for a service's user. Raises
+    """Return the contents of a key or token file that only its owner can read. As in PostgreSQL, a file owned
+    by root may be group-readable (0640), because secrets are mounted that way for service users. Raises
     NotPrivateError, OSError."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""A state directory is for its owner only, whatever its mode and the umask were before."""
+"""Makes the state directory private to its owner, whatever its mode and the umask."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ log = logging.getLogger(__name__)
 
 UMASK = 0o077
 OWN = ("valkey", "usage", "ledger.db", "ledger.db-*", "metrics-*", "florin-export-*", "registry-*")
-"""What Florin keeps in its state directory. Only this is ever changed: the directory may be shared."""
+"""Florin's entries in the state directory. Only these are changed, because the directory may be shared."""
 NOT_FOREIGN = ("artifacts", "lost+found")
-"""What may lie there besides. Engines of another user may read artifacts, so they are left as they are."""
+"""Other permitted entries. Artifacts keep their modes, because engines of another user may read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     open_to_others: tuple[Path, ...]
-    """Florin's own, and the directory itself if it is Florin's alone."""
+    """Florin's entries that others can access, and the directory itself if only Florin uses it."""
     foreign: tuple[str, ...]
-    """Names of what is not Florin's."""
+    """Names of foreign entries."""
     shared: bool
-    """Others can enter, and the directory is not Florin's alone."""
+    """Others can enter the directory, and Florin is not its only user."""
 
 
-def look(directory: Path) -> Found:
-    """Blocking. Raises OSError when the directory cannot be read."""
+def inspect(directory: Path) -> Found:
+    """Inspect the directory. Blocking. Raises OSError if it cannot be read."""
     names = sorted(path.name for path in directory.iterdir())
     own = [name for name in names if any(fnmatch(name, pattern) for pattern in OWN)]
     foreign = [name for name in names if name not in own and name not in NOT_FOREIGN]
     mode = directory.stat().st_mode
-    alone = not foreign and not mode & stat.S_ISVTX  # /tmp is nobody's own
+    alone = not foreign and not mode & stat.S_ISVTX  # a sticky directory such as /tmp is shared
     exposed = [path for name in own for path in _open_to_others(directory / name)]
     if alone and mode & 0o077:
         exposed.insert(0, directory)
@@ -43,32 +43,32 @@ def look(directory: Path) -> Found:
 
 
 def make_private(directory: Path) -> None:
-    """Close the directory to others, and all of Florin's that is in it. Blocking, at start. Raises OSError
-    when the directory cannot be made or read."""
+    """Create the directory if needed, and revoke others' access to it and to Florin's entries. Call at start.
+    Blocking. Raises OSError if the directory cannot be created or read."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = look(directory)
+    found = inspect(directory)
     refused = [f"{path} ({error})" for path in found.open_to_others if (error := _close(path))]
     closed = len(found.open_to_others) - len(refused)
     if closed:
         log.warning(
-            "FLORIN_STATE_DIR: %d files and directories in %s were open to others, and no longer are.",
+            "FLORIN_STATE_DIR: revoked others' access to %d files and directories in %s",
             *(closed, directory),
         )
     if refused:
         log.error(
-            "FLORIN_STATE_DIR: others can get at %s: chown it to Florin's user, or chmod go-rwx.",
+            "FLORIN_STATE_DIR: others can access %s: chown it to Florin's user, or chmod go-rwx",
             ", ".join(refused[:5]),
         )
     if found.shared:
         log.warning(
-            "FLORIN_STATE_DIR: others can enter %s, which holds files that are not Florin's (%s, for one). "
-            "Florin's own are closed to them; better give Florin a directory of its own.",
+            "FLORIN_STATE_DIR: others can enter %s, which contains foreign files (such as %s). "
+            "Florin's files are private, but Florin should have its own directory.",
             *(directory, found.foreign[0] if found.foreign else "none yet"),
         )
 
 
 def _close(path: Path) -> str:
-    """Why it could not be closed; empty: it was, or it is gone."""
+    """Revoke others' access. Returns the error, or empty on success or if the path is gone."""
     try:
         path.chmod(stat.S_IMODE(path.lstat().st_mode) & 0o700)
     except FileNotFoundError:
@@ -79,7 +79,8 @@ def _close(path: Path) -> str:
 
 
 def _open_to_others(top: Path) -> Iterator[Path]:
-    """`top` and what is below it. Links are not followed: where they lead is not Florin's."""
+    """`top` and everything below it that others can access. Links are not followed, because their targets are
+    not Florin's."""
     for place, directories, files in os.walk(top):
         yield from (path for path in (Path(place, name) for name in files) if _is_open(path))
         yield from (path for path in (Path(place, name) for name in directories) if _is_open(path))

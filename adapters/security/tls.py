@@ -1,8 +1,8 @@
-"""Certificates: read, checked, put into an SSL context, and renewed there without a restart.
+"""Loads TLS certificates into SSL contexts and reloads renewed ones without a restart.
 
-A context lives as long as its process. A renewed certificate is loaded into it, so new handshakes present the
-new one and open connections stay as they are. Certificate and key are read once, checked together, and loaded
-from those very bytes: files that are replaced one after the other never meet half-way in a live context.
+A context lives as long as its process. A renewed certificate is loaded into the context, so new handshakes
+use it while open connections are unaffected. Certificate and key are read once, checked together, and loaded
+from the same bytes, so a certificate and a key from different renewals never mix in a live context.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from adapters.security.secret_files import NotPrivateError, read_secret
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 2.0
-"""Between looks at the files."""
+"""Seconds between checks of the files."""
 _CA_BYTES = 4 * 1024 * 1024
 
 Stamp = tuple[tuple[int, ...] | None, ...]
-"""Of each file: inode, time of change, size, mode; None: it is not there."""
+"""Inode, mtime, size and mode of each file; None if it is missing."""
 
 
 class TlsError(Exception):
@@ -38,10 +38,10 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate chain with its key, checked: they fit, and a context takes them."""
+    """A certificate chain with its matching key, both checked to load into a context."""
 
     chain: bytes
-    """PEM, the key after the certificates."""
+    """PEM: the certificates, then the key."""
     not_before: float
     not_after: float
     """Unix seconds."""
@@ -53,7 +53,7 @@ class Pair:
 
 def read_pair(certificate: Path, key: Path) -> Pair:
     """Raises TlsError."""
-    from cryptography import x509  # noqa: PLC0415  # a gateway without TLS need not load it
+    from cryptography import x509  # noqa: PLC0415  # not needed without TLS
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # likewise
 
     chain = _read(certificate, "certificate")
@@ -71,8 +71,7 @@ def read_pair(certificate: Path, key: Path) -> Pair:
         private = serialization.load_pem_private_key(secret, password=None)
     except TypeError as error:
         raise TlsError(
-            f"{key} is protected by a passphrase, which nobody can type at a restart: decrypt it with "
-            "`openssl pkey`."
+            f"{key} is encrypted, and Florin cannot ask for the passphrase: decrypt it with `openssl pkey`."
         ) from error
     except ValueError as error:
         raise TlsError(f"{key} is not a private key in PEM format.") from error
@@ -86,21 +85,20 @@ def read_pair(certificate: Path, key: Path) -> Pair:
     )
     try:
         load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
-    except ssl.SSLError as error:  # a key too small for today, a chain in the wrong order
+    except ssl.SSLError as error:  # such as a key that is too short, or a chain in the wrong order
         raise TlsError(f"{certificate} and {key} cannot be used ({error.reason or error}).") from error
     return pair
 
 
 def load(context: ssl.SSLContext, pair: Pair) -> None:
-    """Present this pair in all handshakes from now on. OpenSSL wants a file: it gets one that nobody else
-    sees."""
+    """Use this pair in all future handshakes. OpenSSL needs a file, so it gets a private temporary one."""
     with _hidden_file(pair.chain) as path:
         context.load_cert_chain(path)
 
 
 def server_context(pair: Pair, client_ca: Path | None) -> ssl.SSLContext:
-    """TLS 1.2 at least. With `client_ca`, clients must show a certificate that it has signed. Raises
-    TlsError."""
+    """A server context for TLS 1.2 and later. With `client_ca`, clients must present a certificate that it
+    signed. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -112,8 +110,8 @@ def server_context(pair: Pair, client_ca: Path | None) -> ssl.SSLContext:
 
 
 def client_context(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
-    """TLS 1.2 at least, names checked. Trusts `ca` alone; without one, what the system trusts
-    (SSL_CERT_FILE). Raises TlsError."""
+    """A client context for TLS 1.2 and later that verifies host names. Trusts only `ca`, or without one the
+    system's CAs (SSL_CERT_FILE). Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca:
@@ -126,9 +124,9 @@ def client_context(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
 
 
 class Identity:
-    """A certificate in use, and its files. `look` takes a renewed pair into every context that has it.
+    """A certificate in use, and its files. `use` loads a renewed pair into every context that has it.
 
-    Mutable state: the pair in use, the stamp of the files that were last tried, and why they were refused.
+    Mutable state: the pair in use, the stamp of the files last tried, and why they were refused.
     """
 
     def __init__(self, name: str, certificate: Path, key: Path) -> None:
@@ -138,7 +136,7 @@ class Identity:
         self._tried = self._stamp()
         self.pair = read_pair(certificate, key)
         self.trouble = ""
-        """Why what the files hold now is not in use; empty: it is."""
+        """Why the current files are not in use; empty if they are."""
         self._contexts: list[ssl.SSLContext] = []
 
     def __repr__(self) -> str:
@@ -153,7 +151,7 @@ class Identity:
         return self._keep(client_context(ca, self.pair))
 
     def read_changed(self, now: float) -> Pair | None:
-        """A new pair, if the files have changed since they were last tried and are good. Blocking."""
+        """A new pair, if the files have changed since the last try and are valid. Blocking."""
         stamp = self._stamp()
         if stamp == self._tried:
             return None
@@ -164,17 +162,17 @@ class Identity:
                 raise TlsError(f"{self.files[0]} expired on {day(pair.not_after)}.")
         except TlsError as error:
             self.trouble = str(error)
-            log.error("The new %s certificate is not used, and the old one stays: %s", self.name, error)
+            log.error("Certificate %s not reloaded; the old one stays in use: %s", self.name, error)
             return None
         self.trouble = ""
         return pair if pair != self.pair else None
 
     def use(self, pair: Pair) -> None:
-        """On the thread that makes connections: a context is not changed while a handshake begins."""
+        """Call on the thread that makes connections, so that no context changes while a handshake begins."""
         for context in self._contexts:
             load(context, pair)
         self.pair = pair
-        log.info("The %s certificate was renewed: %s, until %s", self.name, pair.subject, day(pair.not_after))
+        log.info("Certificate %s reloaded: %s, until %s", self.name, pair.subject, day(pair.not_after))
 
     def _keep(self, context: ssl.SSLContext) -> ssl.SSLContext:
         self._contexts.append(context)
@@ -185,10 +183,10 @@ class Identity:
 
 
 class Renewable(Protocol):
-    """What may change on disk while it is in use."""
+    """Something loaded from files that may change on disk while it is in use."""
 
     def read_changed(self, now: float) -> Any | None:
-        """What is new, read and checked; None: nothing, or nothing good. `now`: Unix seconds. Blocking."""
+        """The new contents, checked; None if unchanged or invalid. `now`: Unix seconds. Blocking."""
         ...
 
     def use(self, new: Any) -> None: ...
@@ -197,8 +195,8 @@ class Renewable(Protocol):
 async def watch(
     renewables: Sequence[Renewable], looked: Callable[[], None] = lambda: None, seconds: float = WATCH_SECONDS
 ) -> None:
-    """For ever; cancel to stop. `looked` is called after each look."""
-    import asyncio  # noqa: PLC0415  # the command line, which renews nothing, runs no event loop
+    """Reload changed files until cancelled. `looked` is called after each check."""
+    import asyncio  # noqa: PLC0415  # the CLI, which reloads nothing, has no event loop
 
     while True:
         for one in renewables:
@@ -210,7 +208,7 @@ async def watch(
 
 
 def stamp(*files: Path) -> Stamp:
-    """Follows links: mounted secrets are replaced by turning one."""
+    """Follows links, because mounted secrets are replaced by switching one."""
 
     def one(path: Path) -> tuple[int, ...] | None:
         try:
@@ -227,38 +225,38 @@ def day(moment: float) -> str:
 
 
 def warn_if_not_valid(identity: Identity, clock: Callable[[], float] = time.time) -> None:
-    """At start. An expired certificate does not keep a process from starting: some clients would still be
-    served, and a restart must not turn a forgotten renewal into an outage."""
+    """Log a warning at start. An expired certificate does not prevent a start: some clients would still work,
+    and a restart must not turn a forgotten renewal into an outage."""
     pair, now = identity.pair, clock()
     if pair.expired(now):
         log.error(
-            "The %s certificate %s EXPIRED on %s: clients will refuse it. Renew it; a restart is not needed.",
+            "Certificate %s (%s) EXPIRED on %s; clients will refuse it. Renew it; no restart is needed.",
             *(identity.name, identity.files[0], day(pair.not_after)),
         )
     elif now < pair.not_before:
         log.error(
-            "The %s certificate %s is not valid before %s: clients will refuse it. Is the clock right?",
+            "Certificate %s (%s) is not valid before %s; clients will refuse it. Check the system clock.",
             *(identity.name, identity.files[0], day(pair.not_before)),
         )
 
 
 def explain(error: BaseException, url: str = "") -> str:
-    """What a failed handshake means, in words; empty: `error` is not about TLS. `url`: what was called."""
+    """Explain a failed handshake; empty if `error` is not a TLS error. `url`: the URL called."""
     found = _tls_error(error)
     if isinstance(found, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {found.verify_message.rstrip('.')}"
     if found is None:
-        # In TLS 1.3 the client's certificate is looked at after the handshake, and the alert is easily lost.
+        # In TLS 1.3 the client's certificate is verified after the handshake, and the alert is easily lost.
         if url.startswith("https://") and (_is_reset(error) or _is_disconnected(error)):
-            return "it broke the connection off, as those do that ask for a client certificate and see none"
+            return "it closed the connection; it may require a client certificate"
         return ""
     reason = found.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-        return "it does not speak TLS: the URL must begin with http://"
+        return "it does not speak TLS; use http:// in the URL"
     if "CERTIFICATE_REQUIRED" in reason:
-        return "it wants a client certificate, and none was shown"
+        return "it requires a client certificate"
     if "ALERT" in reason or "CERTIFICATE" in reason:
-        return f"it does not accept the client's certificate ({reason.replace('_', ' ').lower()})"
+        return f"it rejected the client certificate ({reason.replace('_', ' ').lower()})"
     return f"TLS failed ({(reason or str(found)).replace('_', ' ').lower()})"
 
 
@@ -267,7 +265,7 @@ def _is_reset(error: BaseException) -> bool:
 
 
 def _is_disconnected(error: BaseException) -> bool:
-    import aiohttp  # noqa: PLC0415  # the command line speaks to the gateway without it
+    import aiohttp  # noqa: PLC0415  # the CLI does not use it
 
     return isinstance(error, aiohttp.ServerDisconnectedError)
 
@@ -275,7 +273,7 @@ def _is_disconnected(error: BaseException) -> bool:
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        # HTTP clients have errors that only inherit from OpenSSL's, and say nothing: theirs lies below.
+        # HTTP clients wrap OpenSSL's error in subclasses without details; the original is the cause.
         if isinstance(error, ssl.SSLError) and getattr(error, "reason", None):
             return error
         seen.add(id(error))
@@ -295,7 +293,7 @@ def _trust(context: ssl.SSLContext, ca: Path) -> None:
     try:
         context.load_verify_locations(cadata=_read(ca, "CA").decode("ascii", errors="replace"))
     except ssl.SSLError as error:
-        raise TlsError(f"{ca} holds no CA certificate in PEM format.") from error
+        raise TlsError(f"{ca} contains no CA certificate in PEM format.") from error
 
 
 def _spki(key: object) -> bytes:

@@ -1,4 +1,4 @@
-"""Where adapters come from: one module per kind of source, each with the same signature.
+"""Fetches adapters: one module per kind of source, all with the same signature.
 
 A new scheme is a new module and one line in the table below.
 """
@@ -18,9 +18,9 @@ from adapters.sources.public_uri import led_to, public, scheme_of
 __all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "led_to", "public"]
 
 Fetch = Callable[..., str]
-"""`fetch(uri, destination, *, options, findings)`: puts an adapter's known files into the empty directory
-`destination`, or adds findings. Returns the source as it may be shown and stored: without credentials, and
-with the revision that was found. Raises OSError for what is wrong on this side. Blocking."""
+"""`fetch(uri, destination, *, options, findings)` writes an adapter's known files to the empty directory
+`destination`, or adds findings. Returns the source without credentials, with the resolved revision. Raises
+OSError for local failures. Blocking."""
 
 SCHEMES: dict[str, str] = {
     "": "adapters.sources.file",
@@ -30,18 +30,18 @@ SCHEMES: dict[str, str] = {
     "s3": "adapters.sources.s3",
     "hf": "adapters.sources.hub",
 }
-"""Scheme → module. Imported when first used: the libraries behind some take half a second to import."""
+"""Scheme → module, imported on first use because some libraries take half a second to import."""
 
 KINDS = "an absolute path, or a file://, http(s)://, s3:// or hf:// URL"
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
-    """See `Fetch`. `destination` must be alone in its parent directory: what is under way lies beside it."""
+    """See `Fetch`. `destination` must be alone in its parent directory, which takes the temporary files."""
     module = SCHEMES.get(scheme_of(uri))
     if module is None:
         findings.add(
             "source_unsupported",
-            "Adapters cannot be fetched from there.",
+            "The source is of an unsupported kind.",
             found=shown(public(uri)),
             expected=KINDS,
         )

@@ -1,8 +1,7 @@
-"""Adapters from an archive: tar (plain, gzip, xz) or zip, written by anybody.
+"""Unpacks adapters from untrusted archives: tar (plain, gzip, xz) or zip.
 
-Nothing in an archive is believed. Names are compared with the table of known files and never used as paths;
-what comes out is counted as it comes out, a chunk at a time; the first thing that is not as it should be ends
-the work with the reason.
+Nothing in an archive is trusted. Names are compared with the table of known files and never used as paths.
+Unpacked bytes are counted chunk by chunk. The first problem aborts with the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 def unpack(
     path: Path, destination: Path, *, max_bytes: int, findings: Findings, progress: Progress = silent
 ) -> None:
-    """Puts the known files of the archive at `path` into the empty directory `destination`, or adds findings.
+    """Unpack the known files of the archive at `path` into the empty directory `destination`, or add
+    findings.
 
-    Raises OSError for the disks. Blocking.
+    Raises OSError for disk errors. Blocking.
     """
     staging = StagingArea(destination, max_bytes)
     with path.open("rb") as file:
@@ -50,12 +50,12 @@ def _open(file: BinaryIO, max_bytes: int, packed: int, meter: ProgressMeter) -> 
     if is_zip(start):
         return ZipReader(file, meter)
     if is_tar(start):
-        # What is passed over comes out as well: texts, headers, padding.
+        # Ignored content is unpacked too: texts, headers, padding.
         limit = max_bytes + sum(own for own in KNOWN.values() if own is not None)
         return TarReader(file, limit, packed, meter)
     raise SourceRefusedError(
         "archive_unsupported",
-        "The file is no archive of a known kind.",
+        "The file is not an archive of a known kind.",
         found=f"a file that begins with {start[:8]!r}",
         expected="tar, tar.gz, tar.xz or zip",
     )
@@ -70,7 +70,9 @@ def _take(reader: ArchiveReader, staging: StagingArea, packed: int, findings: Fi
         if entry.kind == "directory" or not parts or _of_a_desktop(parts):
             continue
         if len(parts) > 2 or any(other[:-1] != parts[:-1] for other in seen):
-            raise _refused("archive_nested", shown(entry.name), "all at the top, or in one directory there")
+            raise _refused(
+                "archive_nested", shown(entry.name), "all files at the top or in one directory there"
+            )
         if parts in seen:
             raise _refused("archive_duplicate", f"{shown(entry.name)} twice", "each file once")
         seen.add(parts)
@@ -84,7 +86,7 @@ def _take(reader: ArchiveReader, staging: StagingArea, packed: int, findings: Fi
 
 
 def _parts(entry: ArchiveEntry) -> tuple[str, ...]:
-    """The components of its name, after the checks that need only name and kind."""
+    """The components of the entry's name, after the checks that need only name and kind."""
     name = entry.name.replace("\\", "/")
     if name.startswith("/") or _DRIVE.match(name):
         raise _refused("archive_absolute", shown(entry.name), "a name relative to the archive")
@@ -99,18 +101,18 @@ def _parts(entry: ArchiveEntry) -> tuple[str, ...]:
 
 
 def _of_a_desktop(parts: tuple[str, ...]) -> bool:
-    """Packed on macOS, each file has its attributes beside it."""
+    """Whether it is a macOS metadata file, which archives made there contain beside each file."""
     return parts[0] == "__MACOSX" or parts[-1].startswith("._")
 
 
 _SENTENCES = {
-    "archive_absolute": "A name in the archive is absolute, so it would be written elsewhere.",
-    "archive_device": "The archive holds something that is no plain file.",
-    "archive_duplicate": "The archive holds a file twice, and nothing says which is meant.",
+    "archive_absolute": "A name in the archive is absolute, so the file would be written elsewhere.",
+    "archive_device": "The archive contains an entry that is not a regular file.",
+    "archive_duplicate": "The archive contains a file twice.",
     "archive_entries": "The archive has too many entries.",
-    "archive_link": "The archive holds a link.",
-    "archive_nested": "The archive's files are not all in one place.",
-    "archive_traversal": "A name in the archive leads out of it.",
+    "archive_link": "The archive contains a link.",
+    "archive_nested": "The archive's files are not all in the same directory.",
+    "archive_traversal": "A name in the archive points outside it.",
 }
 
 

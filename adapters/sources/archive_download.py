@@ -1,4 +1,4 @@
-"""Archives that are downloaded first and unpacked then."""
+"""Downloads an archive, then unpacks it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fetch_archive(
     findings: Findings,
     check: Callable[[Path], None],
 ) -> None:
-    """Puts what the archive at `start` holds into `destination`, once `check` has let the whole file pass."""
+    """Download the archive from `start`, verify it with `check`, and unpack it into `destination`."""
     with tempfile.TemporaryDirectory(prefix="archive-", dir=destination.parent) as folder:
         packed = Path(folder) / "archive"
         meter = ProgressMeter(FETCHING, options.progress)
@@ -37,7 +37,7 @@ def fetch_archive(
 
 
 def check_hash(path: Path, expected: str | None, algorithm: str = "sha256") -> None:
-    """Raises SourceRefusedError if the file has another hash (hex); None: any will do."""
+    """Raises SourceRefusedError if the file's hex hash is not `expected`; None accepts any."""
     if expected is None:
         return
     with path.open("rb") as file:
@@ -45,7 +45,7 @@ def check_hash(path: Path, expected: str | None, algorithm: str = "sha256") -> N
     if found != expected:
         raise SourceRefusedError(
             "hash_mismatch",
-            "Other bytes came than were named.",
+            "The downloaded bytes do not match the given hash.",
             found=f"{algorithm} {found}",
             expected=expected,
         )

@@ -1,4 +1,4 @@
-"""What the readers of archive formats give: entries, as the archive describes itself, and their contents."""
+"""The interface of archive readers: entries, as described by the archive, and their contents."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class ArchiveEntry:
     name: str
     kind: Literal["file", "directory", "link", "other"]
     size: int
-    """Bytes, by the archive's own account."""
+    """Size in bytes, as claimed by the archive."""
 
 
 class ArchiveReader(Protocol):
-    """A format. Both raise SourceRefusedError, and OSError for the disk."""
+    """Reads one format. Both methods raise SourceRefusedError, and OSError for disk errors."""
 
     def entries(self) -> Iterator[ArchiveEntry]: ...
 
     def chunks(self) -> Iterator[bytes]:
-        """The content of the entry that `entries` gave last."""
+        """The content of the entry last yielded by `entries`."""
         ...
 
 
@@ -32,5 +32,5 @@ def corrupt(what: object) -> SourceRefusedError:
         "archive_corrupt",
         "The archive is truncated or damaged.",
         found=str(what)[:160] or type(what).__name__,
-        expected="a whole archive",
+        expected="a complete archive",
     )

@@ -1,4 +1,4 @@
-"""One bucket of an object store, through s3fs, in one event loop and with no thread of its own."""
+"""One bucket of an object store, accessed through s3fs in the caller's event loop, without extra threads."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as it was found."""
+    """An object and its metadata at the time of the first request."""
 
     key: str
     size: int
     etag: str
-    """With its quotes."""
+    """Including its quotes."""
     md5: str | None
-    """Hex, where the ETag is one: neither with parts nor with keys of a service."""
+    """Hex MD5 if the ETag is one, which it is not for multipart uploads or service-side encryption."""
     sha256: str | None
     """Hex."""
     crc32: int | None
@@ -49,7 +49,7 @@ class StoredObject:
         if self.crc32 is not None and (found := _crc32(path)) != self.crc32:
             raise SourceRefusedError(
                 "hash_mismatch",
-                "Other bytes came than were stored.",
+                "The downloaded bytes do not match the stored object.",
                 found=f"crc32 {found:08x}",
                 expected=f"{self.crc32:08x}",
             )
@@ -69,7 +69,7 @@ class Bucket:
             if not await files.session.get_credentials():
                 await files.s3.close()
                 files = await _connected(options, anonymous=True)
-        except (BotoCoreError, ValueError) as error:  # profile, region, endpoint, a broken credentials file
+        except (BotoCoreError, ValueError) as error:  # invalid profile, region, endpoint or credentials file
             raise _refused("source_unavailable", type(error).__name__) from None
         try:
             yield cls(files, name, options)
@@ -77,7 +77,7 @@ class Bucket:
             await files.s3.close()
 
     async def head(self, key: str) -> StoredObject | None:
-        """The object of that key; None: there is none. Raises SourceRefusedError."""
+        """The object with that key, or None. Raises SourceRefusedError."""
         try:
             found = await self._ask("head_object", Key=key, ChecksumMode="ENABLED")
         except FileNotFoundError:
@@ -85,12 +85,12 @@ class Bucket:
         return _stored(key, found)
 
     async def names(self, prefix: str) -> set[str] | None:
-        """What lies right under `prefix`; None: that may not be listed. Raises SourceRefusedError."""
+        """Names directly under `prefix`; None if listing is denied. Raises SourceRefusedError."""
         try:
             page = await self._ask("list_objects_v2", Prefix=prefix, Delimiter="/", MaxKeys=_LISTED)
         except FileNotFoundError:
             raise SourceRefusedError(
-                "source_missing", "There is no such bucket.", found=self._name, expected="a bucket"
+                "source_missing", "The bucket does not exist.", found=self._name, expected="a bucket"
             ) from None
         except SourceRefusedError as refusal:
             if refusal.code == "source_denied":
@@ -102,7 +102,7 @@ class Bucket:
     async def open(
         self, stored: StoredObject, start: int, validator: str | None
     ) -> AsyncGenerator[DownloadPart]:
-        """See `download.Open`. It is this very object, or a SourceRefusedError."""
+        """See `download.Open`. Raises SourceRefusedError if the object has changed."""
         rest = {"Range": f"bytes={start}-"} if start and validator else {}
         try:
             answer = await self._call("get_object", Key=stored.key, IfMatch=stored.etag, **rest)
@@ -117,7 +117,7 @@ class Bucket:
                 span = _RANGE.fullmatch(answer.get("ContentRange", ""))
                 if span is None or int(span[1]) != start or int(span[2]) != stored.size:
                     raise DownloadInterruptedError(
-                        "the store gives another range than it was asked for", afresh=True
+                        "the store returned a different range than requested", afresh=True
                     )
                 first = start
             yield DownloadPart(first, stored.size, stored.etag, _chunks(body))
@@ -132,7 +132,7 @@ class Bucket:
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Raises FileNotFoundError, DownloadInterruptedError and SourceRefusedError."""
         try:
-            answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)  # noqa: SLF001 - fsspec's name for its asynchronous calls
+            answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)  # noqa: SLF001 - fsspec's asynchronous API is private
         except NoCredentialsError:
             raise _refused("source_denied", "no credentials") from None
         except (OSError, ClientError) as error:
@@ -157,7 +157,7 @@ async def _connected(options: FetchOptions, *, anonymous: bool) -> S3FileSystem:
             "response_checksum_validation": "when_required",
         },
     )
-    files.retries = 1  # who asks repeats, and says how often
+    files.retries = 1  # the caller retries
     await files.set_session()
     return files
 
@@ -179,12 +179,12 @@ def _stored(key: str, head: dict[str, Any]) -> StoredObject:
 
 
 def _decoded(checksum: str | None) -> bytes | None:
-    """None for that of parts: `…-3`."""
+    """None for a multipart checksum such as `…-3`."""
     return base64.b64decode(checksum) if checksum and "-" not in checksum else None
 
 
 def _meant(error: ClientError) -> Exception:
-    """What the store's answer means here, in its code's word: its sentence may repeat what was sent."""
+    """Translate the store's error by its code; its message may echo the request."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = str(error.response.get("Error", {}).get("Code", status))[:60]
     if status == 404:
@@ -206,13 +206,16 @@ def _refused(code: str, found: str) -> SourceRefusedError:
 
 
 def _changed(stored: StoredObject) -> SourceRefusedError:
-    return _refused("source_changed", f"another object than {stored.etag}")
+    return _refused("source_changed", f"an object other than {stored.etag}")
 
 
 _SENTENCES = {
-    "source_denied": ("The store does not let the gateway read this.", "credentials that may read it"),
-    "source_changed": ("The object was replaced while it was being fetched.", "the object that was found"),
-    "source_unavailable": ("The store does not answer as it should.", "AWS_* settings that fit the store"),
+    "source_denied": ("The store denies the gateway access.", "credentials with read access"),
+    "source_changed": ("The object changed during the download.", "the same object throughout"),
+    "source_unavailable": (
+        "The store returned an unexpected response.",
+        "AWS_* settings that match the store",
+    ),
 }
 
 
@@ -221,7 +224,7 @@ async def _chunks(body: Any) -> AsyncGenerator[bytes]:
         while chunk := await body.read(CHUNK):
             yield chunk
     except (BotoCoreError, aiohttp.ClientError, OSError) as error:
-        raise DownloadInterruptedError("the connection broke off") from error
+        raise DownloadInterruptedError("the connection was lost") from error
 
 
 def _crc32(path: Path) -> int:

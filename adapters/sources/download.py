@@ -1,7 +1,7 @@
-"""Downloads that survive broken connections, and end when a server is too slow or breaks off too often.
+"""Downloads that survive lost connections and fail if a server is too slow or fails too often.
 
-What is fetched is one resource of which a server gives any part. `download` asks for the rest after each
-break, and begins anew when the server cannot give it, or when the resource is another one by now.
+`download` fetches one resource, resuming after each interruption with a range request. It starts over if the
+server cannot resume or the resource has changed.
 """
 
 from __future__ import annotations
@@ -21,56 +21,57 @@ from adapters.sources.staging_area import SourceRefusedError, check_space, too_m
 T = TypeVar("T")
 
 SLOWEST = 1024
-"""Bytes a second."""
+"""Bytes per second."""
 _MORE_ATTEMPTS = 20
-"""Times `FetchOptions.attempts`: connections in all, however much each brings."""
+"""Multiple of `FetchOptions.attempts`: limit on connections in total, however much each delivers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadPart:
-    """What the server gives: the resource from `start` to its end."""
+    """A response: the resource from `start` to its end."""
 
     start: int
     total: int | None
-    """Size of the whole resource, if the server says it."""
+    """Size of the whole resource, if known."""
     validator: str | None
-    """Same text, same bytes; None: nothing says so."""
+    """Identifies the content, such as a strong ETag; None if the server sends none."""
     chunks: AsyncIterator[bytes]
 
 
 Open = Callable[[int, str | None], AbstractAsyncContextManager[DownloadPart]]
-"""`open(start, validator)`: the rest from `start` of the resource that `validator` names, or all of what is
-there now. It and its chunks raise DownloadInterruptedError and SourceRefusedError."""
+"""`open(start, validator)` returns the resource from `start` on if it still matches `validator`, otherwise
+all of the current resource. It and its chunks raise DownloadInterruptedError and SourceRefusedError."""
 
 
 class DownloadInterruptedError(Exception):
-    """It may work the next time. The message is for the operator."""
+    """A retry may succeed. The message is for the operator."""
 
     def __init__(self, message: str, *, pause: float = 0.0, afresh: bool = False) -> None:
         super().__init__(message)
         self.pause = pause
-        """Seconds that the server asks for."""
+        """Seconds to wait, as requested by the server."""
         self.afresh = afresh
-        """What has come so far is of no use."""
+        """The bytes so far must be discarded."""
 
 
 @dataclass(slots=True)
 class _State:
-    """Of one download; mutable."""
+    """Mutable state of one download."""
 
     done: int = 0
     total: int | None = None
     validator: str | None = None
     best: int = 0
-    """The most that was ever there: only more than this is a gain."""
+    """Highest number of bytes reached; only bytes beyond it count as progress."""
 
 
 async def download(
     start: Open, target: Path, *, limit: int, what: str, options: FetchOptions, meter: ProgressMeter
 ) -> DownloadPart:
-    """Puts the resource into the new file `target`. Its last part is returned, for what it says of the whole.
+    """Download the resource to the new file `target` and return its last part, which describes the whole.
 
-    Raises SourceRefusedError: what `start` raises, `too_large`, `source_unavailable`; OSError for the disk.
+    Raises SourceRefusedError (`too_large`, `source_unavailable`, and what `start` raises), OSError for disk
+    errors.
     """
     state = _State()
     failures = 0
@@ -106,62 +107,64 @@ async def download(
                     meter.add(-state.done)
                     state.done, state.validator, state.total = 0, None, None
                 await asyncio.sleep(max(options.pause(failures - 1), error.pause))
-    raise unavailable(what, "it broke off again and again")
+    raise unavailable(what, "the connection was lost too often")
 
 
 async def persist(call: Callable[[], Awaitable[T]], *, what: str, options: FetchOptions) -> T:
-    """The answer of `call`, which may fail for the moment (DownloadInterruptedError) as often as `options`
-    allows."""
+    """Retry `call` on DownloadInterruptedError, as often as `options` allows."""
     for attempt in range(options.attempts + 1):
         try:
             async with asyncio.timeout(options.stall_seconds):
                 return await call()
         except (DownloadInterruptedError, TimeoutError) as error:
             if attempt == options.attempts:
-                raise unavailable(what, str(error) or "no answer in time") from error
+                raise unavailable(what, str(error) or "timed out") from error
             await asyncio.sleep(options.pause(attempt))
     raise AssertionError("the last attempt returns or raises")
 
 
 def _agree(part: DownloadPart, state: _State, meter: ProgressMeter) -> None:
-    """Takes over what the part says of the whole. Raises DownloadInterruptedError when it does not fit what
-    is here."""
+    """Update the state from the part. Raises DownloadInterruptedError if the part does not continue what is
+    here."""
     if part.start == 0:
         meter.add(-state.done)
         state.done, state.total, state.validator = 0, part.total, part.validator
     elif part.start != state.done or part.validator != state.validator or part.total != state.total:
-        raise DownloadInterruptedError("the server goes on with something else", afresh=True)
+        raise DownloadInterruptedError("the server continued with different content", afresh=True)
 
 
 def unavailable(what: str, reason: str) -> SourceRefusedError:
     return SourceRefusedError(
-        "source_unavailable", f"{what} could not be fetched.", found=reason, expected="a server that answers"
+        "source_unavailable",
+        f"{what} could not be fetched.",
+        found=reason,
+        expected="a response from the server",
     )
 
 
 async def _paced(chunks: AsyncIterator[bytes], stall: float) -> AsyncGenerator[bytes, None]:
-    """The chunks, as long as `SLOWEST` bytes a second come in each `stall` seconds."""
+    """Yield the chunks; fail if less than `SLOWEST` bytes per second arrive within `stall` seconds."""
     since, came = time.monotonic(), 0
     while True:
         try:
             async with asyncio.timeout(stall):
                 chunk = await anext(chunks, b"")
         except TimeoutError:
-            raise DownloadInterruptedError(f"nothing came for {stall:g} s") from None
+            raise DownloadInterruptedError(f"no data for {stall:g} s") from None
         if not chunk:
             return
         came += len(chunk)
         now = time.monotonic()
         if now - since >= stall:
             if came < SLOWEST * stall:
-                raise DownloadInterruptedError(f"only {came} bytes came in {now - since:.0f} s")
+                raise DownloadInterruptedError(f"only {came} bytes in {now - since:.0f} s")
             since, came = now, 0
         yield chunk
 
 
 def run(work: Coroutine[Any, Any, T], meter: ProgressMeter) -> T:
-    """Runs `work` in a loop of its own, in this thread. While nothing comes, `meter` is ticked: whoever
-    watches sees that it is waiting, and can end it."""
+    """Run `work` in a new event loop in this thread. While it waits, `meter` is ticked, so that watchers see
+    a sign of life and can cancel."""
 
     async def watch() -> T:
         task = asyncio.create_task(work)

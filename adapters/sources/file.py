@@ -1,4 +1,4 @@
-"""Adapters from this host: a directory, a repository in a hub's cache, or an archive."""
+"""Fetches adapters from this host: a directory, a repository in the Hub's cache, or an archive."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from adapters.sources.staging_area import SourceRefusedError, StagingArea, check
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
-    """Copies the known files, after the checks that need the original directory (links, kinds, sizes).
+    """Copy the known files, after the checks that need the original directory (links, kinds, sizes).
 
-    What is copied is checked again where it lies, so nothing hangs on the original staying as it is.
+    The copy is checked again, so changes to the original meanwhile do no harm.
     """
     source = _path(uri)
     if source is not None and source != (snapshot := _snapshot(source)):
@@ -29,9 +29,9 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     if source is None:
         findings.add(
             "source_unsupported",
-            "The source does not name a directory of this host.",
+            "The source is not a path on this host.",
             found=shown(uri),
-            expected="an absolute path of a directory or an archive, or file:// and such a path",
+            expected="an absolute path of a directory or an archive, optionally with file://",
         )
         return uri
     try:
@@ -102,8 +102,8 @@ def _path(uri: str) -> Path | None:
 
 
 def _snapshot(directory: Path) -> Path:
-    """Of a repository in a hub's cache (`models--OWNER--REPO`): the snapshot of its main branch, or its only
-    one. Anything else is itself."""
+    """For a repository in the Hub's cache (`models--OWNER--REPO`), the snapshot of its main branch or its
+    only snapshot. Otherwise the directory itself."""
     if not directory.name.startswith("models--"):
         return directory
     try:
@@ -120,7 +120,7 @@ def _snapshot(directory: Path) -> Path:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Follows no link put there since the checks, and waits at no pipe."""
+    """Open without following a link created since the checks and without blocking on a pipe."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file

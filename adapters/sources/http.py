@@ -1,4 +1,4 @@
-"""Adapters from web servers: an archive, or (a URL that ends in `/`) a directory of the files."""
+"""Fetches adapters from web servers: an archive, or with a URL that ends in `/` a directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FRAGMENT = re.compile(r"sha256=([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
-    """See `adapters.sources.Fetch`. A fragment `#sha256=<hex>` is what the archive must hash to."""
+    """See `adapters.sources.Fetch`. The fragment `#sha256=<hex>` gives the archive's expected hash."""
     try:
         site, sha256 = _site(uri, options)
         if sha256 is None and site.url.raw_path.endswith("/"):
@@ -61,7 +61,7 @@ async def _fetch_files(
                 meter=meter,
             )
         except SourceRefusedError as refusal:
-            # Servers that list nothing to strangers call missing what they do not have, or forbid it.
+            # Some servers answer "forbidden" instead of "not found" for missing files.
             if name in FILES or refusal.code not in ("source_missing", "source_denied"):
                 raise
             path.unlink()
@@ -71,7 +71,7 @@ async def _fetch_files(
 
 
 def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
-    """Where `uri` leads, and the hash that its fragment names."""
+    """The client for `uri`, and the hash in its fragment."""
     try:
         url = URL(uri, encoded=True)
         fragment = _FRAGMENT.fullmatch(url.raw_fragment)
@@ -80,13 +80,13 @@ def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
             or url.scheme not in ("http", "https")
             or bool(fragment) != bool(url.raw_fragment)
         ):
-            raise ValueError("no URL of an archive or a directory")
+            raise ValueError("not the URL of an archive or a directory")
     except ValueError:
         raise SourceRefusedError(
             "source_unsupported",
-            "The source is no URL that can be fetched.",
+            "The source is not a valid URL.",
             found=shown(public(uri)),
-            expected="https://HOST/PATH of an archive, perhaps with #sha256=<hex>, or https://HOST/PATH/",
+            expected="https://HOST/PATH of an archive [#sha256=<hex>], or https://HOST/PATH/",
         ) from None
     authorization = _authorization(url)
     site = WebClient(url.with_user(None).with_fragment(None), authorization, options)
@@ -94,7 +94,7 @@ def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
 
 
 def _authorization(url: URL) -> str | None:
-    """What the URL itself says, or the file .netrc of the gateway's user about this very host."""
+    """Credentials from the URL, or from the gateway user's .netrc for this host."""
     user, password = url.user, url.password
     if user is None:
         try:

@@ -1,8 +1,8 @@
-"""Adapters from repositories of the Hugging Face Hub: `hf://OWNER/REPO[@REVISION][/FOLDER]`.
+"""Fetches adapters from the Hugging Face Hub: `hf://OWNER/REPO[@REVISION][/FOLDER]`.
 
-Which hub, and whether any, is said by the gateway's environment, as everywhere with huggingface_hub:
-`HF_ENDPOINT` (a mirror), `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE=1` (only what the cache holds). A
-revision is resolved to its commit first; all files are of that commit, and it is what the registry shows.
+The gateway's environment configures huggingface_hub as usual: `HF_ENDPOINT` (a mirror), `HF_TOKEN`,
+`HF_HUB_CACHE`, `HF_HUB_OFFLINE=1` (cache only). The revision is first resolved to a commit; all files come
+from that commit, and the registry shows it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _URI = re.compile(
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
-    """See `adapters.sources.Fetch`. Returns the URI with the commit that was found."""
-    for noisy in ("httpx2", "huggingface_hub"):  # they log the URLs of storage, which are signed
+    """See `adapters.sources.Fetch`. Returns the URI with the resolved commit."""
+    for noisy in ("httpx2", "huggingface_hub"):  # they log signed storage URLs
         logging.getLogger(noisy).setLevel(logging.ERROR)
     try:
         place = _Place.parse(uri)
@@ -61,7 +61,7 @@ class _Place:
     repository: str
     revision: str
     folder: str
-    """Without slashes around it."""
+    """Without leading and trailing slashes."""
 
     @classmethod
     def parse(cls, uri: str) -> Self:
@@ -70,7 +70,7 @@ class _Place:
         if named is None or (folder and {"..", ".", ""} & set(folder.split("/"))):
             raise SourceRefusedError(
                 "source_unsupported",
-                "The source is no repository that can be fetched.",
+                "The source is not a valid repository.",
                 found=shown(public(uri)),
                 expected="hf://OWNER/REPO, hf://OWNER/REPO@REVISION, or one of these and /FOLDER",
             )
@@ -84,8 +84,8 @@ class _Place:
 
 
 def _check_names(names: Collection[str], place: _Place, findings: Findings) -> None:
-    """Of a repository only the known files are fetched, so others do no harm; but weights that would be lost
-    do, and pickles where they are all there is."""
+    """Other files in a repository are not fetched and do no harm, except weights that would be lost, and
+    pickles if there is nothing else."""
     refused = {FileKind.WEIGHTS} if WEIGHTS_FILE in names else {FileKind.WEIGHTS, FileKind.PICKLE}
     for name in sorted(names):
         if kind_of(name) in refused:
@@ -125,14 +125,14 @@ def _fetch(
 
 
 def _cached(place: _Place) -> Listed:
-    """What the local cache has of the revision. Raises SourceRefusedError where that is not both files."""
+    """The revision's files in the local cache. Raises SourceRefusedError unless both are there."""
     found = {name: _in_cache(place, name, place.revision) for name in KNOWN}
     config = found[FILES[0]]
     if any(found[name] is None for name in FILES) or config is None:
         raise SourceRefusedError(
             "source_offline",
-            "The hub may not be asked, and the local cache does not have it.",
-            found=f"{place.at(place.revision)} in the cache, or less than that",
+            "HF_HUB_OFFLINE is set and the local cache does not have the files.",
+            found=f"{place.at(place.revision)} missing or incomplete in the cache",
             expected=" and ".join(FILES),
         )
     files = {name: Remote.cached(path) for name, path in found.items() if path is not None}

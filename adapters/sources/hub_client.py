@@ -1,7 +1,8 @@
-"""huggingface_hub, as far as adapters need it: the files of a revision, and one of them.
+"""Wraps huggingface_hub: lists the files of a revision and downloads one of them.
 
-The library resumes broken downloads itself, and gives up after some; it is asked again then. It tells how far
-it is through progress bars, so a bar is what counts the bytes here, and ends what is too large or too slow.
+The library resumes interrupted downloads a limited number of times; this module retries beyond that. The
+library reports progress only through progress bars, so a custom bar counts the bytes here and aborts
+downloads that are too large or too slow.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A file of a commit."""
+    """A file in a commit."""
 
     size: int | None
-    """None: the hub does not say."""
+    """None if the Hub does not report it."""
     sha256: str | None
-    """Hex; of what git-lfs keeps."""
+    """Hex SHA-256, for files in git-lfs."""
     blob: str | None
-    """Hex; git's own name of the content."""
+    """Hex git blob id, for other files."""
 
     @classmethod
     def cached(cls, path: Path) -> Self:
-        """In a hub's cache, the file that a name leads to is called by its hash."""
+        """A file in the Hub's cache; its link target is named by the hash."""
         target = path.resolve()
         named = target.name if path.is_symlink() and _HASH.fullmatch(target.name) else ""
         size = target.stat().st_size
@@ -60,7 +61,7 @@ class Remote:
         if self.sha256 is None and self.blob is not None and (found := _git_blob(path)) != self.blob:
             raise SourceRefusedError(
                 "hash_mismatch",
-                "Other bytes came than were named.",
+                "The downloaded bytes do not match the file's hash.",
                 found=f"blob {found}",
                 expected=self.blob,
             )
@@ -70,7 +71,7 @@ class Remote:
 class Listed:
     commit: str
     files: dict[str, Remote]
-    """Of the folder that was asked for, without those of folders in it."""
+    """Files directly in the requested folder."""
 
 
 class HubClient:
@@ -101,7 +102,8 @@ class HubClient:
         return self._persist(ask)
 
     def download(self, path: str, commit: str, most: int, folder: Path) -> Path:
-        """The file of at most so many bytes, somewhere in `folder`. Raises SourceRefusedError."""
+        """Download a file of at most `most` bytes into `folder` and return its path. Raises
+        SourceRefusedError."""
 
         def ask() -> Path:
             before = self._meter.done
@@ -135,26 +137,25 @@ class HubClient:
 
 
 def _asked(ask: Callable[[], T]) -> T:
-    """What `ask` returns; what the library raises, in this package's words: SourceRefusedError,
-    DownloadInterruptedError."""
+    """Call `ask`, translating the library's errors to SourceRefusedError and DownloadInterruptedError."""
     try:
         return ask()
     except OfflineModeIsEnabled:
         raise _refused("source_offline", "HF_HUB_OFFLINE") from None
     except HFValidationError:
-        raise _refused("source_missing", "a name that no repository can have") from None
+        raise _refused("source_missing", "an invalid repository name") from None
     except GatedRepoError:
         raise _refused("source_denied", "a gated repository") from None
     except HfHubHTTPError as error:
         raise _meant(error) from None
     except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
         raise DownloadInterruptedError(type(error).__name__) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # what answers is no hub
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # the server is not a Hub
         raise _refused("source_unavailable", type(error).__name__) from error
     except OSError as error:
         if error.errno is not None:
             raise
-        raise DownloadInterruptedError("the file came in another size than it has") from error
+        raise DownloadInterruptedError("the download has a different size than the file") from error
 
 
 def _meant(error: HfHubHTTPError) -> Exception:
@@ -165,7 +166,7 @@ def _meant(error: HfHubHTTPError) -> Exception:
         what = error.response.headers.get("x-error-code", f"status {status}")
         return _refused("source_missing", f"{what}, for this token")
     if status in (408, 409, 416, 429) or status >= 500:
-        return DownloadInterruptedError(f"the hub answered {status}")
+        return DownloadInterruptedError(f"the Hub returned HTTP {status}")
     return _refused("source_unavailable", f"status {status}")
 
 
@@ -175,16 +176,16 @@ def _refused(code: str, found: str) -> SourceRefusedError:
 
 
 _SENTENCES = {
-    "source_offline": ("The hub may not be asked.", "a hub that may be asked"),
-    "source_missing": ("The hub has no such repository or revision.", "a repository that the token may read"),
-    "source_denied": ("The hub does not let the gateway read this.", "a token that may, in HF_TOKEN"),
-    "source_unavailable": ("What answers is no hub, or does not answer as one.", "a hub at HF_ENDPOINT"),
+    "source_offline": ("HF_HUB_OFFLINE is set.", "access to the Hub"),
+    "source_missing": ("The Hub has no such repository or revision.", "a repository that the token can read"),
+    "source_denied": ("The Hub denies the gateway access.", "a token with access, in HF_TOKEN"),
+    "source_unavailable": ("The Hub returned an unexpected response.", "a Hub at HF_ENDPOINT"),
 }
 
 
 def _bar(meter: ProgressMeter, before: int, path: str, most: int, stall: float) -> type[Any]:
-    """A progress bar for the library, which counts for `meter` from `before` on. Raises SourceRefusedError
-    where more comes than `most`, and DownloadInterruptedError where it comes too slowly."""
+    """A progress bar class for the library that feeds `meter` from `before` on. Raises SourceRefusedError
+    beyond `most` bytes, and DownloadInterruptedError if the download is too slow."""
 
     class Bar:
         def __init__(self, *_: Any, initial: int = 0, **__: Any) -> None:
@@ -200,7 +201,7 @@ def _bar(meter: ProgressMeter, before: int, path: str, most: int, stall: float) 
             now = time.monotonic()
             if now - since >= stall:
                 if self.n - then < SLOWEST * stall:
-                    raise DownloadInterruptedError(f"only {self.n - then} bytes came in {now - since:.0f} s")
+                    raise DownloadInterruptedError(f"only {self.n - then} bytes in {now - since:.0f} s")
                 self._window = (now, self.n)
             meter.add(before + self.n - meter.done)
 
@@ -211,7 +212,7 @@ def _bar(meter: ProgressMeter, before: int, path: str, most: int, stall: float) 
             pass
 
         def __getattr__(self, name: str) -> Any:
-            """`close`, `refresh`, `set_description` …: there is nothing to draw."""
+            """`close`, `refresh`, `set_description` …: no-ops, because nothing is drawn."""
             if name.startswith("_") or name == "update_transfer":
                 raise AttributeError(name)
             return lambda *_, **__: None

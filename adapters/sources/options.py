@@ -1,4 +1,4 @@
-"""What every source is fetched under: limits, patience, and who is told how far it is."""
+"""Options for fetching from any source: limits, retries and progress."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LONGEST_PAUSE = 8.0
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
     max_bytes: int
-    """Of adapter_config.json and adapter_model.safetensors together; of a packed archive as well."""
+    """Limit for adapter_config.json and adapter_model.safetensors together, and for a packed archive."""
     allow_private: tuple[str, ...] = ()
-    """Hosts and networks (CIDR) that http(s) URLs may lead to although they are not public."""
+    """Private hosts and networks (CIDR) that http(s) URLs may lead to."""
     progress: Progress = silent
     stall_seconds: float = 20.0
-    """A connection on which less than 1 KiB a second comes for so long counts as broken."""
+    """Seconds after which a connection that delivers less than 1 KiB per second counts as lost."""
     attempts: int = 5
-    """Connections in a row that may break, or be refused for the moment, without a byte gained."""
+    """Consecutive connections that may fail without progress."""
     pause_seconds: float = 0.5
-    """Before the second attempt; doubles with each, up to 8 s."""
+    """Seconds before the second attempt; doubles with each, up to 8 s."""
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures before the last."""
+        """Seconds to wait, given the number of failures before the last one."""
         return min(self.pause_seconds * 2.0**failures, _LONGEST_PAUSE)

@@ -1,4 +1,4 @@
-"""Sources as they may be shown and stored."""
+"""Removes credentials from source URIs, so that they can be shown and stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _HUB = re.compile(
 
 
 def public(uri: str) -> str:
-    """`uri` without what may be a secret: user and password, the query, and all of what is not understood.
+    """`uri` without possible secrets: user and password, the query, and anything that cannot be parsed.
 
-    This is what goes into the registry, errors and logs.
+    The registry, errors and logs use this form.
     """
     scheme = scheme_of(uri)
     if scheme == "":
@@ -31,8 +31,8 @@ def public(uri: str) -> str:
 
 
 def led_to(uri: str, found: str) -> bool:
-    """Whether `found`, a source as the registry has it, is what `uri` meant when it was fetched: the same; or
-    the commit that a revision of it, or a hub's cache, had then."""
+    """Whether `found`, a source in the registry, may result from fetching `uri`: it is the same, or a commit
+    that a revision or the Hub's cache resolved to."""
     if public(uri) == found:
         return True
     named, commit = _HUB.fullmatch(uri), _HUB.fullmatch(found)
@@ -50,7 +50,7 @@ def _is_commit(revision: str | None) -> bool:
 
 
 def scheme_of(uri: str) -> str:
-    """In lower case; empty for a path, `?` for what is no URI at all."""
+    """The scheme in lower case; empty for a path, `?` if `uri` is not a URI."""
     try:
         return urlsplit(uri).scheme
     except ValueError:
@@ -58,13 +58,13 @@ def scheme_of(uri: str) -> str:
 
 
 def _is_host(parts: SplitResult) -> bool:
-    """False: a password with a `/`, `?` or `#` in it ends the host too early, and the rest of it would be
-    shown as path."""
+    """False if a password may contain `/`, `?` or `#`: it would end the host too early, and the rest of it
+    would be shown as the path."""
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme not in ("http", "https"):
         return host != "" and ":" not in host
     try:
-        parts.port  # noqa: B018 - it looks at what stands after the colon
+        parts.port  # noqa: B018 - accessing it validates the port
     except ValueError:
         return False
     return host != ""

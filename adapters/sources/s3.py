@@ -1,8 +1,8 @@
-"""Adapters from S3, or from what speaks its protocol: `s3://BUCKET/PREFIX`, or one archive `s3://BUCKET/KEY`.
+"""Fetches adapters from S3-compatible stores: `s3://BUCKET/PREFIX`, or an archive `s3://BUCKET/KEY`.
 
-Endpoint, region and credentials are those of the gateway's environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-`AWS_ACCESS_KEY_ID`, `AWS_PROFILE` …), as everywhere with S3; without credentials, buckets are read that
-everybody may read. Each object is held to the ETag that it had when the fetch began.
+Endpoint, region and credentials come from the gateway's environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
+`AWS_ACCESS_KEY_ID`, `AWS_PROFILE` …). Without credentials, public buckets can be read. Each object must keep
+the ETag that it had when the fetch began.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ _URI = re.compile(
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
-    """See `adapters.sources.Fetch`. A fragment `#sha256=<hex>` is what the archive must hash to."""
-    logging.getLogger("aiobotocore").setLevel(
-        logging.WARNING
-    )  # it logs, each time, where it found credentials
+    """See `adapters.sources.Fetch`. The fragment `#sha256=<hex>` gives the archive's expected hash."""
+    logging.getLogger("aiobotocore").setLevel(logging.WARNING)  # it logs where it found credentials
     try:
         place = _Place.parse(uri)
         meter = ProgressMeter(FETCHING, options.progress)
@@ -67,9 +65,9 @@ class _Place:
         if named is None:
             raise SourceRefusedError(
                 "source_unsupported",
-                "The source is no S3 URL that can be fetched.",
+                "The source is not a valid S3 URL.",
                 found=shown(public(uri)),
-                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive, perhaps with #sha256=<hex>",
+                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive [#sha256=<hex>]",
             )
         sha256 = named["sha256"]
         return cls(named["bucket"], named["key"] or "", sha256.lower() if sha256 else None)
@@ -82,7 +80,7 @@ class _Place:
 async def _fetch(
     place: _Place, staging: StagingArea, options: FetchOptions, meter: ProgressMeter, findings: Findings
 ) -> StoredObject | None:
-    """Fetches the files under the prefix; or finds that it is an object, and returns that."""
+    """Fetch the files under the prefix; if it is the key of an object, return the object instead."""
     async with Bucket.connect(place.bucket, options) as bucket:
         packed = None if place.key == place.prefix else await _readable(bucket, place.key)
         if packed is not None:
@@ -90,7 +88,7 @@ async def _fetch(
         if place.sha256 is not None:
             raise SourceRefusedError(
                 "source_missing",
-                "There is no such archive.",
+                "The archive does not exist.",
                 found=shown(place.key),
                 expected="the key of an object",
             )
@@ -109,10 +107,9 @@ async def _fetch(
 
 
 async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[StoredObject]:
-    """The known files under `prefix` as they are now. Raises SourceRefusedError if one of the two is not
-    there."""
+    """The known files under `prefix`. Raises SourceRefusedError if one of the two is missing."""
     names = await bucket.names(prefix)
-    if names is None:  # it may not be listed; what is read may be
+    if names is None:  # listing is denied, but reading may be allowed
         names = set(KNOWN)
     for name in sorted(names):
         refuse_stray(name, findings)
@@ -126,14 +123,15 @@ async def _look(bucket: Bucket, prefix: str, findings: Findings) -> list[StoredO
             raise SourceRefusedError(
                 "file_missing" if names & set(FILES) else "source_missing",
                 f"{name} is missing.",
-                found="no such object that the gateway may read",
+                found="no such object, or no read access",
                 expected=" and ".join(FILES),
             )
     return there
 
 
 async def _readable(bucket: Bucket, key: str) -> StoredObject | None:
-    """The object; None as well if it may not be read: so do stores call missing what may not be listed."""
+    """The object, or None. None also if access is denied, because stores deny access to missing objects if
+    listing is denied."""
     try:
         return await bucket.head(key)
     except SourceRefusedError as refusal:
@@ -146,6 +144,6 @@ async def _readable(bucket: Bucket, key: str) -> StoredObject | None:
 async def _open_alone(
     name: str, stored: StoredObject, options: FetchOptions, start: int, validator: str | None
 ) -> AsyncGenerator[DownloadPart]:
-    """`Bucket.open` with a connection of its own."""
+    """`Bucket.open` with its own connection."""
     async with Bucket.connect(name, options) as bucket, bucket.open(stored, start, validator) as part:
         yield part

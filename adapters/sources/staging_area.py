@@ -1,4 +1,4 @@
-"""Where an adapter's files arrive: only under names of the table, only up to their limits, chunk by chunk."""
+"""Receives an adapter's files: known names only, within their size limits, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from adapters.checks.file_kinds import FILES, limit_of
 from adapters.checks.findings import Findings
 
 _SPARE = 64 * 1024 * 1024
-"""Bytes that a download leaves on the disk for the others."""
+"""Bytes of disk space that a download must leave free."""
 
 
 _BESIDE = 64 * 1024 * 1024
-"""Bytes of an archive that its wrapping, texts and tokenizer files may take."""
+"""Bytes allowed for an archive's overhead, texts and tokenizer files."""
 
 
 def archive_limit(max_bytes: int) -> int:
-    """Most bytes that the archive of a version may have which may have `max_bytes`."""
+    """Maximum size of an archive of a version of at most `max_bytes`."""
     return max_bytes + _BESIDE
 
 
 class SourceRefusedError(Exception):
-    """Ends a fetch; becomes a finding."""
+    """Aborts a fetch; reported as a finding."""
 
     def __init__(self, code: str, message: str, *, found: str, expected: str) -> None:
         super().__init__(message)
@@ -39,20 +39,20 @@ class SourceRefusedError(Exception):
 
 
 class StagingArea:
-    """An empty directory that takes the known files of one adapter, of at most `max_bytes`."""
+    """An initially empty directory for the known files of one adapter, at most `max_bytes` in total."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self.directory = directory
         self.max_bytes = max_bytes
-        self._taken = 0  # mutable: bytes of the two files that are published
+        self._taken = 0  # mutable: bytes of the two published files
 
     def limit(self, name: str) -> int:
-        """Most bytes that the known file `name` may have now."""
+        """Maximum size of the known file `name`, given what is already here."""
         return limit_of(name, self.max_bytes - self._taken)
 
     def write(self, name: str, chunks: Iterable[bytes], *, packed: int | None = None) -> int:
-        """Its size. `packed`: bytes of the archive that it comes from. Raises SourceRefusedError over the
-        limit."""
+        """Write a file and return its size. `packed`: size of the archive it comes from. Raises
+        SourceRefusedError above the limit."""
         limit, size = self.limit(name), 0
         with (self.directory / name).open("xb") as file:
             for chunk in chunks:
@@ -64,12 +64,12 @@ class StagingArea:
         return size
 
     def took(self, name: str, size: int) -> None:
-        """`name` lies there now, with so many bytes."""
+        """Record that `name` was written with `size` bytes."""
         if name in FILES:
             self._taken += size
 
     def check_whole(self, where: str) -> None:
-        """Raises SourceRefusedError if one of the two files did not come."""
+        """Raises SourceRefusedError if one of the two files is missing."""
         for name in FILES:
             if not (self.directory / name).is_file():
                 raise SourceRefusedError(
@@ -84,8 +84,8 @@ def too_much(what: str, size: int, limit: int, packed: int | None = None) -> Sou
     if packed is not None and size > 100 * packed:
         return SourceRefusedError(
             "archive_bomb",
-            f"{what} grows far beyond the limit as it is unpacked.",
-            found=f"at least {size} bytes out of {packed}",
+            f"{what} expands far beyond the limit.",
+            found=f"at least {size} bytes from {packed}",
             expected=f"at most {limit} bytes",
         )
     return SourceRefusedError(
@@ -97,6 +97,6 @@ def too_much(what: str, size: int, limit: int, packed: int | None = None) -> Sou
 
 
 def check_space(directory: Path, size: int) -> None:
-    """Raises OSError (ENOSPC) if the disk of `directory` cannot take `size` more bytes."""
+    """Raises OSError (ENOSPC) if the disk of `directory` lacks space for `size` more bytes."""
     if shutil.disk_usage(directory).free < size + _SPARE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))

@@ -1,8 +1,8 @@
-"""Tar archives, plain or compressed, read once from front to back.
+"""Reads tar archives, plain or compressed, in one forward pass.
 
-tarfile does the headers; but it reads a header of any length into memory, believes negative sizes, takes a
-damaged header for the end, and follows chains of headers by recursion. So it gets a file that goes only
-forward, gives no more than `_HEADER` bytes between two contents, and counts all that comes out of it.
+tarfile parses the headers, but it reads headers of any length into memory, accepts negative sizes, treats a
+damaged header as the end, and follows chains of headers recursively. It therefore gets a forward-only file
+that returns at most `_HEADER` bytes between two contents and counts everything it returns.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from adapters.sources.staging_area import too_much
 
 _HEADER = 64 * 1024
 _XZ_MEMORY = 128 * 1024 * 1024
-"""Dictionaries of `xz -9` need 65 MiB."""
+"""The dictionary of `xz -9` needs 65 MiB."""
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _BLOCK = tarfile.BLOCKSIZE
 _DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError)
 
 
 def is_tar(start: bytes) -> bool:
-    """Whether a file that begins so is a tar, perhaps a compressed one."""
+    """Whether a file that begins with `start` is a tar archive, possibly compressed."""
     return start.startswith((_GZIP, _XZ)) or start[257:262] == b"ustar"
 
 
 class TarReader:
-    """`limit`: most bytes that may come out; `packed`: size of the file."""
+    """`limit`: maximum unpacked bytes; `packed`: size of the file."""
 
     def __init__(self, file: BinaryIO, limit: int, packed: int, meter: ProgressMeter) -> None:
         self._out = _Forward(_plain(_Metered(file, meter)), limit, packed)
-        self._entry: tarfile.TarInfo | None = None  # mutable: the one that was given last
+        self._entry: tarfile.TarInfo | None = None  # mutable: the last one yielded
 
     def entries(self) -> Iterator[ArchiveEntry]:
         try:
@@ -75,18 +75,18 @@ class _Source(Protocol):
 
 
 class _Forward:
-    """What tarfile takes for its file."""
+    """The forward-only file passed to tarfile."""
 
     def __init__(self, source: _Source, limit: int, packed: int) -> None:
         self._source = source
         self._limit = limit
         self._packed = packed
-        self._position = 0  # mutable, as the rest
+        self._position = 0  # mutable, as below
         self._last = b""
         self.header_left = _HEADER
 
     def read(self, size: int) -> bytes:
-        """For headers. tarfile asks for single bytes and blocks, and for names and attributes whole."""
+        """For headers. tarfile reads them in blocks, and long names and attributes in one piece."""
         self.header_left -= size
         if size < 0 or self.header_left < 0:
             raise tarfile.ReadError("a header is too long")
@@ -96,7 +96,7 @@ class _Forward:
     def content(self, size: int) -> bytes:
         chunk = self._some(size)
         if not chunk:
-            raise EOFError("it ends within a file")
+            raise EOFError("the archive ends within a file")
         return chunk
 
     def write(self, data: bytes) -> int:
@@ -110,14 +110,14 @@ class _Forward:
 
     def seek(self, position: int) -> None:
         if position < self._position:
-            raise tarfile.ReadError("a header leads backwards")
+            raise tarfile.ReadError("a header points backwards")
         while self._position < position and self._some(min(position - self._position, CHUNK)):
             pass
 
     def check_end(self) -> None:
-        """A sound archive ends with a block of zeros, a sound compressed file with its checksum."""
+        """A complete archive ends with a block of zeros, a complete compressed file with its checksum."""
         if self._last != bytes(_BLOCK):
-            raise tarfile.ReadError("it does not end as archives do")
+            raise tarfile.ReadError("the end of the archive is missing")
         while self._some(CHUNK):
             pass
 
@@ -146,7 +146,7 @@ class _Metered:
 
 
 class _Decoder(Protocol):
-    """What zlib's, lzma's and bz2's decompressors have in common."""
+    """The common interface of the zlib, lzma and bz2 decompressors."""
 
     @property
     def eof(self) -> bool: ...
@@ -156,7 +156,7 @@ class _Decoder(Protocol):
 
 
 class _Gunzip:
-    """zlib's decompressor with the manners of lzma's: it keeps the input that it has not used yet."""
+    """zlib's decompressor with the interface of lzma's: it keeps unconsumed input."""
 
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=31)
@@ -199,7 +199,7 @@ class _Rewound:
 
 
 class _Decompressed:
-    """One compressed stream after the other, as gzip and xz allow. Raises EOFError when it breaks off."""
+    """Decompresses concatenated streams, as gzip and xz allow. Raises EOFError if truncated."""
 
     def __init__(self, file: _Source, start: bytes, new: Callable[[], _Decoder]) -> None:
         self._file = file
@@ -218,10 +218,10 @@ class _Decompressed:
             if not self._decoder.eof:
                 self._input = self._file.read(_HEADER)
                 if not self._input:
-                    raise EOFError("the compressed data break off")
+                    raise EOFError("the compressed data is truncated")
 
     def _next_stream(self) -> bool:
-        """Zeros between streams, and after the last, are padding."""
+        """Begin the next stream. Zeros between streams and after the last are padding."""
         rest = self._decoder.unused_data.lstrip(b"\0")
         while not rest:
             more = self._file.read(_HEADER)

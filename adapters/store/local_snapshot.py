@@ -1,13 +1,13 @@
-"""The registry as this host's workers knew it last, on disk: what a worker starts from when Redis is away or
-has lost it, and what an operator puts back.
+"""The registry as this host's workers last knew it, on disk. A worker starts from it if Redis is unavailable
+or has lost the registry, and an operator can restore from it.
 
-    registry-kept.json      three lines: the SHA-256 of the rest; where the registry stood, and when it was
-                            written; documents and secrets. The last two are JSON
-    registry-previous.json  the same, of the epoch before
-    registry-kept.lock      held while one of several workers writes
+    registry-kept.json      three lines: the SHA-256 of the rest; the registry's position and the time of
+                            writing; documents and secrets. The last two are JSON
+    registry-previous.json  the same, for the previous epoch
+    registry-kept.lock      held by the worker that writes
 
-Only its owner may read it: it holds the digests of keys and the installation's secrets. What is torn,
-changed, open to others or not ours is refused.
+The file is private to its owner, because it holds key digests and the installation's secrets. A file that is
+torn, modified, readable by others or owned by another user is rejected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _positions = TypeAdapter(Position)
 
 
 class LocalSnapshotError(Exception):
-    """What is there cannot be used; the message says why, in a sentence."""
+    """The file cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class LocalSnapshot:
     documents: dict[str, dict[str, str]]
     secrets: dict[str, str]
     at: int
-    """When it was written, Unix microseconds, UTC."""
+    """Time of writing, Unix microseconds, UTC."""
 
     @property
     def snapshot(self) -> Snapshot:
         return Snapshot(self.position, self.documents)
 
     def restored(self, *, whole: bool) -> Restored:
-        """`whole`: in the place of all that there is; else only what the installation cannot do without."""
+        """`whole` replaces the entire registry; otherwise only essentials that are missing are restored."""
         return Restored(self.documents if whole else None, self.secrets)
 
 
@@ -62,7 +62,7 @@ def newer(one: Position, other: Position) -> bool:
 
 
 def read(path: Path) -> LocalSnapshot | None:
-    """Blocks. None: there is none. Raises LocalSnapshotError."""
+    """The file's contents, or None if there is no file. Blocking. Raises LocalSnapshotError."""
     try:
         content = _content(path)
     except FileNotFoundError:
@@ -71,19 +71,21 @@ def read(path: Path) -> LocalSnapshot | None:
         raise LocalSnapshotError(f"{path} cannot be read: {error.strerror or error}.") from error
     digest, _, rest = content.partition(b"\n")
     if hashlib.sha256(rest).hexdigest().encode() != digest:
-        raise LocalSnapshotError(f"{path} is damaged: its content is not what was written.")
+        raise LocalSnapshotError(f"{path} is damaged: its checksum does not match.")
     head, _, body = rest.partition(b"\n")
     try:
         position, at = _head(head)
         said = orjson.loads(body)
         return LocalSnapshot(position, said["documents"], said["secrets"], at)
     except (ValueError, KeyError, TypeError) as error:
-        raise LocalSnapshotError(f"{path} is damaged, or another release's: {error!r}.") from error
+        raise LocalSnapshotError(
+            f"{path} is damaged or was written by another release: {error!r}."
+        ) from error
 
 
 def write(directory: Path, kept: LocalSnapshot, *, anyway: bool = False) -> bool:
-    """Blocks. Whole or not at all; False: what is there is as new, or newer, and is not to go `anyway`. What
-    an epoch before this one has left stays beside it. Raises OSError."""
+    """Write atomically. False if the existing file is at least as new and `anyway` is not set. A file of an
+    earlier epoch is kept as the previous one. Blocking. Raises OSError."""
     path = directory / NAME
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -110,12 +112,12 @@ def of(position: Position, documents: dict[str, dict[str, str]], secrets: dict[s
 
 
 def _content(path: Path, limit: int = -1) -> bytes:
-    """Raises LocalSnapshotError for what others could have written or read."""
+    """Raises LocalSnapshotError if other users could have read or written the file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise LocalSnapshotError(f"{path} is not a private file of this user: it is not used.")
+            raise LocalSnapshotError(f"{path} is not used: it is not private to this user.")
         return file.read(limit)
 
 
@@ -127,7 +129,7 @@ def _head(line: bytes) -> tuple[Position, int]:
 
 
 def _position(path: Path) -> Position | None:
-    """What the file says of itself; None: nothing that can be used."""
+    """The position in the file's header; None if unusable."""
     try:
         return _head(_content(path, _LONGEST_HEAD).split(b"\n", 2)[1])[0]
     except (OSError, LocalSnapshotError, ValueError, KeyError, TypeError, IndexError):
@@ -137,12 +139,12 @@ def _position(path: Path) -> Position | None:
 def _link(path: Path, to: Path) -> None:
     with suppress(FileNotFoundError):
         to.unlink()
-    with suppress(OSError):  # a disk without hard links: then without
+    with suppress(OSError):  # the file system may lack hard links
         os.link(path, to)
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f"{path.name}.new")  # under the lock: what is there, the dead have left
+    beside = path.with_name(f"{path.name}.new")  # we hold the lock, so an existing file is a leftover
     try:
         with suppress(FileNotFoundError):
             beside.unlink()

@@ -1,22 +1,24 @@
-"""What Florin keeps in Redis, as a protocol; `redis_store` and `memory_store` both keep its promises.
+"""The `Store` protocol: everything that Florin keeps in Redis. `adapters.store.redis` and the tests' memory
+store implement it.
 
-Two things live here. **Documents**: small JSON texts by kind and id, changed by atomic commits, each change
-one event of the feed. **Placement**: which version has which slot of which engine, changed only by the
-atomic operations below, each change an event of the feed too (kind `placement`, id `engine/version`).
+A store holds two things. **Documents** are small JSON texts, addressed by kind and id and changed by atomic
+commits; each change is one event in the feed. **Placement** is the assignment of versions to slots of
+engines. It is changed only by the atomic operations below; each change is also an event (kind `placement`, id
+`engine/version`).
 
 Promises, held by tests/contract and tests/property:
-- A commit happens whole or not at all; its events are contiguous in the feed.
-- Events have consecutive sequence numbers. A follower that misses one gets GapError, never silence.
-- Never more placements on an engine than the `slots` given by the claims.
-- A version that is pinned, loading, or leased by anyone is never evicted.
-- A version is loading on at most one engine at a time, for one owner. A load that is overruled because
-  its engine is ignored loses its slot there, and its owner's `confirm` changes nothing.
-- `confirm` and `abandon` by an owner whose claim has lapsed or been taken over change nothing.
-- A lease lapses `ttl_ms` after its last renewal, whatever became of the worker.
-- A change under a fence whose role has passed on changes nothing (FencedError).
-- An audit note is there exactly when its changes are.
-- Once a position is trusted, nothing is changed or read as a whole in a registry that is not its
-  continuation (RegistryRegressedError). See `adapters.store.continuity`.
+- A commit is atomic, and its events are contiguous in the feed.
+- Events have consecutive sequence numbers. A follower that misses one gets a GapError.
+- An engine never has more placements than the `slots` given in the claims.
+- A version that is pinned, loading or leased is never evicted.
+- A version is loading on at most one engine at a time, for one owner. A load that is overruled because its
+  engine is ignored loses its slot there, and its owner's `confirm` has no effect.
+- `confirm` and `abandon` have no effect if the owner's claim has lapsed or been taken over.
+- A lease expires `ttl_ms` after its last renewal, even if its worker has died.
+- A change under a stale fence has no effect (FencedError).
+- An audit note is written if and only if its changes are.
+- Once a position is trusted, a registry that does not continue it is neither changed nor read as a whole
+  (RegistryRegressedError). See `adapters.store.continuity`.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ DOCUMENT_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Proof of holding a role: the token that `lead` gave. Whoever has lost the role meanwhile, and does not
-    know it yet, changes nothing with it."""
+    """Proof of holding a role: the token returned by `lead`. A holder that has lost the role without noticing
+    changes nothing with it."""
 
     role: str
     token: int
@@ -52,16 +54,16 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class AuditNote:
-    """Who did what to what: written in the same breath as the change itself."""
+    """Who did what to what; written atomically with the change itself."""
 
     actor: str
-    """`key:<id>`, `bootstrap`, or the part of Florin that acted: `reconciler`."""
+    """`key:<id>`, `bootstrap`, or the component that acted, such as `reconciler`."""
     action: str
-    """`adapter.promote`, in a form that docs/reference/audit.md lists."""
+    """`adapter.promote`, one of those listed in docs/reference/audit.md."""
     subject: str
     """`acme/support`, `a1`, …"""
     version: str = ""
-    """`v3` where the action is about one."""
+    """`v3` if the action concerns a version."""
     details: dict[str, Any] = field(default_factory=dict)
     """JSON. Never a secret."""
 
@@ -69,7 +71,7 @@ class AuditNote:
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
     id: str
-    """Of the stream: `<ms>-<n>`, ascending, never used twice."""
+    """Id in the stream: `<ms>-<n>`, ascending, never reused."""
     note: AuditNote
 
     @property
@@ -82,20 +84,20 @@ _notes = TypeAdapter(AuditNote)
 
 
 class GapError(Exception):
-    """The feed no longer holds what this follower needs next: take a new snapshot."""
+    """The feed no longer holds the follower's next event; take a new snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One document's part of a commit."""
+    """The change of one document in a commit."""
 
     kind: str
     id: str
     data: str | None
-    """New JSON text; None deletes."""
+    """New JSON text; None deletes the document."""
     expect: str | None | Literal["any"] = "any"
-    """The JSON text that must stand there now, byte for byte (None: nothing), or the commit conflicts.
-    No document is the bare word `any`, so the two cannot be confused."""
+    """The current JSON text, byte for byte (None: no document); otherwise the commit conflicts. `any` accepts
+    every state; it is not JSON, so it cannot be mistaken for a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything, as of `seq`. `documents` has every kind of DOCUMENT_KINDS, and `placement`, whose `for_ms`
-    count from the snapshot (0: none left)."""
+    """Everything as of `seq`. `documents` has every kind in DOCUMENT_KINDS and `placement`, whose `for_ms`
+    count from the snapshot (0 if expired)."""
 
     position: Position
     documents: dict[str, dict[str, str]]
@@ -123,17 +125,17 @@ class Snapshot:
 
 class ClaimResult(StrEnum):
     CLAIMED = "claimed"
-    """The slot is yours: unload `victim` (if any), load, then confirm or abandon."""
+    """The slot is yours: unload `victim`, if any, load, then confirm or abandon."""
     RESIDENT = "resident"
-    """Another engine, or this one, holds it already: `engine`."""
+    """`engine`, this one or another, already holds it."""
     LOADING = "loading"
-    """Someone is loading it on `engine`: wait for its event."""
+    """A worker is already loading it on `engine`; wait for its event."""
     FULL = "full"
-    """Every slot is leased, loading or pinned. The least recently used that could leave has been marked
-    `leaving`: try again when it has drained. The mark is kept for those who ask again within a second; while
-    it is, a claim of the leaving version itself is answered FULL too, lest it take its slot back for ever."""
+    """Every slot is leased, loading or pinned. The least recently used evictable version has been marked
+    `leaving`; retry once it has drained. Retry within a second to keep the mark. Meanwhile a claim of the
+    leaving version itself is also answered FULL, so that it cannot keep its slot for ever."""
     PINNED = "pinned"
-    """Every slot is pinned: waiting will not help."""
+    """Every slot is pinned, so waiting will not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,51 +143,52 @@ class Claim:
     result: ClaimResult
     engine: str
     victim: str | None = None
-    """What lost its slot. Where an engine has fewer slots than before, more may lose theirs: the events say
-    which."""
+    """The version that lost its slot. If an engine has fewer slots than before, further versions may lose
+    theirs; see the events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """One worker's use of one placed version since its last report."""
+    """One worker's use of one placed version since its previous report."""
 
     engine: str
     version: str
     age_ms: int
-    """Since its last use."""
+    """Time since its last use."""
     in_flight: int
-    """Requests of this worker that run there now; 0 ends the worker's lease."""
+    """Requests of this worker in flight there; 0 ends the worker's lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself; None: it does not say, or not to us."""
+    """The server's own status; None if the server does not report it or denies access."""
 
     server: str
     """`valkey 8.1.1`."""
     persistent: bool | None = None
-    """Whether what it has acknowledged survives its restart, as far as its settings tell."""
+    """Whether acknowledged writes survive a restart, according to its settings."""
     trouble: str = ""
-    """What it says went wrong with writing to disk."""
+    """Disk write errors that it reports."""
     policy: str | None = None
-    """What it does when its memory is full: `noeviction` refuses writes, every other loses data."""
+    """Its `maxmemory-policy`: `noeviction` refuses writes when memory is full; every other policy loses
+    data."""
     limit_bytes: int | None = None
-    """Of its memory; 0: none."""
+    """Memory limit in bytes; 0 for none."""
     used_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What is put in the place of a registry that has lost something."""
+    """The contents that replace a registry that has lost data."""
 
     documents: dict[str, dict[str, str]] | None
-    """None: what is there stays."""
+    """None keeps the server's documents."""
     secrets: dict[str, str]
-    """Where what is there stays, only those that are missing."""
+    """If the server's documents stay, only missing secrets are written."""
 
 
 def check_kinds(changes: Sequence[Change]) -> None:
-    """ValueError for a kind that no snapshot would show."""
+    """Raises ValueError for an unknown kind of document."""
     for change in changes:
         if change.kind not in DOCUMENT_KINDS:
             raise ValueError(f"{change.kind!r} is not a kind of document")
@@ -200,61 +203,64 @@ def load_note(text: str) -> AuditNote:
 
 
 def after_entry(id_: str) -> str:
-    """The smallest id that an audit entry after this one can have."""
+    """The smallest id of an audit entry after this one."""
     ms, _, n = id_.partition("-")
     return f"{ms}-{int(n) + 1}"
 
 
 def with_time_left(placement: str, left_ms: int) -> str:
-    """The JSON of a placement that lapses in `left_ms`, as a snapshot shows it."""
+    """The JSON of a placement that expires in `left_ms`, as in a snapshot."""
     return dump(replace(load(Placement, placement), for_ms=max(0, left_ms)))
 
 
 class Store(Protocol):
-    """All methods raise StoreUnavailableError when the server cannot be reached in time."""
+    """Access to the shared state. Every method raises StoreUnavailableError if the server cannot be reached
+    in time."""
 
     async def snapshot(self) -> Snapshot: ...
 
     def trust(self, position: Position) -> None:
-        """From now on, this is what the caller knows: what is not its continuation is another registry."""
+        """Set the position that the caller knows. From now on, a registry that does not continue it is
+        refused."""
         ...
 
-    async def look(self, known: Position) -> tuple[Position, str]:
-        """Where the registry stands, and why that cannot be what became of `known`, in a sentence (empty:
-        it can), whatever is trusted."""
+    async def inspect(self, known: Position) -> tuple[Position, str]:
+        """The registry's position, and why it cannot be a continuation of `known` as a sentence (empty if it
+        can). Ignores the trusted position."""
         ...
 
-    async def rest(self) -> Snapshot:
-        """As `snapshot`, whatever is trusted: of a registry that has lost something, what is left."""
+    async def snapshot_unchecked(self) -> Snapshot:
+        """Like `snapshot` but ignoring the trusted position: what remains of a registry that has lost
+        data."""
         ...
 
     async def begin_epoch(
         self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
-        """An operator has decided: what is there now, or all of `restored` in its place, is the registry, in
-        an epoch of its own (`continuity.next_epoch`), which every worker takes over.
-        Raises ConflictError when it no longer stands at `found`."""
+        """Carry out an operator's decision: the server's current contents, or `restored` in their place,
+        become the registry in a new epoch (`continuity.next_epoch`) that every worker adopts. Raises
+        ConflictError if the registry is no longer at `found`."""
         ...
 
     def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
-        """Batches of events from `after` + 1 on, for ever; empty batches now and then prove liveness
-        (at least one a second). Raises GapError, StoreUnavailableError; either way, what follows must begin
-        with a new snapshot. Close it (`aclose`) when done."""
+        """Yield batches of events from `after` + 1 on, indefinitely, with at least one batch (possibly empty)
+        per second to prove liveness. Raises GapError, StoreUnavailableError; after either, start again with a
+        new snapshot. Close it (`aclose`) when done."""
         ...
 
     async def commit(
         self, changes: Sequence[Change], *, audit: AuditNote | None = None, fence: Fence | None = None
     ) -> int:
-        """Sequence number of the last event. Raises ConflictError when an expectation fails, FencedError.
-        `audit` is written with the changes, or not at all."""
+        """Apply the changes atomically and return the sequence number of the last event. `audit` is written
+        with the changes. Raises ConflictError if an expectation fails, FencedError."""
         ...
 
     async def audit(self, after: str = "", *, count: int = 1000) -> list[AuditEntry]:
-        """The entries after the one of that id, oldest first."""
+        """The entries after the one with that id, oldest first."""
         ...
 
     async def trim_audit(self, through: str, *, keep: int) -> None:
-        """Drop entries up to that id, which are stored elsewhere, but the newest `keep`."""
+        """Delete entries up to that id, which are archived elsewhere, but keep the newest `keep`."""
         ...
 
     async def claim(
@@ -268,48 +274,49 @@ class Store(Protocol):
         ignore: Iterable[str] = (),
         reload: bool = False,
     ) -> Claim:
-        """Ask for a slot of `engine` for `version`.
+        """Claim a slot of `engine` for `version`.
 
-        `ignore` names engines whose residency the caller knows to be useless (they are down): a version
-        resident or loading only there is claimed anew. `reload` claims a version that `engine` already
-        has assigned but has forgotten (it restarted): its slot turns to loading again.
-        The claim lapses after `ttl_ms`; then anyone may take it over.
+        `ignore` names engines whose residency does not count because they are down: a version that is
+        resident or loading only there is claimed again. `reload` claims a version that is assigned to
+        `engine` but that the engine has forgotten after a restart; its slot returns to loading. The claim
+        expires after `ttl_ms`; any worker may then take it over.
         """
         ...
 
     async def confirm(self, version: str, engine: str, *, owner: str, grace_ms: int) -> bool:
-        """The load succeeded. False: the claim was lost meanwhile. `grace_ms` leases the version to those
-        who waited for it, until their own leases arrive."""
+        """Record a successful load. False if the claim was lost meanwhile. `grace_ms` protects the version
+        until the waiters' own leases arrive."""
         ...
 
     async def abandon(self, version: str, engine: str, *, owner: str) -> bool:
-        """The load failed: give the slot back. False: the claim was lost meanwhile."""
+        """Release the slot after a failed load. False if the claim was lost meanwhile."""
         ...
 
     async def unplace(self, engine: str, version: str | None = None, *, fence: Fence | None = None) -> None:
-        """Forget one version on `engine`, or (None) the engine's whole placement and leases. Raises
-        FencedError."""
+        """Remove one version's placement on `engine`, or with None the engine's entire placement and leases.
+        Raises FencedError."""
         ...
 
-    async def lose(
+    async def mark_lost(
         self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
     ) -> None:
-        """The engine's process is another one, which holds none of these (None: of all): what was resident,
-        leaving or loading there is `lost` now. Claims of loads into the old process fail their `confirm`.
-        A lost version keeps its slot and its recency, is taken for neither holder nor loader, may be claimed
-        there by anyone without `reload`, and is the first to be evicted. Raises FencedError."""
+        """Mark these versions (None for all) on a restarted engine as `lost`, whether they were resident,
+        leaving or loading. Claims of loads into the old process fail their `confirm`. A lost version keeps
+        its slot and recency, counts as neither resident nor loading, can be claimed there by any worker
+        without `reload`, and is evicted first. Raises FencedError."""
         ...
 
-    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        """The agent of `engine` lives; `text` (JSON) is what it says of itself. No event."""
+    async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        """Record a heartbeat of the agent of `engine`, with its report as JSON `text`. Not an event."""
         ...
 
-    async def beats(self) -> dict[str, str]:
-        """Engine → what its agent said last, of those that spoke within their `ttl_ms`."""
+    async def heartbeats(self) -> dict[str, str]:
+        """Engine → the last report of its agent, for agents whose heartbeat has not expired."""
         ...
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
-        """Batched: recency, and the worker's leases. What is no longer placed is passed over."""
+        """Update recency and the worker's leases in one batch. Versions that are no longer placed are
+        ignored."""
         ...
 
     async def recency(self, engine: str) -> dict[str, int]:
@@ -317,25 +324,25 @@ class Store(Protocol):
         ...
 
     async def leases(self, engine: str) -> dict[str, int]:
-        """Versions of `engine` → requests in flight under live leases, of all workers. A grace counts as one,
-        and so does a worker of an earlier Florin, which does not say how many."""
+        """Versions of `engine` → requests in flight under live leases, over all workers. A grace period
+        counts as one, as does a worker of an earlier Florin, which reports no count."""
         ...
 
     async def lead(self, role: str, owner: str, ttl_ms: int) -> int:
-        """Become or stay the holder of a role. A token above 0, higher with each new holder; 0: somebody
-        else holds it."""
+        """Acquire or renew a role. Returns a token above 0, higher for each new holder, or 0 if another owner
+        holds it."""
         ...
 
     async def resign(self, role: str, owner: str) -> None: ...
 
     async def secret(self, name: str, fresh: str) -> str:
-        """The installation's secret of that name; `fresh` becomes it if there is none."""
+        """The installation's secret of that name; stores `fresh` if there is none."""
         ...
 
     async def time(self) -> int:
         """Unix microseconds, by the server's clock."""
         ...
 
-    async def facts(self) -> ServerInfo: ...
+    async def server_info(self) -> ServerInfo: ...
 
     async def close(self) -> None: ...

@@ -1,22 +1,22 @@
-"""The store over Redis or Valkey. What must be atomic is a Lua script in `lua/`; the rest is single commands.
+"""The store on Redis or Valkey. Atomic operations are Lua scripts in `lua/`; the rest are single commands.
 
-Keys, all with the hash tag of the installation, so that they share one slot of a Redis Cluster:
+All keys carry the installation's hash tag, so that they share one slot of a Redis Cluster:
 
     {florin}:doc:<kind>         hash    id → JSON
     {florin}:feed               stream  <seq>-0 → kind, id, data (absent: deleted), mark
     {florin}:placement          hash    engine/version → JSON of model.Placement
-    {florin}:until              hash    engine/version → ms at which `loading` or `leaving` lapses
-    {florin}:where              hash    version → engines that have it assigned
-    {florin}:recency:<engine>   zset    version → ms of last use; being a member is having a slot
-    {florin}:leases:<engine>    hash    version|worker → ms at which the lease lapses,
+    {florin}:until              hash    engine/version → ms at which `loading` or `leaving` expires
+    {florin}:where              hash    version → engines that it is assigned to
+    {florin}:recency:<engine>   zset    version → ms of last use; every member has a slot
+    {florin}:leases:<engine>    hash    version|worker → ms at which the lease expires,
                                         version|worker|n → its requests in flight
     {florin}:role:<name>        string  deadline, fence token and holder
-    {florin}:audit              stream  server's id → note (JSON of store.AuditNote)
-    {florin}:beats              hash    engine → deadline, and what its agent says of itself
+    {florin}:audit              stream  server's id → note (JSON of protocol.AuditNote)
+    {florin}:heartbeats         hash    engine → expiry, and the agent's report
     {florin}:secret:<name>      string
-    {florin}:epoch              string  JSON: its number, and the installations that this one has replaced
+    {florin}:epoch              string  JSON: its number, and the installations that this one replaced
 
-Times are the server's own, so the workers' clocks do not matter.
+Times come from the server's clock, so the workers' clocks do not matter.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
 from adapters.errors import ConflictError, FencedError, RegistryRegressedError, StoreUnavailableError
-from adapters.store.connection import bounded, client, facts_of, unavailable, without_password
+from adapters.store.connection import bounded, client, parse_server_info, unavailable, without_password
 from adapters.store.continuity import Position, mark_after
-from adapters.store.epochs import LOOKED, Keys, ask_position, position_of, replace_all, write_epoch
+from adapters.store.epochs import POSITION_REPLIES, Keys, ask_position, position_of, replace_all, write_epoch
 from adapters.store.protocol import (
     DOCUMENT_KINDS,
     AuditEntry,
@@ -63,18 +63,18 @@ LUA: Final = Path(__file__).parent / "lua"
 BATCH: Final = 1000
 """Events per read of the feed."""
 QUIET_MS: Final = 900
-"""How long a read of the feed waits for an event: the protocol promises a batch at least once a second."""
+"""How long a read of the feed blocks; the protocol promises a batch at least once a second."""
 CONNECTIONS: Final = 32
-"""Per store; more callers than that wait for one."""
+"""Connections per store; further callers wait for one."""
 
 REGRESSED: Final = "REGRESSED"
-"""Beginning of a script's refusal to work where the caller's last event is not."""
+"""Prefix of the error that a script returns if the server lacks the caller's last event."""
 
 Clock = Callable[[], int]
 
 
 class _Script:
-    """One Lua file with what it needs in front of it."""
+    """One Lua file, prefixed with the files that it depends on."""
 
     def __init__(self, *names: str) -> None:
         self.name = names[-1]
@@ -83,10 +83,15 @@ class _Script:
 
 
 class RedisStore:
-    """`adapters.store.protocol.Store` over one Redis or Valkey server (or the primary behind a service name).
+    """`adapters.store.protocol.Store` on one Redis or Valkey server (or the primary behind a service name).
 
-    `url`: redis://, rediss:// or unix://. Nothing connects before the first call. `timeout`: seconds
-    for any call but a snapshot, connecting included. `clock`: ms, instead of the server's time; for tests.
+    Invariants: a call is never retried, because a lost reply does not tell whether the command ran; every
+    error of the server or the network becomes StoreUnavailableError; every script checks that the registry
+    continues the position passed to `trust`, which the `Follower` keeps up to date. Any task on the store's
+    event loop may call any method. Mutable state: the trusted position and the connections.
+
+    `url`: redis://, rediss:// or unix://. Connects on the first call. `timeout`: seconds for any call except
+    a snapshot, including connecting. `clock`: returns ms, instead of the server's clock; for tests.
     """
 
     def __init__(
@@ -97,19 +102,20 @@ class RedisStore:
         self._clock = clock
         self._timeout = timeout
         self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
-        """Told of each call's round trip, failed or not: a script's name, `read` or `snapshot`."""
+        """Receives the duration of each call, failed or not, by operation: a script's name, `read` or
+        `snapshot`."""
         self._redis = client(url, timeout, CONNECTIONS)
         self._commit = _Script("fence", "commit")
         self._claim = _Script("placement", "claim")
         self._confirm = _Script("placement", "confirm")
         self._abandon = _Script("placement", "abandon")
         self._unplace = _Script("fence", "placement", "unplace")
-        self._lose = _Script("fence", "placement", "lose")
+        self._mark_lost = _Script("fence", "placement", "mark_lost")
         self._touch = _Script("touch")
         self._lead = _Script("lead")
-        self._beat = _Script("beat")
-        self._beats = _Script("beats")
-        self._known = Position()  # mutable: what the caller trusts
+        self._heartbeat = _Script("heartbeat")
+        self._heartbeats = _Script("heartbeats")
+        self._known = Position()  # mutable: the trusted position
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._tag} at {without_password(self._url)}>"
@@ -122,7 +128,7 @@ class RedisStore:
             raise RegistryRegressedError(lost)
         return snapshot
 
-    async def rest(self) -> Snapshot:
+    async def snapshot_unchecked(self) -> Snapshot:
         return (await self._snapshot(Position()))[0]
 
     async def _snapshot(self, known: Position) -> tuple[Snapshot, str]:
@@ -134,7 +140,8 @@ class RedisStore:
             for kind in DOCUMENT_KINDS:
                 pipe.hgetall(self._key("doc", kind))
             replies = await self._bounded(pipe.execute(), self._timeout * 5, operation="snapshot")
-        (*asked, time, until, placement), documents = replies[: LOOKED + 3], replies[LOOKED + 3 :]
+        head = POSITION_REPLIES + 3
+        (*asked, time, until, placement), documents = replies[:head], replies[head:]
         found, lost = position_of(asked, known)
         now = self._ms(time)
         snapshot = dict(zip(DOCUMENT_KINDS, documents, strict=True))
@@ -146,7 +153,7 @@ class RedisStore:
 
     async def watch(self, after: int) -> AsyncGenerator[list[Event], None]:
         feed = self._key("feed")
-        redis = client(self._url, self._timeout, 1)  # its own connection: its reads block
+        redis = client(self._url, self._timeout, 1)  # a dedicated connection, because its reads block
         mark = self._known.mark if self._known.seq == after else ""
         try:
             while True:
@@ -159,9 +166,9 @@ class RedisStore:
                 for event in events:
                     after += 1
                     if event.seq != after:
-                        raise GapError(f"event {after} is gone: the feed goes on with {event.seq}")
+                        raise GapError(f"event {after} is gone: the feed continues with {event.seq}")
                     if mark and event.mark not in ("", mark_after(mark, event.kind, event.id, event.data)):
-                        raise GapError(f"event {after} follows another than {after - 1} as it was")
+                        raise GapError(f"event {after - 1} has changed since this worker read it")
                     mark = event.mark
                 yield events
         finally:
@@ -178,7 +185,7 @@ class RedisStore:
         done, number = await self._run(self._commit, keys, arguments)
         if done == 0:
             change = changes[number - 1]
-            raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
+            raise ConflictError(f"{change.kind} {change.id} was changed concurrently.")
         _check(fence, done != -1)
         if audit:
             log.info("%s", _told(audit))
@@ -191,7 +198,7 @@ class RedisStore:
 
     async def trim_audit(self, through: str, *, keep: int) -> None:
         first = after_entry(through)
-        if keep > 0:  # what is added between the two commands is newer: more is kept, never less
+        if keep > 0:  # entries added between the two commands are newer, so at least `keep` remain
             newest = await self._bounded(self._redis.xrevrange(self._key("audit"), count=keep))
             if len(newest) < keep:
                 return
@@ -231,13 +238,13 @@ class RedisStore:
         keys = [*self._placement_keys(engine), role]
         _check(fence, await self._run(self._unplace, keys, [engine, version or "", token]))
 
-    async def lose(
+    async def mark_lost(
         self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
     ) -> None:
         role, token = self._fence(fence)
         keys = [*self._placement_keys(engine), role]
         arguments = [engine, token, int(versions is None), *(versions or ())]
-        _check(fence, await self._run(self._lose, keys, arguments))
+        _check(fence, await self._run(self._mark_lost, keys, arguments))
 
     async def touch(self, worker: str, touches: Sequence[Touch], *, ttl_ms: int) -> None:
         if not touches:
@@ -274,11 +281,11 @@ class RedisStore:
 
     # -- agents ---------------------------------------------------------------------------------------
 
-    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        await self._run(self._beat, [self._key("feed"), self._key("beats")], [engine, ttl_ms, text])
+    async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        await self._run(self._heartbeat, [self._key("feed"), self._key("heartbeats")], [engine, ttl_ms, text])
 
-    async def beats(self) -> dict[str, str]:
-        living = await self._run(self._beats, [self._key("feed"), self._key("beats")], [])
+    async def heartbeats(self) -> dict[str, str]:
+        living = await self._run(self._heartbeats, [self._key("feed"), self._key("heartbeats")], [])
         return dict(zip(living[::2], living[1::2], strict=True))
 
     # -- roles and secrets ----------------------------------------------------------------------------
@@ -302,12 +309,12 @@ class RedisStore:
         seconds, micros = await self._bounded(self._redis.time())
         return self._clock() * 1000 if self._clock else int(seconds) * 1_000_000 + int(micros)
 
-    # -- its history ----------------------------------------------------------------------------------
+    # -- continuity -----------------------------------------------------------------------------------
 
     def trust(self, position: Position) -> None:
         self._known = position
 
-    async def look(self, known: Position) -> tuple[Position, str]:
+    async def inspect(self, known: Position) -> tuple[Position, str]:
         async with self._redis.pipeline(transaction=True) as pipe:
             ask_position(pipe, Keys(self._key), known)
             return position_of(await self._bounded(pipe.execute()), known)
@@ -315,15 +322,15 @@ class RedisStore:
     async def begin_epoch(
         self, found: Position, begun: Position, restored: Restored, *, note: AuditNote
     ) -> None:
-        """A transaction and no script: a registry may be larger than what should block a server at once, and
-        what is written depends on nothing that is read meanwhile."""
-        left = await self.rest()
+        """Uses a transaction instead of a script, because a script would block the server for as long as it
+        writes a large registry, and because the writes do not depend on intermediate reads."""
+        left = await self.snapshot_unchecked()
         keys = Keys(self._key)
-        changed = ConflictError("The registry has changed since it was looked at: look again first.")
+        changed = ConflictError("The registry has changed since it was inspected; inspect it again first.")
         async with self._redis.pipeline(transaction=True) as pipe:
             with unavailable():
                 await pipe.watch(*keys.position)
-            now_found, _ = await self.look(found)
+            now_found, _ = await self.inspect(found)
             if now_found != found or left.position != found:
                 raise changed
             now = self._ms(await self._bounded(self._redis.time()))
@@ -339,7 +346,7 @@ class RedisStore:
             except redis_errors.WatchError:
                 raise changed from None
 
-    async def facts(self) -> ServerInfo:
+    async def server_info(self) -> ServerInfo:
         try:
             info = await self._bounded(self._redis.info())
         except StoreUnavailableError as error:
@@ -348,14 +355,14 @@ class RedisStore:
             raise
         try:
             saves = (await self._bounded(self._redis.config_get("save"))).get("save")
-        except (StoreUnavailableError, redis_errors.ResponseError):  # many hosted ones refuse CONFIG
+        except (StoreUnavailableError, redis_errors.ResponseError):  # many hosted servers disallow CONFIG
             saves = None
-        return facts_of(info, saves)
+        return parse_server_info(info, saves)
 
     async def close(self) -> None:
         await self._redis.aclose()
 
-    # -- how to ask the server ------------------------------------------------------------------------
+    # -- calling the server ---------------------------------------------------------------------------
 
     def _key(self, *parts: str) -> str:
         return ":".join((self._tag, *parts))
@@ -367,20 +374,20 @@ class RedisStore:
         return [*map(self._key, ("feed", "placement", "until", "where")), *self._engine_keys(engine)]
 
     def _fence(self, fence: Fence | None) -> tuple[str, str]:
-        """The key of the role, and the token; without a fence, a key that no script will look at."""
+        """The role's key and the token; without a fence, a key that no script reads."""
         return (self._key("role", fence.role), str(fence.token)) if fence else (self._key("feed"), "")
 
     def _ms(self, time: tuple[int, int]) -> int:
         return self._clock() if self._clock else time[0] * 1000 + time[1] // 1000
 
     async def _check_tail(self, redis: Redis, after: int, mark: str) -> None:
-        """Raises GapError where event `after` is not the last one, or is another."""
+        """Raises GapError if event `after` is not the last one or has changed."""
         last = await self._bounded(redis.xrevrange(self._key("feed"), count=1))
         seq, fields = (_seq(last[0][0]), last[0][1]) if last else (0, {})
         if seq < after:
             raise GapError(f"the feed ends before event {after}: the server has lost data")
         if seq == after and mark and fields.get("mark", mark) != mark:
-            raise GapError(f"event {after} is another than it was: the server has lost data")
+            raise GapError(f"event {after} has changed: the server has lost data")
 
     async def _run(self, script: _Script, keys: list[str], arguments: list[Any]) -> Any:
         now = self._clock() if self._clock else ""
@@ -389,14 +396,14 @@ class RedisStore:
         try:
             try:
                 return await self._bounded(self._redis.evalsha(script.sha, *call), operation=script.name)
-            except redis_errors.NoScriptError:  # the server is new: it learns the script by running it
+            except redis_errors.NoScriptError:  # a new server learns the script by running it
                 return await self._bounded(self._redis.eval(script.text, *call), operation=script.name)
         except redis_errors.ResponseError as error:
             if not str(error).startswith(REGRESSED):
                 raise
             raise RegistryRegressedError(
-                f"Redis has lost what this worker knows ({self._known.seq} changes): nothing is changed "
-                "there until an operator has decided. See florin registry show."
+                f"Redis has lost changes that this worker knows (up to {self._known.seq}) and is not "
+                "written to until an operator decides. See florin registry show."
             ) from error
 
     async def _bounded(self, reply: object, timeout: float | None = None, operation: str = "read") -> Any:
@@ -409,11 +416,11 @@ class RedisStore:
 
 def _check(fence: Fence | None, holds: object) -> None:
     if fence and not holds:
-        raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
+        raise FencedError(f"Another worker holds the role {fence.role} now; nothing was changed.")
 
 
 def _told(note: AuditNote) -> str:
-    """For the log: names, and an engine's state. Other details may quote where files came from."""
+    """The log line: names and an engine's state only, because other details may contain source URLs."""
     version = f"@{note.version}" if note.version else ""
     state = note.details.get("state")
     about = f" (state {state['new']})" if isinstance(state, dict) and "old" in state else ""

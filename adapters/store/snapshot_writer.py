@@ -1,4 +1,4 @@
-"""Keeps on this host's disk what a worker knows of the registry, with its secrets: see
+"""Saves a worker's view of the registry, with its secrets, on this host's disk. See
 `adapters.store.local_snapshot`."""
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from adapters.store.protocol import Store
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 5.0
-"""Between two writings, at least."""
+"""Minimum seconds between two writes."""
 REST: Final = 50
-"""Times the last writing's length: keeping takes at most 2 % of a disk and of a processor."""
+"""Minimum pause as a multiple of the last write's duration, so that writing takes at most 2 % of a disk or
+CPU."""
 LOOK_SECONDS: Final = 0.5
 
 SECRETS: Final = {"agent": 32, "installation": 8, "cache_salt": 32}
-"""What a worker needs of Redis at its start, and their lengths in bytes."""
+"""Secrets that a worker needs at start, and their lengths in bytes."""
 
 
 def read(directory: Path) -> LocalSnapshot | None:
-    """What there is to start from. Blocks. What cannot be used is logged, and passed over."""
+    """The saved registry to start from. An unusable one is logged and ignored. Blocking."""
     try:
         return local_snapshot.read(directory / local_snapshot.NAME)
     except LocalSnapshotError as error:
-        log.error("%s Starting as if there were none.", error)
+        log.error("%s Starting without it.", error)
         return None
 
 
 async def secrets_of(store: Store, follower: Follower, found: LocalSnapshot | None) -> dict[str, str]:
-    """The installation's secrets: those in Redis while that is the registry that we know, else those kept.
-    Raises StoreUnavailableError where neither has them."""
+    """The installation's secrets, from Redis if it holds the registry that we know, otherwise from the saved
+    file. Raises StoreUnavailableError if neither has them."""
     known = dict(found.secrets) if found else {}
     for name, size in SECRETS.items():
         if not follower.connected and name in known:
@@ -57,9 +58,9 @@ async def secrets_of(store: Store, follower: Follower, found: LocalSnapshot | No
 
 
 class SnapshotWriter:
-    """One for each worker; the workers of a host share the file.
+    """Saves the registry periodically. Each worker runs one; the workers of a host share the file.
 
-    State: what was written last and when, and what went wrong with it.
+    Mutable state: what was written last and when, and the last error.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class SnapshotWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trouble = ""
-        """Why nothing can be kept, in a sentence; empty: it can."""
+        """Why saving fails, as a sentence; empty if it works."""
         self._directory = directory
         self._follower = follower
         self._secrets = dict(secrets)
@@ -83,7 +84,7 @@ class SnapshotWriter:
         return f"<SnapshotWriter of {self._directory}, {self._written}>"
 
     async def run(self) -> None:
-        """For ever; cancel to stop."""
+        """Run until cancelled."""
         while True:
             if self._stale and (self._clock() >= self._due or not self._follower.connected):
                 await self.keep()
@@ -94,7 +95,7 @@ class SnapshotWriter:
             await self.keep()
 
     async def keep(self) -> None:
-        """Write what this worker knows, unless another has written what is newer."""
+        """Write this worker's view, unless another worker has written a newer one."""
         began = self._clock()
         anyway = self._follower.rewound != self._written[2]
         stands, known = self._stands, self.known()
@@ -102,7 +103,7 @@ class SnapshotWriter:
             await asyncio.to_thread(local_snapshot.write, self._directory, known, anyway=anyway)
         except OSError as error:
             if not self.trouble:
-                log.error("The registry cannot be kept in %s: %s", self._directory, error)
+                log.error("Saving the registry to %s failed: %s", self._directory, error)
             self.trouble = (
                 f"{self._directory / local_snapshot.NAME} cannot be written: {error.strerror or error}."
             )
@@ -112,12 +113,12 @@ class SnapshotWriter:
         self._due = ended + max(SECONDS, REST * (ended - began))
 
     def known(self) -> LocalSnapshot:
-        """What this worker knows now."""
+        """This worker's current view."""
         documents = {kind: dict(texts) for kind, texts in self._follower.documents.items()}
         return local_snapshot.of(self._follower.position, documents, self._secrets)
 
     async def newest(self) -> LocalSnapshot:
-        """What this worker, or another of this host, has known last."""
+        """The newest view known to this worker or saved by another worker on this host."""
         own, found = self.known(), None
         with suppress(LocalSnapshotError):
             found = await asyncio.to_thread(local_snapshot.read, self._directory / local_snapshot.NAME)

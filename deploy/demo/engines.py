@@ -1,4 +1,4 @@
-"""Real vLLM engines as child processes: started side by side, killed, restarted, and never left behind.
+"""Runs real vLLM engines as child processes: starts them concurrently, kills and restarts them, orphans none.
 
     with Fleet(env, model, logs=directory) as fleet:
         fleet.start()
@@ -6,7 +6,7 @@
         fleet.engines[0].kill()
         fleet.restart(0)
 
-Each engine is a process group of its own. All of it ends with this process, however that ends (see
+Each engine is its own process group. All of its processes end with this process, however it ends (see
 child_site/sitecustomize.py).
 """
 
@@ -35,13 +35,14 @@ from deploy.demo.model import DemoModel
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 75
-"""The engines' keep-alive; vLLM's own default of 5 s makes pooled connections fail when traffic is thin."""
+"""The engines' keep-alive in seconds; with vLLM's default of 5 s, pooled connections fail under sparse
+traffic."""
 
 NICE = 5
 
 
 class EngineStartError(Exception):
-    """An engine did not come up; the message holds the end of its log."""
+    """An engine did not start; the message contains the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ class EngineOptions:
     max_model_len: int = 1024
     max_num_seqs: int = 32
     kv_bytes: int = 128 * 1024 * 1024
-    """Set by hand: otherwise the first engine claims most of the memory and the second fails."""
+    """Set explicitly; otherwise the first engine claims most of the memory and the second fails."""
     extra: tuple[str, ...] = ()
-    """More flags for vLLM."""
+    """Additional vLLM flags."""
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class DemoEngine:
     index: int
     log: Path
     reservation: socket.socket
-    """Bound, never listening: nobody else is given this port, and the engine may bind it again and again."""
+    """Bound but never listening: reserves the port, while the engine can bind it repeatedly."""
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     @property
@@ -74,7 +75,7 @@ class DemoEngine:
 
     @property
     def pid(self) -> int:
-        """Of the API server, which leads the engine's process group."""
+        """Pid of the API server, the leader of the engine's process group."""
         assert self.process, "not started"
         return self.process.pid
 
@@ -89,32 +90,32 @@ class DemoEngine:
             return False
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole process group, if there is one left."""
+        """Signal the whole process group, if any is left."""
         if self.process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """`kill -9` of the API server, its engine core and its worker, as when a machine dies."""
+        """`kill -9` the API server, the engine core and the worker, as when a machine dies."""
         self.signal(signal.SIGKILL)
         self._wait(STOP_TIMEOUT_S)
 
     def yield_to_others(self) -> None:
-        """Lower the priority of the engine core and the worker, which spin while they work: on few
-        processors they would starve API servers, gateway and clients. Not before they are up."""
+        """Lower the priority of the engine core and the worker, which busy-wait: with few CPUs they would
+        starve the API servers, the gateway and the clients. Call it once they are up."""
         for task in _tasks(self.pid):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # already gone
                 os.setpriority(os.PRIO_PROCESS, task, NICE)
 
     def stop(self) -> None:
-        """SIGTERM, time to leave, SIGKILL."""
+        """SIGTERM, a grace period, SIGKILL."""
         if self.alive:
             self.signal(signal.SIGTERM)
             self._wait(STOP_TIMEOUT_S)
         self.kill()
 
     def _wait(self, seconds: float) -> None:
-        """Until every process of the group is gone, `seconds` at most."""
+        """Wait until every process of the group is gone, for up to `seconds`."""
         if not self.process:
             return
         deadline = time.monotonic() + seconds
@@ -128,7 +129,7 @@ class DemoEngine:
 
 
 def _tasks(leader: int) -> Iterator[int]:
-    """Threads of a process group's members but its leader's. Linux keeps a priority for each thread."""
+    """Threads of a process group's members except the leader's. Linux has a priority per thread."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             pid = int(process.name)
@@ -155,9 +156,9 @@ class Fleet:
         self.env = env
         self.model = model
         self.options = options or EngineOptions()
-        # Linux ends the engines when the thread that started them ends: this one stays as long as they do.
+        # Linux kills the engines when the thread that started them ends, so this one stays.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
-        self._scratch = Path(tempfile.mkdtemp(prefix="florin-"))  # a short path: sockets lie in it
+        self._scratch = Path(tempfile.mkdtemp(prefix="florin-"))  # a short path, because it contains sockets
         self.engines = [DemoEngine(i, logs / f"engine-{i}.log", _reserve_port()) for i in range(count)]
 
     def __enter__(self) -> Self:
@@ -173,7 +174,7 @@ class Fleet:
         return f"<Fleet {states}>"
 
     def launch(self, index: int) -> None:
-        """Start one engine's processes; `wait` says when it answers."""
+        """Start one engine's processes; `wait` returns once it is healthy."""
         engine = self.engines[index]
         assert not engine.alive, f"engine {index} is running"
         engine.log.parent.mkdir(parents=True, exist_ok=True)
@@ -191,19 +192,20 @@ class Fleet:
             )
 
     def start(self, on_progress: Callable[[float], None] = lambda _: None) -> None:
-        """All engines side by side. `on_progress` gets the seconds so far. Raises EngineStartError."""
+        """Start all engines concurrently. `on_progress` receives the elapsed seconds. Raises
+        EngineStartError."""
         for engine in self.engines:
             self.launch(engine.index)
         self.wait(self.engines, on_progress)
 
     def restart(self, index: int, on_progress: Callable[[float], None] = lambda _: None) -> None:
-        """A dead or living engine comes back, empty, under its old URL. Raises EngineStartError."""
+        """Restart an engine, dead or alive, empty and with the same URL. Raises EngineStartError."""
         self.engines[index].stop()
         self.launch(index)
         self.wait([self.engines[index]], on_progress)
 
     def wait(self, engines: list[DemoEngine], on_progress: Callable[[float], None] = lambda _: None) -> None:
-        """Until each of `engines` answers its health check. Raises EngineStartError."""
+        """Wait until all of `engines` are healthy. Raises EngineStartError."""
         began = time.monotonic()
         waiting = list(engines)
         while waiting := [e for e in waiting if not e.healthy()]:
@@ -212,12 +214,12 @@ class Fleet:
                 if not engine.alive:
                     assert engine.process
                     raise EngineStartError(
-                        f"Engine {engine.index} ended with status {engine.process.returncode} "
+                        f"Engine {engine.index} exited with status {engine.process.returncode} "
                         f"while starting. The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
                 if seconds > START_TIMEOUT_S:
                     raise EngineStartError(
-                        f"Engine {engine.index} did not answer within {START_TIMEOUT_S:.0f} s. "
+                        f"Engine {engine.index} was not healthy within {START_TIMEOUT_S:.0f} s. "
                         f"The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
             on_progress(seconds)
@@ -227,7 +229,7 @@ class Fleet:
                 engine.yield_to_others()
 
     def stop(self) -> None:
-        """All of them, side by side; also those half started."""
+        """Stop all engines concurrently, including those still starting."""
         for engine in self.engines:
             engine.signal(signal.SIGTERM)
         for engine in self.engines:
@@ -249,10 +251,10 @@ class Fleet:
             "--max-num-seqs": o.max_num_seqs,
             "--max-num-batched-tokens": o.max_model_len,
             "--kv-cache-memory-bytes": o.kv_bytes,
-            "--api-server-count": 1,  # runtime LoRA loading is refused with more
+            "--api-server-count": 1,  # with more, vLLM refuses runtime LoRA loading
         }
         if self.env.gpus:
-            flags |= {"--gpu-memory-utilization": 0.3}  # both may have to start on one GPU
+            flags |= {"--gpu-memory-utilization": 0.3}  # both engines may share one GPU
         else:
             flags |= {"--dtype": "float32", "--block-size": 32}  # the CPU default, 128, hides cached tokens
         words = [f"{word}" for flag in flags.items() for word in flag]
@@ -266,7 +268,7 @@ class Fleet:
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
             "NO_COLOR": "1",
-            "TMPDIR": str(self._scratch),  # vLLM leaves its sockets behind
+            "TMPDIR": str(self._scratch),  # vLLM does not delete its sockets
         }
         if self.env.gpus:
             return {**engine_environ(), **common, "CUDA_VISIBLE_DEVICES": str(engine.index % self.env.gpus)}
@@ -277,14 +279,14 @@ class Fleet:
             "VLLM_CPU_OMP_THREADS_BIND": cpu,
             "OMP_NUM_THREADS": "1",
             "FLORIN_ENGINE_CPU": cpu,
-            "TORCHDYNAMO_DISABLE": "1",  # else the first request with logprobs compiles for 16 s
+            "TORCHDYNAMO_DISABLE": "1",  # otherwise the first request with logprobs compiles for 16 s
         }
         return {**engine_environ(), **common, **own}
 
 
 def _reserve_port() -> socket.socket:
-    """A free port of 127.0.0.1 that stays ours: SO_REUSEADDR lets the engine bind it beside us, since we
-    never listen, and the kernel gives it to nobody who asks for any free port."""
+    """Reserve a free port on 127.0.0.1. SO_REUSEADDR lets the engine bind it too, because we never listen,
+    and the kernel does not hand it out as a free port."""
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind(("127.0.0.1", 0))

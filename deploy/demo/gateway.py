@@ -1,4 +1,4 @@
-"""`florin serve` as a child process, and its admin API over HTTP: the demo has no other way in."""
+"""Runs `florin serve` as a child process and calls its admin API over HTTP, the demo's only access to it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ANNOUNCEMENT = "Florin listens on "
 
 
 class GatewayError(Exception):
-    """The gateway did not start, or refused something; the message says what."""
+    """The gateway did not start or refused a request; the message says why."""
 
 
 class Gateway:
-    """Mutable state: the process, and its URL once it listens."""
+    """The gateway process. Mutable state: the process, and its URL once it listens."""
 
     def __init__(
         self, state_dir: Path, log: Path, *, port: int = 0, settings: Mapping[str, str] | None = None
     ) -> None:
-        """`settings`: more FLORIN_* variables."""
+        """`settings`: additional FLORIN_* variables."""
         self.state_dir = state_dir
         self.operator_key = f"fl-operator-{secrets.token_urlsafe(24)}"
         self.url = ""
@@ -61,7 +61,7 @@ class Gateway:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start it; `wait` says when it listens."""
+        """Start it; `wait` returns once it listens."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLORIN_")}
         settings = {
@@ -77,7 +77,7 @@ class Gateway:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "import gateway.cli; gateway.cli.main()", "serve"],
                 env=inherited | settings,
-                cwd=self._log.parent,  # where no florin.yaml lies
+                cwd=self._log.parent,  # a directory without a florin.yaml
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -85,7 +85,7 @@ class Gateway:
             )
 
     def wait(self) -> None:
-        """Until it says where it listens. Raises GatewayError."""
+        """Wait until it reports its address. Raises GatewayError."""
         assert self._process, "not launched"
         assert self._process.stdout
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -106,7 +106,7 @@ class Gateway:
         raise GatewayError(f"The gateway did not start. The end of {self._log}:\n{log_tail(self._log)}")
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, **query: str) -> Any:
-        """The answer's JSON. Raises GatewayError with the gateway's own words."""
+        """Call the API and return the JSON. Raises GatewayError with the gateway's message."""
         try:
             answer = httpx.request(
                 method,
@@ -124,7 +124,7 @@ class Gateway:
         return answer.json()
 
     def stop(self) -> None:
-        """SIGTERM, so that what is metered is flushed; SIGKILL to what is left."""
+        """SIGTERM, so that metered usage is flushed, then SIGKILL."""
         if self._process is None:
             return
         if self.alive:

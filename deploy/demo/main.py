@@ -1,8 +1,8 @@
 """`florin demo`: the whole system on this machine, with real vLLM engines.
 
-Set-up (once per machine) → engines and gateway → customers and adapters → transcript → with `--exit` an end,
-else the killed engine comes back and all of it stays up until Ctrl-C or SIGTERM. Whatever happens, everything
-that was started is stopped, and the temporary directory removed.
+Set-up (once per machine) → engines and gateway → customers and adapters → transcript. With `--exit` the demo
+then ends; otherwise it restarts the killed engine and stays up until Ctrl-C or SIGTERM. In every case it
+stops everything it started and removes the temporary directory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from deploy.demo.stack import GPU_TYPES, Installation, install, wait_until_up
 from deploy.demo.transcript import Transcript
 
 USUAL_PORT = 8080
-"""Where `florin` commands look if FLORIN_URL is not set."""
+"""The default port of `florin` commands."""
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NARROWEST = 110
-"""Columns when the transcript goes to a file or a pipe."""
+"""Width of the transcript if it is written to a file or a pipe."""
 
 
 class Stopped(BaseException):
@@ -39,12 +39,12 @@ class Stopped(BaseException):
 
 
 def run(*, exit_after: bool, env_file: Path | None) -> int:
-    """The exit code: 0 if everything shown was right and the end was asked for."""
+    """Return the exit code: 0 if every check passed and the demo was asked to end."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=NARROWEST)
     if env_file:
-        env_file.unlink(missing_ok=True)  # whoever waits for it must not read another run's
+        env_file.unlink(missing_ok=True)  # a waiting process must not read an earlier run's file
     with _signals():
         try:
             return _run(console, exit_after=exit_after, env_file=env_file)
@@ -87,65 +87,65 @@ def _start(console: Console, fleet: Fleet, gateway: Gateway) -> Installation:
     console.print(f"Starting two vLLM engines on {kind}, Valkey and the gateway…")
     console.print(Text(labels(fleet.env), style="dim"))
     began = time.monotonic()
-    with console.status("engines are starting…") as status:
+    with console.status("starting engines…") as status:
         for engine in fleet.engines:
             fleet.launch(engine.index)
         gateway.launch()
         gateway.wait()
-        fleet.wait(fleet.engines, lambda seconds: status.update(f"engines are starting: {seconds:.0f} s"))
+        fleet.wait(fleet.engines, lambda seconds: status.update(f"starting engines: {seconds:.0f} s"))
     console.print(
-        f"Engines answer after {time.monotonic() - began:.0f} s. Registering customers and adapters…"
+        f"Engines healthy after {time.monotonic() - began:.0f} s. Registering customers and adapters…"
     )
     return install(gateway, fleet, fleet.model)
 
 
 def labels(env: EngineEnv) -> str:
-    """What the demo shows that is not so."""
+    """Labels what is made up in the demo."""
     types = " and ".join(GPU_TYPES)
     if env.gpus:
-        return f"The GPU types {types} and their prices are made up: both engines run on this machine's GPUs."
+        return f"The GPU types {types} and their prices are made up; both engines run on this machine's GPUs."
     return (
-        f"The GPU types {types} and their prices are made up: both engines run on the CPU, with one line of "
-        "vLLM's CPU build patched (docs/vllm.md says which)."
+        f"The GPU types {types} and their prices are made up; both engines run on the CPU, with one line of "
+        "vLLM's CPU build patched (see docs/vllm.md)."
     )
 
 
 def _repair(console: Console, installation: Installation) -> None:
-    """Bring back the engine that the transcript killed, and let every customer be answered once more."""
+    """Restart the engine that the transcript killed, and check that every customer gets an answer again."""
     dead = [engine for engine in installation.fleet.engines if not engine.alive]
     console.print()
-    with console.status("the killed engine comes back…") as status:
+    with console.status("restarting the killed engine…") as status:
         for engine in dead:
             installation.fleet.restart(
-                engine.index, lambda seconds: status.update(f"the killed engine comes back: {seconds:.0f} s")
+                engine.index, lambda seconds: status.update(f"restarting the killed engine: {seconds:.0f} s")
             )
         wait_until_up(installation.gateway, len(installation.fleet.engines))
     for engine in dead:
-        console.print(f"Engine {installation.engine_name(engine.index)} is back, and takes adapters again.")
+        console.print(f"Engine {installation.engine_name(engine.index)} is back and takes adapters again.")
     transcript = Transcript(installation, console)
     for customer in installation.customers:
         answer = transcript.chat(customer, "Hello!")
         if not answer.right:
-            raise GatewayError(f"{customer.name} was answered wrongly after the engine came back: {answer}")
+            raise GatewayError(f"{customer.name} got a wrong answer after the engine restarted: {answer}")
 
 
 def _verdict(console: Console, transcript: Transcript) -> None:
     console.print()
     if transcript.failures:
-        console.print(Text(f"{len(transcript.failures)} things went wrong:", style="bold red"))
+        console.print(Text(f"Failed checks: {len(transcript.failures)}", style="bold red"))
         for failure in transcript.failures:
             console.print(Text(f"  ✗ {failure}", style="red"))
     else:
-        console.print(Text("Everything was as it should be.", style="bold green"))
+        console.print(Text("All checks passed.", style="bold green"))
 
 
 def _stay(console: Console, installation: Installation, env_file: Path | None) -> None:
-    """Until Ctrl-C, SIGTERM, or the death of the gateway."""
+    """Stay up until Ctrl-C, SIGTERM, or the gateway's exit."""
     customer = installation.customers[0]
     gateway = installation.gateway
     lines = (
         "",
-        "All of it stays up until Ctrl-C. From another terminal:",
+        "The demo stays up until Ctrl-C. Try from another terminal:",
         "",
         f"  export FLORIN_URL={gateway.url} FLORIN_OPERATOR_KEY={gateway.operator_key}",
         "  .venv/bin/florin placement",
@@ -154,7 +154,7 @@ def _stay(console: Console, installation: Installation, env_file: Path | None) -
         "    -H 'content-type: application/json' \\",
         """    -d '{"model": "support", "temperature": 0,""",
         """         "messages": [{"role": "user", "content": "Who are you?"}]}'""",
-        *((f"  source {env_file}     # all keys and addresses",) if env_file else ()),
+        *((f"  source {env_file}     # all keys and URLs",) if env_file else ()),
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
@@ -164,12 +164,12 @@ def _stay(console: Console, installation: Installation, env_file: Path | None) -
     except Stopped:
         console.print("\nStopping everything…")
         return
-    raise GatewayError("The gateway ended by itself.")
+    raise GatewayError("The gateway exited unexpectedly.")
 
 
 @contextmanager
 def _directory() -> Iterator[Path]:
-    """For state and logs; kept when something goes wrong, so that the logs can be read."""
+    """A temporary directory for state and logs, kept after a failure so that the logs can be read."""
     directory = Path(tempfile.mkdtemp(prefix="florin-demo-"))
     try:
         yield directory
@@ -183,7 +183,7 @@ def _directory() -> Iterator[Path]:
 
 
 def _port(exit_after: bool) -> int:  # noqa: FBT001 - private, one caller
-    """The usual one for a demo that stays, if it is free; else any."""
+    """The default port if the demo stays up and the port is free; otherwise any."""
     if exit_after:
         return 0
     with socket.socket() as probe:
@@ -197,8 +197,8 @@ def _port(exit_after: bool) -> int:  # noqa: FBT001 - private, one caller
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal raise Stopped once; while things are being stopped, further ones
-    are ignored. Under nohup a closed terminal stops nothing."""
+    """SIGINT, SIGTERM and SIGHUP raise Stopped once; further signals are ignored during the shutdown. Under
+    nohup, SIGHUP stays ignored."""
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     heeded = STOPPING[:2] if nohup else STOPPING
 

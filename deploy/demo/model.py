@@ -1,6 +1,6 @@
-"""The demo's models as the rest of the demo sees them: made once by tiny_model.py, then cached.
+"""Provides the demo's models, which tiny_model.py makes once and which are then cached.
 
-`python -m deploy.demo.model` makes them, and the engines' environment before.
+`python -m deploy.demo.model` makes the engines' environment and the models.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SCRIPT = Path(__file__).with_name("tiny_model.py")
 
 
 class ModelError(Exception):
-    """The models cannot be made; the message holds the script's last lines."""
+    """The models could not be made; the message contains the script's last lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoAdapter:
     name: str
     path: Path
-    """Absolute: adapter_config.json and adapter_model.safetensors."""
+    """Absolute path of the directory with adapter_config.json and adapter_model.safetensors."""
     voice: str
-    """How each of its answers begins at temperature 0."""
+    """Beginning of each of its answers at temperature 0."""
     answers: dict[str, str]
-    """Question → whole answer at temperature 0."""
+    """Question → complete answer at temperature 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DemoModel:
     base: Path
     served_name: str
     voice: str
-    """How the base model itself begins."""
+    """Beginning of the base model's answers."""
     rank: int
     questions: tuple[str, ...]
     adapters: dict[str, DemoAdapter]
@@ -51,7 +51,7 @@ def ensure_demo_model(env: EngineEnv, console: Console) -> DemoModel:
     directory = built(
         f"demo-model-{digest(SCRIPT.read_bytes())}",
         lambda directory: _make(env, directory, console),
-        lambda: console.print("Another process is making the demo's models: waiting for it…"),
+        lambda: console.print("Waiting for another process that is making the demo's models…"),
     )
     return _read(directory)
 

@@ -1,4 +1,4 @@
-"""The demo's installation: two engines, a gateway, three customers; from nothing to registered."""
+"""Sets up the demo's installation: two engines, a gateway, three customers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deploy.demo.model import DemoAdapter, DemoModel
 
 CUSTOMERS = ("acme", "bolt", "corgi")
 ADAPTER = "support"
-"""What each customer calls its adapter; Florin keeps the three apart."""
+"""The name that every customer uses for its own adapter."""
 GPU_TYPES = ("h100", "l40s")
-"""Labels: on a machine without a GPU, both engines compute on the CPU."""
+"""Made-up labels; without a GPU, both engines run on the CPU."""
 PRICES = {"h100": "3.90", "l40s": "1.20"}
 """US dollars per GPU-hour, made up for the demo."""
 UP_TIMEOUT_S = 30.0
@@ -26,14 +26,14 @@ class Customer:
     name: str
     key: str
     model: str
-    """`acme/support`; for its owner `support` is enough."""
+    """`acme/support`; its owner can also use `support`."""
     digest: str
     adapter: DemoAdapter
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Everything that the transcript and the env file need."""
+    """The data for the transcript and the env file."""
 
     gateway: Gateway
     fleet: Fleet
@@ -45,7 +45,7 @@ class Installation:
         return engine_name(self.fleet.engines[index])
 
     def env_lines(self) -> str:
-        """As shell lines, `source`-able."""
+        """Shell lines to be sourced."""
         values = {
             "FLORIN_BASE_URL": f"{self.gateway.url}/v1",
             "FLORIN_URL": self.gateway.url,
@@ -61,7 +61,7 @@ class Installation:
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
 
     def write_env(self, path: Path) -> None:
-        """Whole or not at all, for the owner only: it holds keys."""
+        """Write atomically and privately, because it contains keys."""
         partial = path.with_name(f".{path.name}.partial")
         partial.touch(mode=0o600)
         partial.write_text(self.env_lines())
@@ -101,14 +101,14 @@ def register(gateway: Gateway, fleet: Fleet, engine: DemoEngine) -> None:
 
 
 def wait_until_up(gateway: Gateway, count: int) -> None:
-    """Until the gateway's own probes have found `count` engines well. Raises GatewayError."""
+    """Wait until the gateway reports `count` healthy engines. Raises GatewayError."""
     deadline = time.monotonic() + UP_TIMEOUT_S
     while time.monotonic() < deadline:
         engines = gateway.call("GET", "/admin/v1/engines")["data"]
         if sum(e["health"] == "up" for e in engines) >= count:
             return
         time.sleep(0.1)
-    raise GatewayError(f"The gateway does not find {count} engines well: {engines}")
+    raise GatewayError(f"The gateway does not report {count} healthy engines: {engines}")
 
 
 def _customer(gateway: Gateway, model: DemoModel, name: str) -> Customer:

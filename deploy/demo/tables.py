@@ -1,4 +1,4 @@
-"""The transcript's tables, from what the admin and finance APIs say."""
+"""The transcript's tables, built from the admin and finance APIs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.table import Table
 from deploy.demo.stack import Customer
 
 _PARTS = {"retry_waste": "retries", "startup": "start-up", "headroom": "headroom", "idle": "idle"}
-"""What else than answers the GPUs' time goes into."""
+"""GPU time not spent on answers."""
 
 
 def customer_table(customers: Sequence[Customer]) -> Table:
-    table = Table("customer", "API key", "adapter", "content", "speaks like")
+    table = Table("customer", "API key", "adapter", "digest", "answers begin")
     for c in customers:
         table.add_row(c.name, f"{c.key[:12]}…", c.model, f"{c.digest[:19]}…", f"“{c.adapter.voice} …”")
     return table
@@ -38,8 +38,7 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
     for engine in engines:
         lost = engine["health"] == "down"
         held = [
-            f"{p['version']} ({'loaded again on return' if lost else p['state']})"
-            for p in engine["placements"]
+            f"{p['version']} ({'reloaded on return' if lost else p['state']})" for p in engine["placements"]
         ]
         held += ["—"] * (slots - len(held))
         style = "red" if lost else None
@@ -61,7 +60,7 @@ def cost_table(report: dict[str, Any]) -> Table:
             table.add_row(label, "", "", *_figures(report[part]["totals"]))
     if "whole" in report:
         table.add_section()
-        table.add_row("the GPUs' bill", "", "", *_figures(report["whole"]), style="bold")
+        table.add_row("GPU bill", "", "", *_figures(report["whole"]), style="bold")
     return table
 
 

@@ -1,6 +1,6 @@
-"""What a person sees: one scene after the other, each saying what Florin is for and checking that it is true.
+"""The demo's transcript: a sequence of scenes, each showing one property of Florin and checking it.
 
-Customers speak through the official `openai` client, as their applications would.
+Customers use the official `openai` client, as their applications would.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Answer:
     kind: str
     text: str
     adapter: str
-    """`x-florin-adapter`: which version answered."""
+    """`x-florin-adapter`: the version that answered."""
     engine: str
     """`x-florin-engine`."""
     right: bool
-    """In the customer's own voice, by the customer's own adapter."""
+    """Answered by the customer's own adapter, in its own words."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Transcript:
     failures: list[str] = field(default_factory=list)
 
     def play(self) -> bool:
-        """True if everything shown was as it should be."""
+        """Whether every check passed."""
         self.customers()
         self.listing()
         self.same_question()
@@ -62,13 +62,13 @@ class Transcript:
     def customers(self) -> None:
         self.title("Three customers share one base model")
         self.say(
-            "Each has fine-tuned its own LoRA adapter. Instead of a fleet of GPUs each, they share two vLLM "
-            "engines of two adapter slots; Florin decides which adapter lives where, and when."
+            "Each has fine-tuned its own LoRA adapter. Instead of one GPU fleet per customer, they share "
+            "two vLLM engines with two adapter slots each; Florin decides which adapter is loaded where."
         )
         self.console.print(customer_table(self.installation.customers))
 
     def listing(self) -> None:
-        self.title("A customer's application is the openai client with another base_url")
+        self.title("A customer's application uses the openai client with a different base_url")
         for customer in self.installation.customers:
             with self.client(customer) as client:
                 names = [model.id for model in client.models.list()]
@@ -88,7 +88,7 @@ class Transcript:
                 customer.name, answer.text, f"{answer.adapter} on {answer.engine}, {milliseconds:.0f} ms"
             )
             exact = answer.text == customer.adapter.answers[question]
-            self.expect(answer.right and exact, f"{customer.name} was answered “{answer.text}”")
+            self.expect(answer.right and exact, f"{customer.name} got the answer “{answer.text}”")
         with self.client(self.installation.customers[0]) as client:
             plain = client.chat.completions.create(
                 model=self.installation.model.served_name,
@@ -96,7 +96,7 @@ class Transcript:
                 temperature=0,
             )
         text = plain.choices[0].message.content or ""
-        self.line("base", text, "the base model, without adapter")
+        self.line("base", text, "the base model, without an adapter")
         self.expect(text.startswith(self.installation.model.voice), f"The base model said “{text}”")
 
     def streaming(self) -> None:
@@ -127,7 +127,7 @@ class Transcript:
         self.expect(usage is not None, "the stream carried no usage")
         if usage:
             self.say(
-                f"First event after {first:.0f} ms, {usage.completion_tokens} tokens in "
+                f"First event after {first:.0f} ms; {usage.completion_tokens} tokens in "
                 f"{time.monotonic() - began:.1f} s. The counts are the engine's own."
             )
 
@@ -138,28 +138,28 @@ class Transcript:
         answers, seconds = self.at_once(MIXED_REQUESTS)
         self.console.print(crowd_table(Counter((a.customer, a.kind, a.engine) for a in answers)))
         right = sum(a.right for a in answers)
-        self.say(f"{right} of {MIXED_REQUESTS} answered in the right voice, in {seconds:.1f} s.")
+        self.say(f"{right} of {MIXED_REQUESTS} answered by the right adapter, in {seconds:.1f} s.")
         self.expect(right == MIXED_REQUESTS, f"wrong answers: {[a for a in answers if not a.right]}")
 
     def isolation(self) -> None:
         thief, owner = self.installation.customers[1], self.installation.customers[0]
-        self.title("Customers cannot use, nor even detect, each other's adapters")
+        self.title("Customers can neither use nor detect each other's adapters")
         refusals = [self.refusal(thief, model) for model in (owner.model, f"{owner.name}/nonsense")]
         for model, refusal in zip((owner.model, f"{owner.name}/nonsense"), refusals, strict=True):
             self.line(thief.name, f"calls {model}: {refusal}", "")
         self.expect(all(r.startswith("404") for r in refusals), f"not refused: {refusals}")
         same = refusals[0].replace(owner.model, "…") == refusals[1].replace(f"{owner.name}/nonsense", "…")
         self.expect(same, f"the two refusals differ: {refusals}")
-        self.say("“Not yours” and “not there” are the same answer.")
+        self.say("“Not yours” and “does not exist” get the same answer.")
 
     def engine_death(self) -> None:
         index = self._busiest()
         name = self.installation.engine_name(index)
-        self.title(f"A GPU host dies: kill -9 of engine {name}, in the midst of 12 requests")
+        self.title(f"A GPU host dies: kill -9 of engine {name} during 12 requests")
         engine = self.installation.fleet.engines[index]
         answers, seconds = self.at_once(12, streams=False, disturb=engine.kill)
         right = sum(a.right for a in answers)
-        self.say(f"{right} of 12 that were under way were answered all the same, in {seconds:.1f} s.")
+        self.say(f"{right} of 12 requests in flight were still answered, in {seconds:.1f} s.")
         self.expect(right == 12, f"lost: {[a for a in answers if not a.right]}")
         for customer in self.installation.customers:
             answer = self.chat(customer, "Who are you?")
@@ -173,12 +173,12 @@ class Transcript:
         )
 
     def bill(self) -> None:
-        self.title("What each customer used, and what it cost, by GPU type (types and prices are made up)")
+        self.title("Usage and cost of each customer, by GPU type (types and prices are made up)")
         report = self.installation.gateway.call("GET", "/finance/v1/costs", by="tenant,adapter,gpu_type")
         self.console.print(cost_table(report))
         billed = {row["tenant"] for row in report["rows"] if row["completion_tokens"]}
         missing = {c.name for c in self.installation.customers} - billed
-        self.expect(not missing, f"no usage was recorded for {missing}")
+        self.expect(not missing, f"no usage recorded for {missing}")
 
     # -- customers' requests
 
@@ -191,7 +191,7 @@ class Transcript:
             yield client
 
     def chat(self, customer: Customer, question: str, kind: str = "chat") -> Answer:
-        """One request; what goes wrong becomes an answer that is not right."""
+        """Send one request; an error becomes a wrong answer."""
         try:
             with self.client(customer) as client:
                 if kind == "chat":
@@ -233,7 +233,8 @@ class Transcript:
     def at_once(
         self, count: int, *, streams: bool = True, disturb: Callable[[], None] | None = None
     ) -> tuple[list[Answer], float]:
-        """`count` mixed requests, each from a client of its own; `disturb()` runs when they are under way."""
+        """Send `count` mixed requests, each from its own client; call `disturb()` while they are in
+        flight."""
         kinds = ("chat", "completion", "stream") if streams else ("chat", "completion")
         questions = self.installation.model.questions
         customers = self.installation.customers
@@ -258,16 +259,16 @@ class Transcript:
         except openai.APIStatusError as error:
             body = error.body if isinstance(error.body, dict) else {}
             return f"{error.status_code} {type(error).__name__}: {body.get('message', '')}"
-        return "it was answered!"
+        return "not refused!"
 
     def _busiest(self) -> int:
-        """The engine that holds most adapters: its death hurts most."""
+        """The engine with the most adapters, whose death hurts most."""
         placement = self.installation.gateway.call("GET", "/admin/v1/placement")["data"]
         held = {row["engine"]: len(row["placements"]) for row in placement}
         names = [self.installation.engine_name(e.index) for e in self.installation.fleet.engines]
         return max(range(len(names)), key=lambda i: held.get(names[i], 0))
 
-    # -- telling
+    # -- output
 
     def title(self, text: str) -> None:
         self.console.print()

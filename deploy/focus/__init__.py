@@ -1,1 +1,1 @@
-"""Checking exports with the FOCUS project's own validator, in an environment of its own."""
+"""Validates exports with the FOCUS project's validator, in a separate environment."""

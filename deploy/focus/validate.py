@@ -1,8 +1,8 @@
-"""Run focus-validator over an export: `python -m deploy.focus.validate FILE …`.
+"""Runs focus-validator on an export: `python -m deploy.focus.validate FILE …`.
 
-The validator needs Python 3.12 and packages that Florin does not; its environment is built once, in the
-user's cache, under a name that holds the hash of its requirements. What it says is read from its report,
-since it exits with 0 whatever it finds.
+The validator needs Python 3.12 and packages that Florin does not use. Its environment is built once, in the
+user's cache, under a name with the hash of its requirements. Results are read from its report, because it
+always exits with 0.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CRITERIA = (
     "UNIT_PRICING_SUPPORTED",
     "USAGE_MEASUREMENT_SUPPORTED",
 )
-"""What of FOCUS applies to Florin. It has no availability zones, capacity reservations, commitment discounts,
-account types, or second currencies; rules about those are not run."""
+"""The parts of FOCUS that apply to Florin. It has no availability zones, capacity reservations, commitment
+discounts, account types or second currencies, so rules about those are skipped."""
 
 
 class ValidatorUnavailableError(Exception):
-    """It cannot be run here; the message says why."""
+    """The validator cannot run here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,12 @@ class Report:
 def validate(file: Path, *, environment: Path | None = None) -> Report:
     """Raises ValidatorUnavailableError."""
     place = environment or build()
-    [packages] = place.glob("lib/python3.*/site-packages")  # where it looks for its files by relative paths
+    [packages] = place.glob(
+        "lib/python3.*/site-packages"
+    )  # it looks for its files relative to this directory
     with tempfile.TemporaryDirectory() as scratch:
         report, logging = Path(scratch) / "report.xml", Path(scratch) / "logging.yaml"
-        logging.write_text("version: 1\n")  # or else it writes a log where it stands
+        logging.write_text("version: 1\n")  # otherwise it writes a log to the working directory
         command = [
             *(
                 str(place / "bin" / "python"),
@@ -81,7 +83,9 @@ def validate(file: Path, *, environment: Path | None = None) -> Report:
             timeout=600,
         )
         if not report.exists():
-            raise ValidatorUnavailableError(f"It made no report: {(done.stderr or done.stdout)[-800:]}")
+            raise ValidatorUnavailableError(
+                f"The validator wrote no report: {(done.stderr or done.stdout)[-800:]}"
+            )
         return _read(report)
 
 
@@ -101,7 +105,7 @@ def _read(report: Path) -> Report:
 
 
 def build() -> Path:
-    """The environment's directory, built if it is not there. Raises ValidatorUnavailableError."""
+    """The environment's directory, built if necessary. Raises ValidatorUnavailableError."""
     return built(f"focus-validator-{digest(REQUIREMENTS.read_bytes())}", _install)
 
 
@@ -112,7 +116,7 @@ def _install(directory: Path) -> None:
 
 
 def find_python() -> str:
-    """A Python that the validator runs on. Raises ValidatorUnavailableError."""
+    """A Python interpreter recent enough for the validator. Raises ValidatorUnavailableError."""
     for candidate in _pythons():
         probe = [candidate, "-c", f"import sys; sys.exit(not (3, {OLDEST}) <= sys.version_info)"]
         with suppress(OSError):

@@ -204,10 +204,10 @@ def _agent(engine: Json) -> str | None:
     """`up 3h 12m`, or `silent`; None without one."""
     if not engine["agent"]:
         return None
-    beat = engine["beat"]
-    if not beat:
+    heartbeat = engine["heartbeat"]
+    if not heartbeat:
         return "silent"
-    return f"up {lasting(time.time() - beat['started'] / 1e6)}" if beat.get("started") else "up"
+    return f"up {lasting(time.time() - heartbeat['started'] / 1e6)}" if heartbeat.get("started") else "up"
 
 
 def lasting(seconds: float) -> str:

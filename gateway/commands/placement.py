@@ -74,7 +74,7 @@ def placement_table(body: Json) -> Table:
             f"{len(placed)}/{engine['slots']}",
         )
         for p in placed:
-            word = "lost, loaded again on return" if engine["health"] == "down" else clean(p["state"])
+            word = "lost, reloaded on return" if engine["health"] == "down" else clean(p["state"])
             state = Text(word, _STATE_STYLE.get(word, "red"))
             rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
             head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # a pipe wants whole lines

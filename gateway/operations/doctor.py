@@ -77,7 +77,7 @@ async def look(state: State) -> FleetObservation:
 
 async def _beats(state: State) -> Mapping[str, str]:
     try:
-        return await state.store.beats()
+        return await state.store.heartbeats()
     except StoreUnavailableError:
         return {}  # another check says so
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from adapters.engine_agent.timing import BEAT_TTL_MS
+from adapters.engine_agent.timing import HEARTBEAT_TTL_MS
 from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
 from adapters.model import Engine, dump
 from adapters.registry.transaction import Proposal
@@ -29,7 +29,7 @@ async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, lea
     if engine is None or engine.epoch != said["epoch"] or engine.key != own_id(key):
         return False
     text = json.dumps(said | {"agent": engine.agent})
-    await state.store.beat(name, text, ttl_ms=1 if leaving else BEAT_TTL_MS)
+    await state.store.heartbeat(name, text, ttl_ms=1 if leaving else HEARTBEAT_TTL_MS)
     return True
 
 
@@ -58,7 +58,7 @@ def own_id(key: Key) -> str:
 async def living(state: State) -> Heartbeats:
     """Empty while Redis is unavailable."""
     try:
-        said = await state.store.beats()
+        said = await state.store.heartbeats()
     except StoreUnavailableError:
         return {}
     return {engine: json.loads(text) for engine, text in said.items()}
@@ -80,7 +80,7 @@ async def lose_if_new(state: State, wanted: Engine) -> None:
     placement is wrong whether or not the commit succeeds."""
     old = state.catalog.engines.get(wanted.name)
     if old and wanted.epoch and old.epoch != wanted.epoch:
-        await state.store.lose(wanted.name)
+        await state.store.mark_lost(wanted.name)
 
 
 async def greet(state: State, engine: Engine, host: HostFields) -> str:
@@ -89,5 +89,5 @@ async def greet(state: State, engine: Engine, host: HostFields) -> str:
     secret = await state.store.secret("agent", state.control.agent_secret.decode())
     state.control.agent_secret = secret.encode()
     said = json.dumps({"epoch": host.epoch, "instance": host.instance, "agent": engine.agent})
-    await state.store.beat(engine.name, said, ttl_ms=BEAT_TTL_MS)
+    await state.store.heartbeat(engine.name, said, ttl_ms=HEARTBEAT_TTL_MS)
     return state.control.agent_token(engine.name, engine.key)

@@ -32,7 +32,7 @@ SPARE_VERSIONS = 2
 async def of_store(store: Store) -> list[Diagnosis]:
     started = time.monotonic()
     try:
-        facts = await store.facts()
+        facts = await store.server_info()
     except StoreUnavailableError as error:
         away = Diagnosis(
             "redis", "problem", "", str(error),

@@ -35,10 +35,10 @@ class RegistryComparison:
 async def compare(state: State) -> RegistryComparison:
     """Raises StoreUnavailableError."""
     known = await state.keeper.newest()
-    found, lost = await state.store.look(known.position)
+    found, lost = await state.store.inspect(known.position)
     if not (lost or state.follower.lost):
         return RegistryComparison(known, found, "", known.snapshot)
-    left = await state.store.rest()
+    left = await state.store.snapshot_unchecked()
     return RegistryComparison(known, left.position, lost, left)
 
 

@@ -307,8 +307,8 @@ class Router:
         verifier = self._loader.verifier
         if verifier is None or not self._catalog.serving_statuses:
             return fleet
-        shunned = {e.name for e in self._catalog.fleet(target.base_model) if verifier.shuns(e)}
-        return [replace(c, suspect=c.engine in shunned) for c in fleet]
+        suspects = {e.name for e in self._catalog.fleet(target.base_model) if verifier.is_suspect(e)}
+        return [replace(c, suspect=c.engine in suspects) for c in fleet]
 
     def _check_hope(self, routing_state: RoutingState) -> None:
         """Wait only for what can come: an engine that is down may return, one that is too small will not

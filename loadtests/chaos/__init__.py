@@ -1,3 +1,3 @@
-"""`python -m loadtests.chaos`: a seeded schedule of faults against two gateways under load, and what must
-hold afterwards. `schedule` decides what happens when, `faults` does it, `voices` asks and writes down what it
-hears, `evidence` gathers what is there at the end, and `checks` judges it, purely."""
+"""`python -m loadtests.chaos`: injects a seeded schedule of faults into two gateways under load and then
+checks invariants. `schedule` plans the faults, `faults` injects them, `voices` runs the clients, `evidence`
+gathers the final state, and `checks` judges it, purely."""

@@ -1,5 +1,5 @@
-"""`make chaos`: faults of every kind, by a seeded schedule, on an installation under load; afterwards, what
-must hold is checked. Exit code 1 when something broke; it says how to repeat it."""
+"""`make chaos`: injects faults of every kind, on a seeded schedule, into an installation under load, and then
+checks invariants. Exits with 1 if one is violated, and prints the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from loadtests.chaos.world import ChaosCluster, stop_on_signals
 
 KILLS = 50
 QUICK = ("worker-kill", "engine-kill", "engine-cut", "redis-kill", "postgres-kill")
-"""Of the short form: one of each."""
+"""Faults of the short form, one of each."""
 console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 
 
 def main() -> int:
     options = _options()
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # proxies tear connections off all the time
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the proxies reset connections all the time
     directory = options.keep or Path(tempfile.mkdtemp(prefix="florin-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         result = uvloop.run(_run(options, directory.resolve()))
     except BaseException:
-        console.print(f"again: {again(options)}", markup=False, highlight=False)
+        console.print(f"To repeat: {again(options)}", markup=False, highlight=False)
         raise
     finally:
         if options.keep is None:
@@ -49,18 +49,22 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.chaos", description=__doc__)
-    parser.add_argument("--faults", default="", help=f"only these, with commas between: {', '.join(KINDS)}")
-    parser.add_argument("--without", default="", help="all but these")
-    parser.add_argument("--kills", type=int, help=f"until so many processes have been killed ({KILLS})")
-    parser.add_argument("--seconds", type=float, help="until so many seconds of the schedule are over")
-    parser.add_argument("--quick", action="store_true", help="one of each of a few faults, as CI does")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="the same schedule again")
     parser.add_argument(
-        "--real", action="store_true", help="two real vLLM engines, in place of three mock ones"
+        "--faults", default="", help=f"inject only these, comma-separated: {', '.join(KINDS)}"
     )
-    parser.add_argument("--customers", type=int, default=8, help="who ask at the same time")
-    parser.add_argument("--json", type=Path, help="write the report to this file; `-`: to stdout")
-    parser.add_argument("--keep", type=Path, help="new directory for logs and state; it is kept")
+    parser.add_argument("--without", default="", help="inject all except these")
+    parser.add_argument(
+        "--kills", type=int, help=f"run until this many processes have been killed (default: {KILLS})"
+    )
+    parser.add_argument("--seconds", type=float, help="run the schedule for this many seconds")
+    parser.add_argument("--quick", action="store_true", help="inject one each of a few faults, as in CI")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="seed of the schedule")
+    parser.add_argument(
+        "--real", action="store_true", help="use two real vLLM engines instead of three mock engines"
+    )
+    parser.add_argument("--customers", type=int, default=8, help="number of concurrent clients")
+    parser.add_argument("--json", type=Path, help="write the report to this file; `-` for stdout")
+    parser.add_argument("--keep", type=Path, help="new directory for logs and state, which is kept")
     options = parser.parse_args()
     chosen = _listed(parser, options.faults) or (list(QUICK) if options.quick else list(KINDS))
     without = _listed(parser, options.without)
@@ -74,12 +78,12 @@ def _listed(parser: argparse.ArgumentParser, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in KINDS:
-            parser.error(f"there is no fault {name!r}; there are {', '.join(KINDS)}")
+            parser.error(f"unknown fault {name!r}; known: {', '.join(KINDS)}")
     return names
 
 
 def again(options: argparse.Namespace) -> str:
-    """The command that does the same once more."""
+    """The command that repeats the run."""
     words = ["python -m loadtests.chaos", f"--seed {options.seed}"]
     words += ["--quick"] if options.quick else []
     words += ["--real"] if options.real else []
@@ -99,7 +103,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> Result:
             skipped = world.skipped()
             for kind in options.kinds:
                 if kind in skipped:
-                    console.print(f"{kind} is left out: {skipped[kind]}.")
+                    console.print(f"Skipping {kind}: {skipped[kind]}.")
             schedule = _schedule(options, world, [k for k in options.kinds if k not in skipped])
 
             def report(doing: str, done: int) -> None:

@@ -1,5 +1,4 @@
-"""What must hold, whatever happened. Pure: each function judges what was gathered, and returns a sentence for
-each thing that is wrong."""
+"""The invariants. Pure: each function judges the evidence and returns a sentence for each violation."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from loadtests.chaos.schedule import KINDS, Event
 from loadtests.chaos.voices import Heard
 
 GRACE: Final = 3.0
-"""Seconds after its repair for which a fault still excuses what clients see of it."""
+"""Seconds after its repair during which a fault still excuses errors."""
 SHOWN: Final = 3
 CLOCK_TOLERANCE_S: Final = 5.0
 CRASHES: Final = 3
 CRASH_LOOP_S: Final = 360.0
-"""What Florin calls a crash loop: three workers within five minutes. With a minute to spare."""
+"""Florin's definition of a crash loop, three workers within five minutes, plus a minute's margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When a fault lasted, CLOCK_MONOTONIC seconds: from its beginning until it was repaired."""
+    """Time span of a fault from its beginning to its repair, CLOCK_MONOTONIC seconds."""
 
     event: Event
     began: float
@@ -32,7 +31,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A usage record, as far as it is judged."""
+    """The checked fields of a usage record."""
 
     id: str
     request_id: str
@@ -48,26 +47,26 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the parts of the installation say of themselves once everything is repaired."""
+    """The state that the installation's parts report after all repairs."""
 
     placements: Mapping[str, Mapping[str, frozenset[str]]]
-    """Gateway → engine → versions that it takes for resident there, by their engine-side names."""
+    """Gateway → engine → versions that the gateway believes resident there, by engine name."""
     loaded: Mapping[str, frozenset[str]]
-    """Engine → what it lists."""
+    """Engine → the adapters that it lists."""
     leases: Mapping[str, int]
     in_flight: Sequence[str] = ()
-    """Gauges of requests in flight that are not zero."""
+    """Nonzero gauges of requests in flight."""
     conditions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Gateway → what its /readyz says is wrong with it, by codes."""
+    """Gateway → the condition codes of its /readyz."""
     problems: Collection[tuple[str, str]] = ()
-    """What `florin doctor` calls a problem now, and did not at the beginning: its code, and its words."""
+    """New problems in `florin doctor` since the beginning: code and message."""
     processes: Sequence[str] = ()
-    """That belong to nobody any more, or are missing."""
+    """Orphaned or missing processes."""
     files: Sequence[str] = ()
-    """Logs of usage that nobody has shipped, and other left-overs."""
+    """Unshipped usage logs and other leftovers."""
     descriptors: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
-    """Bytes, by worker."""
+    """Memory in bytes, by worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,11 @@ class Limits:
     memory: int
 
 
-# -- what clients saw
+# -- client observations
 
 
 def wrong_voices(heard: Iterable[Heard], voices: Mapping[str, str]) -> list[str]:
-    """Whatever a client was told are words of its own tenant's adapter, of an answer cut short, too."""
+    """Every answer, even a truncated one, must come from the tenant's own adapter."""
     found = []
     for one in heard:
         if one.text and not voices[one.tenant].startswith(one.text):
@@ -91,8 +90,8 @@ def wrong_voices(heard: Iterable[Heard], voices: Mapping[str, str]) -> list[str]
 
 
 def unexcused(heard: Iterable[Heard], windows: Sequence[Window], workers: int, zero: float) -> list[str]:
-    """Errors that no fault of that moment may cause. `workers`: how many a gateway has; `zero`: when the
-    schedule began."""
+    """Errors that no concurrent fault explains. `workers`: workers per gateway; `zero`: start of the
+    schedule."""
     groups: dict[tuple[str, str], list[Heard]] = defaultdict(list)
     for one in heard:
         if one.error and not _excused(one, windows, workers):
@@ -120,13 +119,13 @@ def _excused(one: Heard, windows: Sequence[Window], workers: int) -> bool:
 
 
 def _suspended(one: Heard, windows: Sequence[Window]) -> bool:
-    """By design: its tenant had requests, answered nowhere since, on three engines that failed within ten
-    minutes; that ends after at most fifteen."""
+    """Suspended by design: the tenant had unanswered requests on three engines that failed within ten
+    minutes. This ends after at most fifteen minutes."""
     return _deaths(windows, one.began, one.ended) >= query_of_death.GROUP_DEATHS
 
 
 def _deaths(windows: Sequence[Window], since: float, until: float) -> int:
-    """Engines that failed, and whose requests may be suspected from the one moment to the other."""
+    """Number of engines that failed in this time span, whose requests may be suspected."""
     failed = [w for w in windows if w.event.role == "engine" and KINDS[w.event.kind].errors]
     return sum(
         since - query_of_death.WINDOW - query_of_death.LONGEST_REFUSAL < w.began < until for w in failed
@@ -151,8 +150,8 @@ def _meanwhile(one: Heard, windows: Sequence[Window]) -> list[str]:
 
 
 def misbooked(heard: Iterable[Heard], records: Sequence[Record]) -> list[str]:
-    """Each answer that came whole is billed once, to its tenant, with the counts that its client saw; what
-    reached an engine and did not come whole is there, too."""
+    """Each complete answer must be billed once, to its tenant, with the counts that the client saw. An
+    incomplete answer that reached an engine must be recorded too."""
     of_request: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         of_request[record.request_id].append(record)
@@ -162,24 +161,24 @@ def misbooked(heard: Iterable[Heard], records: Sequence[Record]) -> list[str]:
         if one.finished and (wrong := _misbilled(one, [record for record in mine if record.billable])):
             found.append(f"{one.request_id} of {one.tenant} {wrong}")
         elif one.engine and not mine:
-            found.append(f"{one.request_id} of {one.tenant} reached {one.engine} and is not in the ledger")
+            found.append(f"{one.request_id} of {one.tenant} reached {one.engine} but is not in the ledger")
     return found
 
 
 def _misbilled(one: Heard, billed: Sequence[Record]) -> str:
-    """`billed`: one record; or, of a stream that another engine went on with, one for each part, which
-    together are one bill: only the first one's prompt is the customer's."""
+    """`billed`: one record, or for a stream resumed on another engine one per part. Together they are one
+    bill, in which only the first prompt is charged to the customer."""
     parts = sorted(billed, key=lambda record: record.attempt)
     outcomes = [record.outcome for record in parts]
     resumed = ["engine_error", *["resumed_cut"] * (len(parts) - 2), "resumed"]
     if len(parts) != 1 and not (one.stream and outcomes == resumed):
-        return f"was answered once and is billed {len(parts)} times"
+        return f"was answered once but billed {len(parts)} times"
     if (
         outcomes[-1] not in {"ok", "resumed"}
         or not parts[-1].exact
         or {r.tenant for r in parts} != {one.tenant}
     ):
-        return f"came whole; its record: {parts[-1]}"
+        return f"was answered completely, but its record is {parts[-1]}"
     counts = (parts[0].prompt_tokens, sum(record.completion_tokens for record in parts))
     return "" if counts == one.usage else f": the client saw {one.usage}, billed {counts}"
 
@@ -198,36 +197,36 @@ def repeated(records: Sequence[Record]) -> list[str]:
 
 
 def unrecorded(reached: Collection[str], records: Sequence[Record]) -> list[str]:
-    """`reached`: attempts that engines were asked for."""
+    """`reached`: attempts that arrived at engines."""
     known = {f"{record.request_id}-{record.attempt}" for record in records}
-    return [f"{name} reached an engine and is not in the ledger" for name in sorted(set(reached) - known)]
+    return [f"{name} reached an engine but is not in the ledger" for name in sorted(set(reached) - known)]
 
 
 def unbalanced(imbalances: Sequence[str], provisioned: Mapping[str, float], elapsed: float) -> list[str]:
-    """`imbalances`: what the ledger's own check finds. `provisioned`: seconds that it has booked for each
-    engine; none can have been there for longer than `elapsed`."""
+    """`imbalances`: findings of the ledger's own check. `provisioned`: seconds recorded per engine, which
+    must not exceed `elapsed`."""
     return [
         *imbalances,
         *(
-            f"{engine} was there for at most {elapsed:.0f} s, and {seconds:.0f} s are booked"
+            f"{engine} existed for at most {elapsed:.0f} s, but {seconds:.0f} s are recorded"
             for engine, seconds in provisioned.items()
             if seconds > elapsed + CLOCK_TOLERANCE_S
         ),
     ]
 
 
-# -- what is left
+# -- leftovers
 
 
 def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str]]) -> list[str]:
-    """`expected`: conditions that each gateway is right to tell of still."""
+    """`expected`: conditions that each gateway may still report."""
     due = frozenset[str]().union(*expected.values())
     return [
         *_disagreements(state),
-        *(f"{count} leases are left on {engine}" for engine, count in state.leases.items() if count),
+        *(f"{count} leases left on {engine}" for engine, count in state.leases.items() if count),
         *(f"still in flight: {line}" for line in state.in_flight),
         *(
-            f"{gateway} says {', '.join(sorted(codes))}"
+            f"{gateway} reports {', '.join(sorted(codes))}"
             for gateway, found in state.conditions.items()
             if (codes := found - expected.get(gateway, frozenset()))
         ),
@@ -235,12 +234,12 @@ def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str
         *state.processes,
         *state.files,
         *(
-            f"{worker} has {count} descriptors; the limit is {limits.descriptors}"
+            f"{worker} has {count} descriptors (limit: {limits.descriptors})"
             for worker, count in state.descriptors.items()
             if count > limits.descriptors
         ),
         *(
-            f"{worker} has {size / 2**20:.0f} MiB; the limit is {limits.memory / 2**20:.0f} MiB"
+            f"{worker} uses {size / 2**20:.0f} MiB (limit: {limits.memory / 2**20:.0f} MiB)"
             for worker, size in state.memory.items()
             if size > limits.memory
         ),
@@ -248,8 +247,8 @@ def unsettled(state: State, limits: Limits, expected: Mapping[str, frozenset[str
 
 
 def conditions_due(windows: Sequence[Window], workers: int, now: float) -> dict[str, frozenset[str]]:
-    """What a gateway may still say when everything is repaired: that its workers were killed again and again
-    within the last minutes; and each of them (``), who is suspected of having killed engines."""
+    """Conditions that a gateway may still report after all repairs: a crash loop of its workers within the
+    last minutes, and on every gateway (key ``) the tenants suspected of killing engines."""
     kills = Counter(
         f"gateway {w.event.victim // workers}"
         for w in windows
@@ -268,22 +267,22 @@ def _disagreements(state: State) -> list[str]:
             placed = engines.get(engine, frozenset())
             if placed != loaded:
                 more, less = sorted(placed - loaded), sorted(loaded - placed)
-                found.append(f"{gateway} says that {engine} holds {more} too many, {less} too few")
+                found.append(f"{gateway} believes {engine} holds {more} versions too many, {less} too few")
     return found
 
 
 def lost_keys(refused: Mapping[str, float], windows: Sequence[Window]) -> list[str]:
-    """`refused`: keys that were acknowledged and are not taken any more, with when they were made. Only a
-    registry that lost writes may have lost them."""
+    """`refused`: acknowledged keys that are refused now, with their creation times. Only a registry that lost
+    writes may have lost them."""
     losing = [w for w in windows if w.event.kind in {"redis-flushed", "redis-failover"}]
     return [
-        f"key {key} was made, and is refused"
+        f"key {key} was acknowledged but is refused"
         for key, made in refused.items()
         if not any(w.began - GRACE <= made <= w.ended for w in losing)
     ]
 
 
 def brief(found: Sequence[str]) -> list[str]:
-    """The first few, and how many more there are."""
+    """The first few sentences, and the number of the others."""
     more = len(found) - SHOWN
     return [*found[:SHOWN], f"… and {more} more"] if more > 0 else list(found)

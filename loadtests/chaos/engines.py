@@ -1,4 +1,4 @@
-"""Engines that can be killed, stopped and hung: mock engines, or real vLLM. All methods block."""
+"""Engines that can be killed, stopped and hung: mock engines or real vLLM. All methods block."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from loadtests.overhead import adapter_files
 
 SLOTS = 3
 PACE = {"first_byte_delay": 0.01, "event_delay": 0.012}
-"""Of a mock engine's answers, in seconds: some of them are always on their way."""
+"""Durations of a mock engine's answers in seconds, so that some are always in flight."""
 LONGEST = 24
-"""Tokens of a mock engine's answer when nothing cuts it short."""
+"""Tokens of a mock engine's natural answer."""
 
 
 class Engine(Protocol):
-    """One engine. Its port stays the same."""
+    """One engine with a fixed port."""
 
     @property
     def port(self) -> int: ...
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start it and wait until it responds."""
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes."""
+        """SIGKILL all of its processes."""
 
     def signal(self, number: signal.Signals) -> None:
-        """To all of its processes."""
+        """Signal all of its processes."""
 
     def hang(self, hung: bool) -> None:  # noqa: FBT001 - a state, said by its name
-        """It generates nothing more, and `/health` goes on answering; or it is well again."""
+        """Hang: stop generating while `/health` still responds; or recover."""
 
 
 class Engines(Protocol):
-    """The fleet, and what is registered with it."""
+    """The fleet and its adapters."""
 
     all: list[Engine]
     base: str
     tenants: tuple[str, ...]
-    """Each has an adapter; its answers can be told from the others'."""
+    """Tenants, each with an adapter whose answers are distinguishable."""
 
     def start(self) -> None: ...
 
     def close(self) -> None: ...
 
     def registration(self) -> dict[str, Any]:
-        """What the admin API is to know of each of them, but for name and URL."""
+        """Registration fields of each engine except name and URL."""
 
     def source(self, tenant: str, number: int = 1) -> Path:
-        """The files of a tenant's adapter; another `number` gives another version, where there is one."""
+        """The files of a tenant's adapter; `number` selects a version if there are several."""
 
     def reached(self) -> set[str]:
-        """The attempts that engines say they were asked for since they were started."""
+        """The attempts that engines have received since they were started."""
 
 
 class _Mock:
@@ -89,7 +89,7 @@ class _Mock:
 
     def reached(self) -> set[str]:
         names = (call["headers"].get("x-request-id", "") for call in self._process.log()["calls"])
-        return {name for name in names if name}  # Florin's own questions have none
+        return {name for name in names if name}  # Florin's own probes have no id
 
 
 class MockEngines:
@@ -139,7 +139,7 @@ class _Real:
         self._engine.signal(number)
 
     def hang(self, hung: bool) -> None:  # noqa: FBT001 - see Engine
-        """The engine core is stopped; the API server goes on."""
+        """Stop the engine core; the API server keeps running."""
         for child in psutil.Process(self._engine.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.send_signal(signal.SIGSTOP if hung else signal.SIGCONT)
@@ -175,7 +175,7 @@ class RealEngines:
         return Path(self._model.adapters[tenant].path)
 
     def reached(self) -> set[str]:
-        return set()  # their logs tell, but not by a stated form
+        return set()  # their logs have no stable format
 
 
 def loaded(port: int) -> set[str]:

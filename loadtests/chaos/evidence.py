@@ -1,4 +1,4 @@
-"""Gathering what there is at the end: from the ledger, the gateways, the engines, Redis and the processes."""
+"""Gathers the final state from the ledger, the gateways, the engines, Redis and the processes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MORE_MEMORY = 256 * 2**20
 
 
 def limits(state: State) -> Limits:
-    """By what the workers had at the beginning, warm and idle."""
+    """Limits based on the workers' initial values, warm and idle."""
     return Limits(
         max(state.descriptors.values()) + MORE_DESCRIPTORS, max(state.memory.values()) + MORE_MEMORY
     )
 
 
 async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> State:
-    """`known`: the doctor's problems of the beginning. Raises GatewayError or httpx.HTTPError while something
-    does not answer."""
+    """`known`: initial problems of the doctor. Raises GatewayError or httpx.HTTPError while something does
+    not respond."""
     names = await _engine_names(world.houses[0])
     houses = world.houses
     doctors = await asyncio.gather(*(house.call("GET", "/admin/v1/doctor") for house in houses))
@@ -66,7 +66,7 @@ async def look(world: ChaosCluster, known: Collection[tuple[str, str]] = ()) -> 
 
 
 async def _engine_names(house: GatewayHost) -> dict[str, str]:
-    """acme/support@v1 → the name by which engines know it."""
+    """acme/support@v1 → its name on engines."""
     found = {}
     for adapter in (await house.call("GET", "/admin/v1/adapters"))["data"]:
         name = adapter["adapter"]
@@ -134,19 +134,17 @@ def _strangers(world: ChaosCluster) -> list[str]:
         home = (process.info["environ"] or {}).get("FLORIN_STATE_DIR", "")
         alive = process.info["status"] != psutil.STATUS_ZOMBIE
         if alive and home.startswith(f"{world.directory}/") and process.pid not in ours:
-            found.append(
-                f"process {process.pid} was left behind: {' '.join(process.info['cmdline'] or [])[:100]}"
-            )
+            found.append(f"orphaned process {process.pid}: {' '.join(process.info['cmdline'] or [])[:100]}")
     return found
 
 
 def _left_over(house: GatewayHost) -> list[str]:
-    """Logs of workers that are gone: the others close them, once the ledger has what they hold."""
+    """Logs of dead workers, which the others close once their records are in the ledger."""
     living = {str(process.pid) for process in house.crew()}
     directory = house.disk.path / "usage"
     names = [entry.name for entry in directory.iterdir() if entry.is_dir()] if directory.is_dir() else []
     return [
-        f"gateway {house.number} keeps the usage log {name}, whose worker is gone"
+        f"gateway {house.number} still has the usage log {name} of a dead worker"
         for name in sorted(names)
         if name.split("-")[0] not in living and not name.startswith(".")
     ]
@@ -158,13 +156,14 @@ async def settle(
     judge: Callable[[State], list[str]],
     seconds: float,
 ) -> tuple[list[str], float]:
-    """Until `judge` finds nothing wrong, or the time is over: what is wrong still, and after how long."""
+    """Retry until `judge` finds no violation or time is up; return the remaining violations and the time
+    taken."""
     began = time.monotonic()
     while True:
         try:
             wrong = judge(await look(world, known))
         except (GatewayError, httpx.HTTPError, psutil.Error, OSError) as error:
-            wrong = [f"it does not answer: {error!r}"[:300]]
+            wrong = [f"no response: {error!r}"[:300]]
         took = time.monotonic() - began
         if not wrong or took > seconds:
             return wrong, took
@@ -179,22 +178,22 @@ class Books:
     records: list[Record]
     imbalances: list[str]
     provisioned: dict[str, float]
-    """Engine → seconds that are booked for it."""
+    """Engine → seconds recorded for it."""
     late: list[str] = field(default_factory=list)
-    """Gateways that still have records on their way."""
+    """Gateways that still have unshipped records."""
 
 
 async def books(world: ChaosCluster, seconds: float) -> Books:
-    """Once everything has been shipped and rolled up, or so many seconds are over."""
+    """Read the ledger once everything has been shipped and rolled up, or after `seconds`."""
     month = datetime.now(UTC).strftime("%Y-%m")
     late = [f"gateway {h.number}" for h in world.houses if not await _shipped(h, seconds)]
     with contextlib.suppress(GatewayError):
-        await world.houses[0].call("GET", "/finance/v1/costs", month=month)  # rolls up what is new
+        await world.houses[0].call("GET", "/finance/v1/costs", month=month)  # triggers the roll-up
     return await asyncio.to_thread(_read, world.ledger_url, late)
 
 
 async def _shipped(house: GatewayHost, seconds: float) -> bool:
-    """All workers answer for themselves, so each is asked several times."""
+    """Each worker reports only its own log, so ask several times."""
     deadline = time.monotonic() + seconds
     good = 0
     while good < 4 * house.workers:

@@ -1,5 +1,5 @@
-"""Doing what the schedule says: each fault begins and ends in a world. What ends a fault is its repair: the
-process is started again, the network repaired, a registry that was lost restored from what gateways know."""
+"""Injects the scheduled faults into a cluster. Each fault ends with its repair: the process is restarted, the
+network restored, a lost registry restored from a gateway."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _slow(proxy: Callable[[ChaosCluster, Event], Proxy]) -> Fault:
 async def _worker_kill(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
     house, number = _seat(world, event)
     crew = house.crew()
-    if crew:  # else its replacement is just being started
+    if crew:  # otherwise its replacement is still starting
         crew[min(number, len(crew) - 1)].kill()
     yield
     while len(house.crew()) < house.workers:  # noqa: ASYNC110 - another process starts it
@@ -133,7 +133,8 @@ async def _redis_flushed(world: ChaosCluster, event: Event) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def _redis_failover(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
-    """The replica hears nothing more, then the primary dies: all that it acknowledged meanwhile is lost."""
+    """The replica is disconnected and then the primary dies, which loses the writes acknowledged in
+    between."""
     del event
     pair = world.valkeys
     await asyncio.to_thread(pair.replica.promote)
@@ -147,7 +148,7 @@ async def _redis_failover(world: ChaosCluster, event: Event) -> AsyncIterator[No
 
 
 async def restore(world: ChaosCluster) -> None:
-    """What an operator does who has lost the registry: have the gateways put back what they know."""
+    """Restore a lost registry from a gateway, as an operator would."""
     first = world.houses[0]
     last = ""
     for _ in range(RESTORES):
@@ -156,7 +157,7 @@ async def restore(world: ChaosCluster) -> None:
             if found["status"] == "ok":
                 return
             await first.call("POST", "/admin/v1/registry/restore", {"found": found["found"]})
-        except GatewayError as error:  # it is just hearing of it
+        except GatewayError as error:  # it has yet to notice the loss
             last = str(error)
         await asyncio.sleep(0.5)
     raise RuntimeError(f"the registry cannot be restored: {last}")
@@ -183,7 +184,7 @@ def _pid_stop(pid: Callable[[ChaosCluster], int]) -> Fault:
 
 
 def _postgres_stop() -> Fault:
-    """The server's children answer, one for each connection: all of them."""
+    """Stop all processes: the server has one child per connection."""
 
     @asynccontextmanager
     async def fault(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
@@ -217,7 +218,7 @@ async def _disk_slow(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _clock_step(world: ChaosCluster, event: Event) -> AsyncIterator[None]:
-    """And back again, which is a step, too."""
+    """The repair steps the clock back, which is a step too."""
     shim = world.houses[event.victim].shim
     assert shim is not None, "see World.skipped"
     shim.say(clock_s=CLOCK_STEPS[int(event.detail * len(CLOCK_STEPS))])
@@ -248,7 +249,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "disk-slow": _disk_slow,
     "clock-step": _clock_step,
 }
-"""By the names of `schedule.KINDS`."""
+"""Faults by their names in `schedule.KINDS`."""
 
 
 def _engine(world: ChaosCluster, event: Event) -> tuple[Engine, Proxy]:
@@ -256,7 +257,7 @@ def _engine(world: ChaosCluster, event: Event) -> tuple[Engine, Proxy]:
 
 
 def _seat(world: ChaosCluster, event: Event) -> tuple[GatewayHost, int]:
-    """A gateway, and which of its workers."""
+    """The gateway and the index of its worker."""
     workers = world.houses[0].workers
     return world.houses[event.victim // workers], event.victim % workers
 

@@ -1,4 +1,4 @@
-"""An operator at work meanwhile: makes keys, and looks at the end whether they are still there."""
+"""An operator who creates keys during the run and checks at the end that they still work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 1.0
 
 
 class Locksmith:
-    """Mutable: the keys that were acknowledged, with when they were asked for, CLOCK_MONOTONIC seconds."""
+    """Creates keys. Mutable: the acknowledged keys with their request times, CLOCK_MONOTONIC seconds."""
 
     def __init__(self, world: ChaosCluster, draw: random.Random) -> None:
         self.made: dict[str, float] = {}
@@ -27,7 +27,7 @@ class Locksmith:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until `stop`. A key that is not acknowledged is no key."""
+        """Create keys until `stop`. Keys that are not acknowledged do not count."""
         while not self._stopping.is_set():
             house = self._draw.choice(self._world.houses)
             body = {"tenant": self._draw.choice(self._world.hot), "role": "tenant"}
@@ -43,7 +43,7 @@ class Locksmith:
                 continue
 
     async def refused(self) -> dict[str, float]:
-        """The keys that some gateway does not take, by their beginnings."""
+        """Keys that a gateway refuses, by their prefixes."""
         found = {}
         async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
             for key, made in self.made.items():

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be cut, silenced and slowed down: the network between two processes."""
+"""A TCP proxy that can be cut, silenced and slowed down, simulating the network between two processes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import struct
 
 _CHUNK = 65536
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER by which closing a socket resets the connection."""
+"""SO_LINGER value that makes closing a socket reset the connection."""
 
 
 class Proxy:
-    """Mutable: how it treats connections, and those that there are. All on one event loop."""
+    """Mutable: how it treats connections, and the open connections. Uses one event loop."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
         self.port = 0
         self.delay = 0.0
-        """Seconds by which each piece of data comes later, both ways."""
+        """Seconds by which data is delayed, both ways."""
         self._open = asyncio.Event()
         self._open.set()
         self._server: asyncio.Server | None = None
@@ -30,30 +30,30 @@ class Proxy:
         return f"<Proxy :{self.port} → :{self.upstream[1]} {state}, {len(self._writers) // 2} connections>"
 
     async def start(self) -> None:
-        """Also after `cut`: on the same port."""
+        """Start listening; after `cut`, on the same port."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
-        """Connections are reset, new ones refused."""
+        """Reset connections and refuse new ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
         self.drop()
 
     def drop(self) -> None:
-        """Connections are reset; new ones are welcome."""
+        """Reset connections but accept new ones."""
         for writer in tuple(self._writers):
             _reset(writer)
         self._writers.clear()
 
     def silence(self) -> None:
-        """Nothing that is sent arrives, and nobody is told: new connections are taken, too."""
+        """Hold back all data silently; new connections are still accepted."""
         self._open.clear()
 
     def speak(self) -> None:
-        """What was held back arrives now."""
+        """Deliver the data held back."""
         self._open.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

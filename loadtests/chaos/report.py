@@ -1,4 +1,4 @@
-"""What a run showed: for people a table, for machines an object."""
+"""Reports a run: a table for people, a JSON object for machines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _row(kind: str, windows: Sequence[Window], heard: Sequence[Heard]) -> dict[s
 def show(console: Console, result: Result, command: str) -> None:
     said = document(result, command)
     table = Table(title=f"{said['faults']} faults, {said['kills']} kills", title_justify="left")
-    for column in ("fault", "times", "requests meanwhile", "errors meanwhile", "slowest answer"):
+    for column in ("fault", "times", "requests during", "errors during", "slowest answer"):
         table.add_column(column, justify="left" if column.startswith(("fault", "errors")) else "right")
     for row in said["by_fault"]:
         errors = ", ".join(f"{times} {error}" for error, times in sorted(row["errors"].items())) or "-"
@@ -66,18 +66,18 @@ def show(console: Console, result: Result, command: str) -> None:
         table.add_row(*cells)
     console.print(table)
     console.print(
-        f"{said['requests']:,} requests in {said['seconds']:.0f} s, {said['answered']:,} answered whole; "
-        f"{said['records']:,} records; {said['keys']} keys made.",
-        f"Everything agreed {said['settled_s']:.1f} s after the end.",
+        f"{said['requests']:,} requests in {said['seconds']:.0f} s, {said['answered']:,} fully answered; "
+        f"{said['records']:,} records; {said['keys']} keys created.",
+        f"All states were consistent {said['settled_s']:.1f} s after the end.",
         sep="\n",
     )
     for name, found in result.wrong.items():
         style = "red" if found else "green"
-        console.print(f"{name}: {'broken' if found else 'holds'}", style=style)
+        console.print(f"{name}: {'VIOLATED' if found else 'ok'}", style=style)
         for sentence in brief(found):
             console.print(f"  {sentence}", markup=False, highlight=False)
     if result.broken:
-        console.print(f"again: {command}", style="red", markup=False, highlight=False)
+        console.print(f"To repeat: {command}", style="red", markup=False, highlight=False)
         for window in sorted(result.windows, key=lambda w: w.began):
             at = window.began - result.zero, window.ended - result.zero
             console.print(f"  {at[0]:7.2f} to {at[1]:7.2f} s  {window.event.kind:<14} {window.event.where}")

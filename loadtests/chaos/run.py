@@ -1,4 +1,4 @@
-"""One run: a world, a crowd, the schedule, and the judgement."""
+"""One run: a cluster, a crowd of clients, the schedule and the checks."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from loadtests.chaos.world import ChaosCluster
 from loadtests.fuzz.judge import Log
 
 QUIET_S = 2.0
-"""Of load before the first fault, and after the last."""
+"""Seconds of load before the first fault and after the last."""
 SETTLE_S = 30.0
-"""Within so many seconds all parts must agree and be well again."""
+"""Seconds within which all parts must be consistent and healthy again."""
 SHIP_S = 60.0
 BETWEEN_S = 1.0
-"""After a repair, before a fault that conflicts with it."""
+"""Seconds between a repair and a conflicting fault."""
 
 Progress = Callable[[str, int], None]
-"""What is done now, and how many faults are over."""
+"""Receives the current activity and the number of finished faults."""
 
 
 @dataclass
 class Result:
-    """Mutable: filled in while it runs."""
+    """The result, filled in during the run."""
 
     schedule: Sequence[Event]
     zero: float = 0.0
-    """When the schedule began, CLOCK_MONOTONIC."""
+    """Start of the schedule, CLOCK_MONOTONIC."""
     seconds: float = 0.0
     windows: list[Window] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Result:
     keys: int = 0
     settled_s: float = 0.0
     wrong: dict[str, list[str]] = field(default_factory=dict)
-    """Invariant → what broke it."""
+    """Invariant → its violations."""
 
     @property
     def broken(self) -> bool:
@@ -63,7 +63,8 @@ async def run(
     progress: Progress,
     stop: asyncio.Event | None = None,
 ) -> Result:
-    """`world` is running. Everything that is judged is in the result. `stop`: strike no more, and judge."""
+    """Run the schedule on a running `world` and judge the evidence, all of which is in the result. `stop`:
+    inject no more faults."""
     stop = stop or asyncio.Event()
     result = Result(schedule)
     draw = random.Random(seed)
@@ -71,7 +72,7 @@ async def run(
     crowd = world.crowd(random.Random(draw.random()))
     locksmith = Locksmith(world, random.Random(draw.random()))
     try:
-        progress("listening to the voices", 0)
+        progress("learning the adapters' answers", 0)
         voices = await crowd.learn()
         first = await look(world)
         async with asyncio.TaskGroup() as group:
@@ -100,7 +101,7 @@ async def run(
     try:
         reached = await asyncio.to_thread(world.engines.reached)
     except httpx.HTTPError as error:
-        silent = [f"an engine does not say what it was asked: {error!r}"]
+        silent = [f"an engine does not report its attempts: {error!r}"]
     result.records = len(ledger.records)
     elapsed = time.monotonic() - started
     result.wrong = {
@@ -120,17 +121,17 @@ async def run(
 
 
 _START_S = 30.0
-"""What engines may have been there before the load began: while the installation was registered."""
+"""Seconds that engines may have existed before the load began, during registration."""
 
 
 def _late(gateways: Sequence[str]) -> list[str]:
-    return [f"{gateway} still has records on their way after {SHIP_S:.0f} s" for gateway in gateways]
+    return [f"{gateway} still has unshipped records after {SHIP_S:.0f} s" for gateway in gateways]
 
 
 async def _strike(
     world: ChaosCluster, schedule: Sequence[Event], result: Result, progress: Progress, stop: asyncio.Event
 ) -> None:
-    """Each fault at its time, or as soon after it as the repair of an earlier one allows."""
+    """Inject each fault at its time, or later if the repair of an earlier one requires it."""
     result.zero = time.monotonic()
     late = 0.0
     running: dict[asyncio.Task[None], Event] = {}

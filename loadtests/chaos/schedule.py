@@ -1,4 +1,4 @@
-"""Which fault strikes whom, when and for how long. Pure: the same seed gives the same schedule."""
+"""Plans which faults occur when, where and for how long. Pure: the same seed gives the same schedule."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from typing import Final
 
 RECOVERY: Final = 4.0
-"""Seconds after a fault's end in which its victim is left alone."""
+"""Seconds after a fault's end during which its victim is spared."""
 GAP: Final = (0.4, 2.0)
-"""Seconds between the beginnings of two faults, fewest and most."""
+"""Minimum and maximum seconds between the beginnings of two faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     role: str
-    """What it strikes: `engine`, `worker`, `gateway`, `redis` or `postgres`."""
+    """Its target: `engine`, `worker`, `gateway`, `redis` or `postgres`."""
     hold: tuple[float, float]
-    """Seconds that it lasts, fewest and most."""
+    """Minimum and maximum duration in seconds."""
     weight: float = 1.0
     kill: bool = False
-    """It kills a process with SIGKILL."""
+    """Kills a process with SIGKILL."""
     alone: bool = False
-    """Nothing else happens meanwhile."""
+    """Excludes all other faults while it lasts."""
     errors: frozenset[str] = frozenset()
-    """What clients may see of it: error codes, or `connection` for one that breaks."""
+    """Errors that clients may see: codes, or `connection` for a lost connection."""
     cold: frozenset[str] = frozenset()
-    """What only those may see whose adapter needs a decision, such as a load."""
+    """Errors that only clients may see whose adapter needs a decision, such as a load."""
 
 
 _BEGUN = frozenset({"stream_interrupted"})
@@ -43,7 +43,7 @@ KINDS: Final[dict[str, Kind]] = {
     "engine-slow": Kind("engine", (2, 5)),
     "worker-kill": Kind("worker", (0, 0), weight=5, kill=True, errors=_CONNECTION),
     "worker-stop": Kind("worker", (0.5, 5)),
-    # Its workers end when they notice, and say so to whoever still waits.
+    # Its workers exit when they notice, and answer waiting clients with an error.
     "gateway-kill": Kind("gateway", (0.2, 2), weight=2, kill=True, errors=_CONNECTION | {"shutting_down"}),
     "redis-kill": Kind("redis", (0.3, 4), weight=2, kill=True, cold=_UNDECIDED),
     "redis-stop": Kind("redis", (1, 6), cold=_UNDECIDED),
@@ -58,8 +58,8 @@ KINDS: Final[dict[str, Kind]] = {
     "disk-slow": Kind("gateway", (2, 5)),
     "clock-step": Kind("gateway", (2, 6)),
 }
-"""Every fault that there is, with what clients may see of it. An engine's failure costs only answers that
-have begun; Redis, only what needs a decision; the database and the clock, nothing."""
+"""All faults, with the errors that clients may see. An engine's failure costs only answers that have begun, a
+Redis failure only requests that need a decision, a database or clock failure nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Event:
     number: int
     kind: str
     victim: int
-    """Index among those of its role."""
+    """Index among the targets of its role."""
     start: float
-    """Seconds after the beginning."""
+    """Seconds after the start."""
     hold: float
     detail: float
-    """From 0 to 1: what else there is to draw."""
+    """Additional random number from 0 to 1."""
 
     @property
     def end(self) -> float:
@@ -99,10 +99,12 @@ def plan(
     seconds: float = 0.0,
     once: bool = False,
 ) -> list[Event]:
-    """Faults until `kills` processes have been killed and `seconds` are over; with `once`, until each kind
-    has come. `counts`: how many victims there are of each role. No kind comes twice before all have come."""
+    """Plan faults until `kills` processes have been killed and `seconds` have passed; with `once`, until each
+    kind has occurred. `counts`: number of targets per role. No kind repeats before all have occurred."""
     if kills and not any(KINDS[kind].kill for kind in kinds):
-        raise ValueError("None of these faults kills anything: name one that does, or a number of seconds.")
+        raise ValueError(
+            "None of these faults kills a process: add one that does, or give a number of seconds."
+        )
     draw = random.Random(seed)
     able = [kind for kind in KINDS if kind in kinds and counts.get(KINDS[kind].role)]
     fresh = draw.sample(able, len(able))
@@ -120,13 +122,13 @@ def plan(
 
 
 def _free(events: Sequence[Event], kind: str) -> float:
-    """When the next one may begin, so that each fault's consequences can be told from another's."""
+    """Earliest start of the next fault, so that the consequences of faults can be told apart."""
     return max((event.end + RECOVERY for event in events if conflict(event.kind, kind)), default=0.0)
 
 
 def conflict(one: str, other: str) -> bool:
-    """Not at the same time: one victim of a role is enough, so that the others carry on. Workers are parts of
-    gateways. What an engine's failure makes necessary, a load, needs Redis."""
+    """Whether two faults must not overlap: one target per role, so that the others carry the load. Workers
+    belong to gateways, and an engine's failure requires loads, which need Redis."""
     kinds = KINDS[one], KINDS[other]
     roles = {kind.role for kind in kinds}
     return (

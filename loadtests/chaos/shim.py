@@ -1,7 +1,6 @@
-"""A wall clock that steps and a disk that is slow, for the processes of one gateway and nobody else.
+"""Steps the wall clock and slows the disk for the processes of one gateway only.
 
-Nothing but a library under the C library can do that to a program as it is; so it is compiled here, from
-`shim.c`, where there is a C compiler.
+This needs a preloaded library below the C library, which is compiled from `shim.c` if there is a C compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _CONTROL = struct.Struct("=qqq")
 
 
 def build(directory: Path) -> Path | None:
-    """The library; None without a compiler."""
+    """Build the library; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -30,7 +29,7 @@ def build(directory: Path) -> Path | None:
 
 
 class Shim:
-    """What one gateway's processes are told. Mutable: that."""
+    """Controls the shim of one gateway's processes. Mutable: its settings."""
 
     def __init__(self, library: Path, control: Path) -> None:
         control.write_bytes(bytes(_CONTROL.size))
@@ -39,7 +38,7 @@ class Shim:
         self.environment = {"LD_PRELOAD": str(library), "FLORIN_CHAOS_CONTROL": str(control)}
 
     def say(self, *, clock_s: int = 0, sync_s: float = 0.0, write_s: float = 0.0) -> None:
-        """From now on; without arguments, everything is as it should be."""
+        """Apply these settings; without arguments, reset them."""
         _CONTROL.pack_into(self._map, 0, clock_s, int(sync_s * 1e6), int(write_s * 1e6))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Two Valkey servers, a primary and its replica, that can be killed, stopped, emptied and failed over."""
+"""Two Valkey servers, a primary and its replica, that can be killed, stopped, flushed and failed over."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _START_SECONDS = 30.0
 
 
 class Valkey:
-    """One server with an append-only file that is synced before each answer. Blocking. Mutable: its
-    process."""
+    """One server with an append-only file synced before each reply. Blocking. Mutable: its process."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -34,7 +33,7 @@ class Valkey:
         return self._process.pid
 
     def start(self, *, replica_of: Valkey | None = None, empty: bool = False) -> None:
-        """Returns when it answers."""
+        """Start it and wait until it responds."""
         if empty:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,7 @@ class Valkey:
         self.client.close()
 
     def promote(self) -> None:
-        """What its primary acknowledges from now on, it does not have."""
+        """Make it a primary; it misses what its former primary acknowledges from now on."""
         self.client.replicaof("NO", "ONE")
 
     def _info(self, section: str) -> dict[str, Any]:
@@ -104,13 +103,13 @@ class Pair:
         self.replica.start(replica_of=self.primary)
 
     def fail_over(self) -> None:
-        """The primary is killed; the other one takes over, as far as it has heard."""
+        """Kill the primary; the replica takes over with what it has received."""
         self.primary.kill()
         self.replica.promote()
         self.primary, self.replica = self.replica, self.primary
 
     def repair(self) -> None:
-        """The one that was killed comes back as the replica."""
+        """Restart the killed server as the replica."""
         self.replica.start(replica_of=self.primary, empty=True)
 
     def close(self) -> None:

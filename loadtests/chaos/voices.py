@@ -1,5 +1,5 @@
-"""Clients with voices: each tenant's adapter answers in words of its own, and each client writes down what it
-heard, from whom, and how it ended."""
+"""Clients that record their answers. Each tenant's adapter answers in its own words, so that a misrouted
+request shows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import openai
 
 PROMPT = "When will it arrive?"
 PATIENCE = 40.0
-"""Seconds after which a client gives up: longer than any fault, and than a gateway may take to give up."""
+"""Seconds after which a client gives up, longer than any fault and any gateway timeout."""
 AGAIN = 5
-"""How often an answer that broke off is asked for: clients do so, and it clears a tenant whose requests were
+"""Attempts for a truncated answer. Real clients retry too, and a success clears a tenant whose requests were
 on engines that died."""
 _BROKEN = {"stream_interrupted", "connection", "truncated"}
 TOKENS = (2, 24)
@@ -29,33 +29,33 @@ _AFTER_ERROR = 0.1
 
 @dataclass(slots=True)
 class Heard:
-    """What one client heard of one request. Times are CLOCK_MONOTONIC seconds."""
+    """One request as seen by its client. Times are CLOCK_MONOTONIC seconds."""
 
     tenant: str
     gateway: int
     stream: bool
     hot: bool
-    """Its adapter is resident, whatever happens to one engine."""
+    """Its adapter stays resident even if one engine fails."""
     began: float
     ended: float = 0.0
     request_id: str = ""
-    """Empty: not even the headers came."""
+    """Empty if no headers arrived."""
     engine: str = ""
     finished: bool = False
-    """The answer came whole: all of the body, or a stream up to [DONE]."""
+    """The answer was complete: the whole body, or a stream up to [DONE]."""
     text: str = ""
     usage: tuple[int, int] | None = None
-    """Prompt and completion tokens, of an answer that is whole."""
+    """Prompt and completion tokens of a complete answer."""
     error: str = ""
-    """An error's code; `connection`, `timeout`, or `truncated` for a stream without its last events."""
+    """An error code, `connection`, `timeout`, or `truncated` for a stream without its last events."""
     message: str = ""
     aborted: bool = False
-    """Hung up on purpose."""
+    """The client disconnected on purpose."""
 
 
 @dataclass
 class Crowd:
-    """Clients that ask until they are stopped. Mutable: what was heard so far."""
+    """Clients that send requests until stopped. Mutable: the answers so far."""
 
     gateways: Sequence[str]
     keys: Mapping[str, str]
@@ -74,7 +74,7 @@ class Crowd:
         }
 
     async def run(self, customers: int) -> None:
-        """Until `stop`, and until every answer has come."""
+        """Run until `stop` and until every answer has arrived."""
         async with asyncio.TaskGroup() as group:
             for _ in range(customers):
                 group.create_task(self._customer())
@@ -87,18 +87,18 @@ class Crowd:
             await client.close()
 
     async def learn(self) -> dict[str, str]:
-        """What each tenant's adapter says, to the end."""
+        """Learn the complete answer of each tenant's adapter."""
         found: dict[str, str] = {}
         for tenant in sorted(self.keys):
             for gateway in range(len(self.gateways)):
                 heard = self._new(tenant, gateway, stream=False)
                 await self._ask(heard, {"max_tokens": TOKENS[1], "seed": 0})
                 if not heard.finished:
-                    raise RuntimeError(f"{tenant} is not answered: {heard.error}: {heard.message}")
+                    raise RuntimeError(f"{tenant} got no answer: {heard.error}: {heard.message}")
                 if found.setdefault(tenant, heard.text) != heard.text:
-                    raise RuntimeError(f"{tenant} is answered differently each time: {heard.text!r}")
+                    raise RuntimeError(f"{tenant} got varying answers: {heard.text!r}")
         if len(set(found.values())) < len(found):
-            raise RuntimeError(f"The voices cannot be told from one another: {found}")
+            raise RuntimeError(f"The tenants' answers are not distinguishable: {found}")
         return found
 
     async def _customer(self) -> None:
@@ -110,9 +110,9 @@ class Crowd:
             stream = draw.random() < 0.6
             leave = draw.uniform(0.0, 0.4) if draw.random() < _ABORTS else None
             self._number += 1
-            body = {"max_tokens": draw.randint(*TOKENS), "seed": self._number}  # no two requests are the same
+            body = {"max_tokens": draw.randint(*TOKENS), "seed": self._number}  # makes every request unique
             for turn in range(AGAIN):
-                there = (gateway + turn) % len(self.gateways)  # as a balancer would
+                there = (gateway + turn) % len(self.gateways)  # as a load balancer would
                 heard = self._new(tenant, there, stream=stream)
                 await self._left(heard, body, leave)
                 if heard.error not in _BROKEN:
@@ -165,7 +165,7 @@ class Crowd:
 
     async def _read_stream(self, heard: Heard, raw: Any) -> None:
         _headers(heard, raw.headers)
-        async with raw.parse() as events:  # ends quietly only at [DONE]
+        async with raw.parse() as events:  # raises unless it ends with [DONE]
             async for chunk in events:
                 for choice in chunk.choices:
                     heard.text += choice.delta.content or ""

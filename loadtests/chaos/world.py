@@ -1,5 +1,5 @@
-"""The installation that faults strike: gateways with several workers, Valkey with a replica, PostgreSQL and
-engines, each in processes of its own, with proxies for the network between them."""
+"""The installation under test: gateways with several workers, Valkey with a replica, PostgreSQL and engines,
+each in its own processes, connected through proxies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from loadtests.chaos.voices import Crowd
 from loadtests.postgres import Postgres
 
 HOT = 3
-"""Tenants whose adapters are pinned, so that they are resident somewhere whatever is called beside them."""
+"""Tenants whose adapters are pinned and therefore always resident somewhere."""
 DISK_BYTES = 96 * 2**20
 STARTS = 30
 SETTINGS = {
@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 class Disk:
-    """A gateway's state directory: a small file system of its own where that can be had."""
+    """A gateway's state directory, on its own small file system if possible."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class Disk:
 
 
 class GatewayHost:
-    """One gateway with all that is its own: state directory, shim, and its ways to Redis and the database."""
+    """One gateway with its state directory, shim, and proxies to Redis and the database."""
 
     def __init__(self, world: ChaosCluster, number: int, workers: int) -> None:
         directory = world.directory / f"gateway-{number}"
@@ -86,8 +86,8 @@ class GatewayHost:
         self.failed_starts: list[str] = []
 
     async def start(self) -> None:
-        """Also once more, after its end: on the same port and state directory. When it does not start, that
-        is written down, and it is tried again, as systemd would."""
+        """Start or restart it on the same port and state directory. Failed starts are recorded and retried,
+        as by systemd."""
         for _ in range(STARTS):
             try:
                 await self._start()
@@ -111,7 +111,7 @@ class GatewayHost:
             settings |= self.shim.environment
         gateway = Gateway(self.disk.path, self.log, port=self._port, settings=settings)
         gateway.operator_key = self._world.operator_key
-        gateway.launch()  # on this thread, with which the gateway ends
+        gateway.launch()  # on this thread, because the gateway ends with it
         try:
             await asyncio.to_thread(gateway.wait)
         except GatewayError:
@@ -124,7 +124,7 @@ class GatewayHost:
         return f"http://127.0.0.1:{self._port}"
 
     def crew(self) -> list[psutil.Process]:
-        """Its workers, the oldest first."""
+        """Its worker processes, oldest first."""
         if self.gateway is None or not self.gateway.alive:
             return []
         children = psutil.Process(self.gateway.pid).children()
@@ -137,7 +137,7 @@ class GatewayHost:
         return await asyncio.to_thread(self.gateway.call, method, path, body, **query)
 
     def kill(self) -> None:
-        """SIGKILL to the process that watches over the workers."""
+        """SIGKILL the supervisor of its workers."""
         if self.gateway is not None:
             os.kill(self.gateway.pid, signal.SIGKILL)
             self.gateway.stop()
@@ -145,7 +145,7 @@ class GatewayHost:
 
 
 class ChaosCluster:
-    """`async with World(directory) as world`. Mutable: all that runs."""
+    """`async with ChaosCluster(directory) as world`. Mutable: everything that runs."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class ChaosCluster:
         real: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings`: more FLORIN_* variables, by their names in lower case, without the prefix."""
+        """`settings`: additional FLORIN_* variables, in lower case without the prefix."""
         self.directory = directory
         self.operator_key = f"operator-{secrets.token_urlsafe(24)}"
         self.settings = SETTINGS | dict(settings or {})
@@ -190,7 +190,7 @@ class ChaosCluster:
                 self.houses.append(house)
                 await self._proxy(stack, house.redis)
                 await self._proxy(stack, house.postgres)
-            stack.push_async_callback(self._stop_houses)  # through whose proxies they write their last
+            stack.push_async_callback(self._stop_houses)  # they need the proxies to flush at the end
             await asyncio.gather(*(house.start() for house in self.houses))
             await self._register()
             self._stack = stack.pop_all()
@@ -213,16 +213,16 @@ class ChaosCluster:
         return self.postgres.url("postgres")
 
     def counts(self) -> dict[str, int]:
-        """How many victims there are of each role."""
+        """Number of targets per role."""
         workers = sum(house.workers for house in self.houses)
         gateways, engines = len(self.houses), len(self.proxies)
         return {"engine": engines, "gateway": gateways, "worker": workers, "redis": 1, "postgres": 1}
 
     def skipped(self) -> dict[str, str]:
-        """Faults that cannot be had on this machine, and why."""
+        """Faults that this machine does not support, and why."""
         found = {}
         if not all(house.disk.small for house in self.houses):
-            found["disk-full"] = "mounting a small file system needs root"
+            found["disk-full"] = "mounting a file system needs root"
         if self.library is None:
             found["disk-slow"] = found["clock-step"] = "there is no C compiler"
         return found
@@ -269,17 +269,17 @@ class ChaosCluster:
         await asyncio.gather(*(self._up(house) for house in self.houses))
 
     async def _up(self, house: GatewayHost) -> None:
-        """Until it has heard of all keys and finds all engines well."""
+        """Wait until it knows all keys and reports all engines healthy."""
         for _ in range(300):
             engines = (await house.call("GET", "/admin/v1/engines"))["data"]
             if sum(engine["health"] == "up" for engine in engines) == len(self.proxies):
                 return
             await asyncio.sleep(0.1)
-        raise GatewayError(f"The gateway does not find its engines well: {engines}")
+        raise GatewayError(f"The gateway does not report its engines healthy: {engines}")
 
 
 def stop_on_signals() -> asyncio.Event:
-    """Set by SIGINT or SIGTERM, so that whatever was started is stopped, and what was seen is judged."""
+    """An event set by SIGINT or SIGTERM, so that the run is stopped cleanly and judged."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -287,7 +287,7 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def family(roots: Iterable[int]) -> list[psutil.Process]:
-    """These processes and all of their descendants that live."""
+    """These processes and all their living descendants."""
     found = []
     for pid in roots:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,5 +1,5 @@
-"""Rubbish from every side, against a real `florin serve`, and what must hold all the same.
+"""Fuzzes a real `florin serve` from clients and engines, and checks invariants.
 
-`python -m loadtests.fuzz` searches as long as one likes; tests/integration/test_fuzz.py is its short form,
-the same every time. `parts` lists what is sent, `judge` says what may come back, `world` is what gets it.
+`python -m loadtests.fuzz` runs for as long as desired; tests/integration/test_fuzz.py is a short,
+deterministic form. `parts` generates the inputs, `judge` checks the responses, `world` is the target.
 """

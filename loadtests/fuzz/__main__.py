@@ -1,7 +1,8 @@
-"""`make fuzz`: rubbish from every side against a real gateway, for as long as one likes.
+"""`make fuzz`: fuzzes a real gateway from clients and engines for as long as desired.
 
-Each part in turn sends a batch of cases; after each, an ordinary request must be answered, each attempt that
-reached an engine must have one usage record, and no lease may be left. Exit code 1 when a promise broke.
+Each part in turn sends a batch of cases. After each batch, an ordinary request must succeed, each attempt
+that reached an engine must have exactly one usage record, and no lease may be left. Exits with 1 if a promise
+is broken.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """Mutable: grows with each batch."""
+    """Totals over all batches. Mutable."""
 
     seed: int
     seconds: float = 0.0
@@ -56,10 +57,10 @@ class Report:
     seconds_of: dict[str, float] = field(default_factory=dict)
     statuses: dict[str, dict[int, int]] = field(default_factory=dict)
     attempts: int = 0
-    """That reached an engine; each has its record."""
+    """Attempts that reached an engine, each with its record."""
     findings: dict[str, Finding] = field(default_factory=dict)
     health_ms: float = 0.0
-    """The slowest answer of /healthz, but for those that a busy machine held up."""
+    """Slowest /healthz response, except those delayed by a busy machine."""
     health_ms_of_all: float = 0.0
     growth_mib: float = 0.0
 
@@ -75,18 +76,18 @@ class Report:
 
     def problems(self, *, health_ms: float, growth_mib: float) -> list[str]:
         found = [
-            f"{f.part}: {_short(f.words)}\n  again: {f.again} ({f.times} times)"
+            f"{f.part}: {_short(f.words)}\n  to repeat: {f.again} ({f.times} times)"
             for f in self.findings.values()
         ]
         if self.health_ms > health_ms:
-            found.append(f"/healthz took {self.health_ms:.0f} ms; the bound is {health_ms:.0f} ms")
+            found.append(f"/healthz took {self.health_ms:.0f} ms (limit: {health_ms:.0f} ms)")
         if self.growth_mib > growth_mib:
-            found.append(f"memory grew by {self.growth_mib:.0f} MiB; the bound is {growth_mib:.0f} MiB")
+            found.append(f"memory grew by {self.growth_mib:.0f} MiB (limit: {growth_mib:.0f} MiB)")
         return found
 
 
 def _short(words: str) -> str:
-    """Without the frames of libraries, which are the most of a traceback."""
+    """The traceback without library frames."""
     shown, skipping = [], False
     for line in words.splitlines():
         if line.lstrip().startswith('File "'):
@@ -99,7 +100,7 @@ def _short(words: str) -> str:
 
 
 def _where(words: str) -> str:
-    """The innermost line of Florin's own in a traceback: what tells one defect from another."""
+    """Florin's innermost frame in a traceback, which identifies the defect."""
     lines = re.findall(r'File "[^"]*/((?:gateway|adapters)/[^"]*", line \d+)', words)
     return lines[-1] if lines else ""
 
@@ -125,16 +126,16 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="python -m loadtests.fuzz", description=__doc__)
-    parser.add_argument("--part", action="append", choices=names, help="only this one; may be given again")
-    parser.add_argument("--seconds", type=float, help="how long; 60 if neither this nor --cases is given")
-    parser.add_argument("--cases", type=int, help="how many, of all parts together")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="the same cases once more")
+    parser.add_argument("--part", action="append", choices=names, help="run only this part; repeatable")
+    parser.add_argument("--seconds", type=float, help="duration; default 60 unless --cases is given")
+    parser.add_argument("--cases", type=int, help="total number of cases over all parts")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="seed of the cases")
     parser.add_argument(
-        "--health-ms", type=float, default=HEALTH_MS, help="the slowest /healthz that will do"
+        "--health-ms", type=float, default=HEALTH_MS, help="limit for the slowest /healthz response"
     )
-    parser.add_argument("--growth-mib", type=float, default=GROWTH_MIB, help="how far its memory may grow")
-    parser.add_argument("--json", type=Path, help="write the report to this file; `-`: to stdout")
-    parser.add_argument("--keep", type=Path, help="directory for the gateway's log and state; it is kept")
+    parser.add_argument("--growth-mib", type=float, default=GROWTH_MIB, help="limit for memory growth")
+    parser.add_argument("--json", type=Path, help="write the report to this file; `-` for stdout")
+    parser.add_argument("--keep", type=Path, help="directory for the gateway's log and state, which is kept")
     options = parser.parse_args()
     options.part = options.part or names
     if options.seconds is None and options.cases is None:
@@ -148,7 +149,7 @@ def _over(options: argparse.Namespace, report: Report, began: float) -> bool:
 
 
 def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, progress: Progress) -> None:
-    """Batch after batch on one gateway; on a new one when it does not recover."""
+    """Run batches on one gateway; start a new one if it does not recover."""
     bar = progress.add_task("cases", total=options.cases)
     began, seed = time.monotonic(), options.seed
     while not _over(options, report, began):
@@ -165,7 +166,7 @@ def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, p
                     progress.update(bar, completed=report.total)
                     seed, turn = seed + 1, turn + 1
                     if turn == len(made):
-                        world.watch.begin_again()  # everything has been used once: from here on memory counts
+                        world.watch.begin_again()  # warmed up: measure memory from here on
                     if not well:
                         break
                 report.health_ms = max(report.health_ms, world.watch.slowest * 1000)
@@ -177,7 +178,7 @@ def _run(options: argparse.Namespace, parts: list[type[Part]], report: Report, p
 
 
 def _batch(world: FuzzTarget, part: Part, cases: int, seed: int, report: Report) -> bool:
-    """Whether the gateway is well afterwards."""
+    """Run one batch; whether the gateway is healthy afterwards."""
     before, began = part.cases, time.monotonic()
     try:
         part.search(cases, seed)
@@ -200,7 +201,7 @@ def _batch(world: FuzzTarget, part: Part, cases: int, seed: int, report: Report)
 
 
 def _only(error: BaseException) -> BaseException:
-    """What did not happen a second time comes in a group."""
+    """Unwrap the group that Hypothesis raises for flaky failures."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return error
@@ -224,16 +225,16 @@ def _print(report: Report, problems: list[str]) -> None:
     console.print(
         f"{report.total:,} cases in {report.seconds:,.0f} s, {rate:,.0f} a second: a million take "
         f"{1e6 / max(rate, 1e-9) / 3600:,.1f} h.",
-        f"{report.attempts:,} attempts reached an engine, and each has its record.",
+        f"{report.attempts:,} attempts reached an engine; each has its record.",
         f"/healthz took {report.health_ms:.0f} ms at most ({report.health_ms_of_all:.0f} ms while the "
-        "machine was busy with other work).",
+        "machine was busy).",
         f"Memory grew by {report.growth_mib:.0f} MiB.",
         sep="\n",
     )
     for problem in problems:
         console.print(problem, style="red", markup=False, highlight=False)
     if not problems:
-        console.print("Every promise held.", style="green")
+        console.print("All promises held.", style="green")
 
 
 if __name__ == "__main__":

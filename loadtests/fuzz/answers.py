@@ -1,4 +1,4 @@
-"""What an engine sends: answers, events, metrics, lists of models, as Hypothesis strategies of scripts."""
+"""Hypothesis strategies for what a hostile engine sends: answers, events, metrics, model lists."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _events(path: str, n: int) -> list[Any]:
 
 @st.composite
 def mutated(draw: st.DrawFn, value: Any) -> Any:
-    """The same JSON with one to three places replaced, removed, doubled or renamed, anywhere in its depth."""
+    """The same JSON with one to three nodes replaced, removed, duplicated or renamed at any depth."""
     made = copy.deepcopy(value)
     for _ in range(draw(st.integers(1, 3))):
         place: Any = made
@@ -84,7 +84,7 @@ def _text(value: st.SearchStrategy[Any]) -> values.Bytes:
 
 @st.composite
 def answers(draw: st.DrawFn) -> Case:
-    """To a request that is not streamed."""
+    """Answers to a request that is not streamed."""
     path = draw(st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
     n = draw(st.integers(1, 2))
     status = draw(st.sampled_from(STATUSES))
@@ -95,7 +95,7 @@ def answers(draw: st.DrawFn) -> Case:
 
 @st.composite
 def streams(draw: st.DrawFn) -> Case:
-    """Events: mutated, cut, joined, doubled, in another order, with other things between."""
+    """Event streams: mutated, cut, joined, duplicated, reordered, interleaved."""
     path = draw(st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
     n = draw(st.integers(1, 2))
     events = _events(path, n)
@@ -138,7 +138,7 @@ def streams(draw: st.DrawFn) -> Case:
 
 @st.composite
 def _sent(draw: st.DrawFn, body: bytes, status: int, kind: str) -> Script:
-    """In pieces; mostly with the right length."""
+    """The response in pieces, mostly with the right length."""
     wrong = draw(st.integers(0, 9))
     length = max(0, len(body) + draw(st.integers(-5, 5))) if wrong == 0 else None
     data = answer(body, status=status, kind=kind, length=length)
@@ -152,9 +152,9 @@ def _sent(draw: st.DrawFn, body: bytes, status: int, kind: str) -> Script:
 
 
 ORDINARY = Case("/v1/chat/completions", stream=False, n=1, script=Script(()))
-"""What is asked while the engines answer requests as they should."""
+"""The request sent while the engines otherwise behave."""
 
-# -- what it says of itself
+# -- health, metrics and model list
 
 GAUGES = [
     "process_start_time_seconds", "vllm:prompt_tokens_total", "vllm:prompt_tokens_cached_total",

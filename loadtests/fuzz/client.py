@@ -1,4 +1,4 @@
-"""What clients send: bodies on a connection that stays, and requests written byte by byte."""
+"""Inputs from clients: bodies on a kept-alive connection, and requests written byte by byte."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from loadtests.fuzz import values
 from loadtests.fuzz.judge import Answer, BrokenPromiseError
 
 PATIENCE = 60.0
-"""Seconds for an answer that must come. Nothing here is slow: beyond, it is not coming."""
+"""Timeout in seconds for a required answer."""
 QUIET = 0.03
-"""Seconds to wait for an answer to what needs none."""
+"""Seconds to wait for an optional answer."""
 
 BASES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
@@ -58,14 +58,14 @@ def bodies(draw: st.DrawFn) -> Body:
 
 
 class Caller:
-    """Sends bodies on one connection, which is made anew when the gateway closes it. Mutable: that."""
+    """Sends bodies on one connection, reconnecting when the gateway closes it. Mutable: the connection."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = host, port
         self._connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
 
     def post(self, path: str, content: bytes, key: str) -> Answer:
-        """Raises BrokenPromiseError when no answer comes."""
+        """Raises BrokenPromiseError if no answer arrives."""
         return self._ask("POST", path, content, key)
 
     def get(self, path: str, key: str) -> Answer:
@@ -73,7 +73,7 @@ class Caller:
 
     def _ask(self, method: str, path: str, content: bytes | None, key: str) -> Answer:
         fields = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-        for fresh in (False, True):  # one that was kept may have been closed for its age meanwhile
+        for fresh in (False, True):  # a kept-alive connection may have expired
             try:
                 self._connection.request(method, path, content, fields)
                 response = self._connection.getresponse()
@@ -93,7 +93,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A request as it goes over the wire, in pieces; then the client hangs up, or waits."""
+    """A raw request in pieces, after which the client disconnects or waits."""
 
     pieces: tuple[bytes, ...]
     hang_up: bool
@@ -179,10 +179,10 @@ def _chunks(draw: st.DrawFn, body: bytes) -> bytes:
 
 
 def play(host: str, port: int, wire: Wire) -> list[Answer]:
-    """What came back, as far as it can be told: nobody owes an answer to half a request."""
+    """Send the request and parse what came back; half a request need not be answered."""
     with socket.create_connection((host, port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # it may have heard enough
+        with contextlib.suppress(OSError):  # it may close early
             for piece in wire.pieces:
                 connection.sendall(piece)
         if wire.hang_up:
@@ -191,7 +191,7 @@ def play(host: str, port: int, wire: Wire) -> list[Answer]:
 
 
 def _heard(connection: socket.socket) -> bytes:
-    """Until it closes, or says nothing more for a moment."""
+    """Read until the connection closes or stays silent for a moment."""
     heard = b""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and select.select([connection], [], [], QUIET)[0]:
@@ -206,13 +206,13 @@ def _heard(connection: socket.socket) -> bytes:
 
 
 class _Read(io.BytesIO):
-    """What http.client takes for a socket."""
+    """A stand-in socket for http.client."""
 
     def makefile(self, *_: Any, **__: Any) -> _Read:
         return self
 
     def close(self) -> None:
-        """The rest is the next answer's."""
+        """Do nothing: the rest belongs to the next answer."""
 
 
 def _answers(heard: bytes) -> list[Answer]:
@@ -226,7 +226,7 @@ def _answers(heard: bytes) -> list[Answer]:
         except (http.client.HTTPException, OSError, ValueError):
             status = response.status if isinstance(response.status, int) else 0
             if status < http.client.INTERNAL_SERVER_ERROR:
-                break  # cut: it was still on its way, or an answer to HEAD
+                break  # truncated, or an answer to HEAD
             body = b""
         found.append(Answer(response.status, body, response.getheader("content-type") or ""))
     return found

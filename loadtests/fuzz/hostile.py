@@ -1,4 +1,4 @@
-"""An engine whose every answer can be replaced, byte for byte, and the thread in which engines run."""
+"""A mock engine whose answers can be replaced byte for byte, and the thread that runs the engines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from loadtests.mock_engine.connection import Connection
 
 GENERATE = frozenset({"/v1/chat/completions", "/v1/completions"})
 PAUSE = 0.0005
-"""Seconds between two pieces, so that they arrive apart."""
+"""Seconds between two pieces, so that they arrive separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is sent in place of an answer, piece by piece, as it stands."""
+    """Raw bytes to send instead of an answer, in pieces."""
 
     pieces: tuple[bytes, ...]
     end: Literal["keep", "close", "reset"] = "close"
@@ -31,23 +31,23 @@ class Script:
 def answer(
     body: bytes, *, status: int = 200, kind: str = "application/json", length: int | None = None
 ) -> bytes:
-    """A whole HTTP answer around `body`; `length`: what it says of its length."""
+    """A complete HTTP response with `body`; `length` overrides its content-length."""
     said = len(body) if length is None else length
     head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {said}\r\n\r\n"
     return head.encode() + body
 
 
 class HostileEngine(MockEngine):
-    """A mock engine that plays `scripts` (path → script) where there is one. Florin's own probes of an
-    adapter are answered well. Mutable, and read in the engines' thread only one answer at a time."""
+    """A mock engine that plays `scripts` (path → script) and answers everything else, including Florin's
+    verification probes, correctly. Mutable; read only in the engines' thread, one answer at a time."""
 
     def __init__(self, **spec: Any) -> None:
         super().__init__(**spec)
         self.scripts: dict[str, Script] = {}
         self.attempts: list[str] = []
-        """`x-request-id` of each attempt that reached it."""
+        """`x-request-id` of each attempt received."""
         self.asked: Counter[str] = Counter()
-        """How often each path was asked for."""
+        """Number of requests per path."""
 
     def handle(
         self, connection: Connection, method: str, path: str, headers: dict[str, str], body: bytes
@@ -58,7 +58,7 @@ class HostileEngine(MockEngine):
             attempt = headers.get("x-request-id", "")
             if attempt.startswith("req-"):
                 self.attempts.append(attempt)
-            else:  # a verification of what was loaded
+            else:  # a verification probe
                 script = None
         if script is None:
             super().handle(connection, method, path, headers, body)
@@ -77,7 +77,7 @@ class HostileEngine(MockEngine):
 
 
 class Engines:
-    """Hostile engines in a thread of their own: `with Engines(2) as engines`."""
+    """Hostile engines in their own thread: `with Engines(2) as engines`."""
 
     def __init__(self, number: int, **spec: Any) -> None:
         self.all = [HostileEngine(**spec) for _ in range(number)]
@@ -95,7 +95,7 @@ class Engines:
     ) -> None:
         for engine in self.all:
             self._do(engine.stop())
-        self._do(asyncio.sleep(0.05))  # for the sockets' own farewells
+        self._do(asyncio.sleep(0.05))  # lets the sockets close
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -108,16 +108,16 @@ class Engines:
             engine.scripts = scripts
 
     def looked_at(self, path: str, patience: float) -> None:
-        """Returns when each has been asked for `path` twice: the first answer has been read then."""
+        """Wait until each engine has been asked for `path` twice, so that the first answer has been read."""
         goals = [engine.asked[path] + 2 for engine in self.all]
         end = time.monotonic() + patience
         while any(e.asked[path] < goal for e, goal in zip(self.all, goals, strict=True)):
             if time.monotonic() > end:
-                raise BrokenPromiseError(f"an engine is not asked for {path} any more")
+                raise BrokenPromiseError(f"the gateway no longer asks an engine for {path}")
             time.sleep(0.005)
 
     def attempts(self) -> list[str]:
-        """All since the last call."""
+        """All attempts since the last call."""
         taken: list[str] = []
         for engine in self.all:
             seen, engine.attempts = engine.attempts, []

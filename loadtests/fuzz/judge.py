@@ -1,4 +1,4 @@
-"""What may come back, whatever was sent. Pure, but for reading the log."""
+"""Judges responses to fuzzed inputs. Pure, except for reading the log."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _OURS = frozenset(
         "shutting_down",
     }
 )
-"""While Redis, the database and the disk are there, and nobody stops it: never, whoever sends what."""
+"""Server errors that no input may cause while Redis, the database and the disk are available."""
 ENGINE_TROUBLE = frozenset(name for name, code in CODES.items() if code.status in {502, 503}) - _OURS
-"""What a caller may hear when it is the engine that fails."""
+"""Server errors allowed if an engine fails."""
 NOTHING: frozenset[str] = frozenset()
 _TRACEBACK = b"Traceback (most recent call last)"
 _LINE = re.compile(rb"^\d{4}-\d\d-\d\d ", re.MULTILINE)
-"""How each line of the log begins."""
+"""Beginning of each log line."""
 
 
 class BrokenPromiseError(AssertionError):
-    """Something came back, or happened, that must not."""
+    """A response or an event that violates a promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Answer:
 
 
 def check(answer: Answer, allowed: Collection[str] = NOTHING) -> None:
-    """`allowed`: the codes of server errors that have their cause here. Raises BrokenPromiseError."""
+    """`allowed`: codes of server errors that this input may cause. Raises BrokenPromiseError."""
     if answer.status >= 400:
         _check_error(answer.status, _error(answer), allowed)
     elif answer.kind.startswith("text/event-stream"):
@@ -54,7 +54,7 @@ def _error(answer: Answer) -> dict[str, object]:
         error = json.loads(answer.body)["error"]
     except (ValueError, KeyError, TypeError) as problem:
         if answer.status == 400 and answer.kind.startswith("text/plain"):
-            return {}  # the HTTP server's own words on what is no HTTP
+            return {}  # the HTTP server's own answer to invalid HTTP
         raise BrokenPromiseError(f"status {answer.status} without an error object: {answer!r}") from problem
     if not isinstance(error, dict) or set(error) < {"message", "type", "param", "code"}:
         raise BrokenPromiseError(f"not an error object: {answer!r}")
@@ -66,17 +66,17 @@ def _check_error(status: int, error: dict[str, object], allowed: Collection[str]
     if not error:
         return
     if code not in CODES:
-        raise BrokenPromiseError(f"status {status} with a code that nobody knows: {error}")
+        raise BrokenPromiseError(f"status {status} with an unknown code: {error}")
     known = CODES[str(code)]
     if status >= 500 and (code not in allowed or status != known.status):
         raise BrokenPromiseError(f"status {status}: {error}")
     if status // 100 != known.status // 100:
-        raise BrokenPromiseError(f"status {status} for what is documented as {known.status}: {error}")
+        raise BrokenPromiseError(f"status {status} instead of the documented {known.status}: {error}")
 
 
 def _check_events(body: bytes, allowed: Collection[str]) -> None:
     if not body.endswith(b"data: [DONE]\n\n"):
-        raise BrokenPromiseError(f"a stream without its end: {body[-300:]!r}")
+        raise BrokenPromiseError(f"a truncated stream: {body[-300:]!r}")
     for event in body.split(b"\n\n")[:-2]:
         if not event.startswith(b"data: "):
             raise BrokenPromiseError(f"not an event: {event[:300]!r}")
@@ -91,14 +91,14 @@ def _check_events(body: bytes, allowed: Collection[str]) -> None:
 
 
 class Log:
-    """The gateway's log, from where it was last looked at. Mutable: how far."""
+    """Reads the gateway's log incrementally. Mutable: the position."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = 0
 
     def news(self) -> str:
-        """The first traceback that has come since, with the line above it; empty: none."""
+        """The first new traceback with the line above it; empty if none."""
         if not self._path.exists() or self._path.stat().st_size == self._seen:
             return ""
         with self._path.open("rb") as file:
@@ -108,12 +108,12 @@ class Log:
         at = new.find(_TRACEBACK)
         if at < 0:
             return ""
-        above = new.rfind(b"\n", 0, at)  # the log indents what follows an event
+        above = new.rfind(b"\n", 0, at)  # the log indents continuation lines
         line = new.rfind(b"\n", 0, max(above, 0)) + 1
         end = _LINE.search(new, at)
         return new[line : end.start() if end else at + 20_000].decode(errors="replace")
 
     def check(self) -> None:
-        """Raises BrokenPromiseError when a traceback has come."""
+        """Raises BrokenPromiseError if there is a new traceback."""
         if news := self.news():
             raise BrokenPromiseError(f"in the log: {news}")

@@ -1,4 +1,4 @@
-"""What is sent, part by part: a strategy of cases, and what one case must come to."""
+"""The parts of the fuzzer: each has a strategy of cases and runs one case."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from loadtests.fuzz.judge import ENGINE_TROUBLE, NOTHING, Answer, BrokenPromiseE
 from loadtests.fuzz.world import TENANTS, FuzzTarget
 
 LOGGED = 0.1
-"""Seconds until what went wrong is in the log."""
+"""Seconds until an error is in the log."""
 PATIENCE = 60.0
-"""Seconds until an engine must have been probed: generous, for busy machines."""
+"""Seconds until an engine must have been probed; generous, for busy machines."""
 
 
 class Part(ABC):
@@ -35,11 +35,11 @@ class Part(ABC):
 
     @abstractmethod
     def send(self, case: Any) -> list[tuple[Answer, frozenset[str]]]:
-        """What came back, each with the codes of server errors that have their cause in the case."""
+        """The responses, each with the server error codes that the case may cause."""
 
     def search(self, number: int, seed_: int) -> None:
-        """So many cases, the same for the same seed. Raises BrokenPromiseError for what breaks a promise,
-        with the smallest case that does."""
+        """Run `number` cases, deterministic in the seed. Raises BrokenPromiseError with the smallest failing
+        case."""
 
         @seed(seed_)
         @settings(
@@ -69,17 +69,17 @@ class Part(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Leave the world as it was found."""
+        """Restore the world."""
 
 
 class FromClient(Part):
     def leave(self) -> None:
-        """A client leaves nothing behind."""
+        """Nothing to restore."""
 
 
 class Bodies(FromClient):
     name = "bodies"
-    about = "JSON and what is none, to the data plane"
+    about = "valid and invalid JSON to the data plane"
 
     def strategy(self) -> SearchStrategy[client.Body]:
         return client.bodies()
@@ -90,7 +90,7 @@ class Bodies(FromClient):
 
 class Wires(FromClient):
     name = "wire"
-    about = "requests byte by byte, to any path, by every role"
+    about = "requests byte by byte, to any path, with every role"
 
     def strategy(self) -> SearchStrategy[client.Wire]:
         return client.wires(list(self.world.keys.values()))
@@ -100,7 +100,7 @@ class Wires(FromClient):
 
 
 class FromEngine(Part):
-    """Hostile engines; a customer's request meets their answer."""
+    """Hostile engines, whose answers are sent to a customer's request."""
 
     def __init__(self, world: FuzzTarget) -> None:
         super().__init__(world)
@@ -125,7 +125,7 @@ class FromEngine(Part):
 
 class Answers(FromEngine):
     name = "answers"
-    about = "what engines answer to a request that is not streamed"
+    about = "engines' answers to requests that are not streamed"
 
     def strategy(self) -> SearchStrategy[answers.Case]:
         return answers.answers()
@@ -136,7 +136,7 @@ class Answers(FromEngine):
 
 class Streams(Answers):
     name = "streams"
-    about = "the events of engines, mutated, cut and joined"
+    about = "engines' event streams, mutated, cut and joined"
 
     def strategy(self) -> SearchStrategy[answers.Case]:
         return answers.streams()
@@ -144,7 +144,7 @@ class Streams(Answers):
 
 class Selves(FromEngine):
     name = "selves"
-    about = "what engines say of themselves: /health, /metrics, /v1/models"
+    about = "engines' /health, /metrics and /v1/models"
 
     def strategy(self) -> SearchStrategy[dict[str, Script]]:
         return answers.selves()
@@ -160,7 +160,7 @@ class Selves(FromEngine):
 
 class Api(Part):
     name = "api"
-    about = "every operation of the OpenAPI description, by every role"
+    about = "every operation in the OpenAPI description, with every role"
 
     def __init__(self, world: FuzzTarget) -> None:
         super().__init__(world)
@@ -177,4 +177,4 @@ class Api(Part):
 
 
 PARTS: tuple[type[Part], ...] = (Bodies, Wires, Answers, Streams, Selves, Api)
-"""In this order: the last may change the registry as it likes."""
+"""In this order, because the last part may change the registry arbitrarily."""

@@ -1,4 +1,4 @@
-"""Values that nobody expects, as Hypothesis strategies."""
+"""Hypothesis strategies for unexpected values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ODD_TEXT: Text = st.sampled_from(
     ]
 )  # fmt: skip
 TEXT: Text = ODD_TEXT | st.text(max_size=40)
-"""Lone surrogates among it: JSON can say them, UTF-8 cannot."""
+"""Text including lone surrogates, which JSON can express but UTF-8 cannot."""
 NUMBERS: st.SearchStrategy[Any] = (
     st.integers()
     | st.floats()
@@ -39,7 +39,7 @@ def nested(opening: str, closing: str, inner: str = "1") -> Text:
 
 
 def written(value: Any) -> str:
-    """JSON as Python writes it: with NaN and Infinity, which are none, and surrogates escaped."""
+    """JSON as written by Python, with the invalid NaN and Infinity and with escaped surrogates."""
     return json.dumps(value, ensure_ascii=True)
 
 
@@ -51,13 +51,13 @@ RAW_VALUES: Text = st.sampled_from(
         "{", "[", "}", "]", '"', "", "tru", "nul", "/**/1", "1,", "undefined",
     ]
 )  # fmt: skip
-"""What a value may be in the text, though no JSON value is written so."""
+"""Texts in place of a value that are not valid JSON values."""
 RAW: Text = RAW_VALUES | nested("[", "]") | nested('{"a":', "}") | JSON.map(written)
 
 
 @st.composite
 def objects(draw: st.DrawFn, base: dict[str, Any], names: list[str]) -> str:
-    """The text of a JSON object: `base` with some fields replaced, added, left out, or there twice."""
+    """The text of a JSON object: `base` with some fields replaced, added, removed or duplicated."""
     fields = [(name, written(value)) for name, value in base.items()]
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
         how = draw(st.sampled_from(["replace", "replace", "add", "add", "add", "drop", "twice"]))
@@ -80,7 +80,7 @@ ENCODINGS = st.sampled_from(["utf-8"] * 30 + ["utf-8-sig", "utf-16", "utf-16-le"
 
 @st.composite
 def encoded(draw: st.DrawFn, texts: Text) -> bytes:
-    """Mostly UTF-8; sometimes cut, or with bytes in it that are none."""
+    """Mostly UTF-8, sometimes cut or with invalid bytes."""
     data = draw(texts).encode(draw(ENCODINGS), errors="replace")
     how = draw(st.sampled_from(["whole"] * 20 + ["cut", "dirt", "only dirt"]))
     if how == "cut":
@@ -93,7 +93,7 @@ def encoded(draw: st.DrawFn, texts: Text) -> bytes:
 
 @st.composite
 def split(draw: st.DrawFn, data: Bytes, most: int = 4) -> tuple[bytes, ...]:
-    """The same bytes in up to `most` pieces, cut anywhere."""
+    """The same bytes in up to `most` pieces."""
     whole = draw(data)
     cuts = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=most - 1)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]

@@ -1,4 +1,4 @@
-"""What is looked at all the while: how fast /healthz answers, and how much memory the gateway has."""
+"""Monitors the latency of /healthz and the gateway's memory in the background."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Self
 import psutil
 
 EVERY = 0.05
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 OWN_LAG = 0.02
-"""Seconds that this thread may wake late: beyond, this program has been kept from its core."""
+"""Seconds that this thread may wake late; beyond that, the machine is busy."""
 OWN_WORK = 0.5
-"""Share of a slow answer's time that the gateway itself must have worked: else a busy machine is to blame."""
+"""Minimum share of a slow response that the gateway was on the CPU; below it, the machine was busy."""
 
 
 class Watch:
-    """A thread of its own. Mutable: what was seen so far."""
+    """A background thread. Mutable: the samples so far."""
 
     def __init__(self, host: str, port: int, pid: int) -> None:
         self._address = host, port
@@ -29,13 +29,12 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch")
         self.looks = 0
         self.discounted = 0
-        """Looks that say nothing: the machine was busy, and this thread, or the gateway, had to wait for a
-        core."""
+        """Discarded samples: the machine was busy, and this thread or the gateway had to wait for a CPU."""
         self.slowest = 0.0
-        """Seconds that /healthz took at most, in looks that count."""
+        """Slowest /healthz in seconds, over valid samples."""
         self.slowest_of_all = 0.0
         self.failed = ""
-        """What went wrong with a look."""
+        """Error of a failed sample."""
         self.memory_at_first = self.memory_at_most = self._process.memory_info().rss
 
     @property
@@ -44,7 +43,7 @@ class Watch:
         return self.memory_at_most - self.memory_at_first
 
     def begin_again(self) -> None:
-        """Memory, once everything is warm."""
+        """Reset the baseline of memory after the warm-up."""
         self.memory_at_first = self.memory_at_most = self._process.memory_info().rss
 
     def __enter__(self) -> Self:

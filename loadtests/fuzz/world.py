@@ -1,5 +1,5 @@
-"""The gateway that everything is sent to: `florin serve` in a process of its own, with engines, the adapters
-of three customers and a key of each role."""
+"""The target of the fuzzer: `florin serve` in its own process, with engines, three customers' adapters and a
+key for each role."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from loadtests.overhead import adapter_files
 
 TENANTS = ("kestrel", "osprey", "harrier")
 ENGINES = ("heron-one", "heron-two")
-"""Names that nobody makes up by chance: the registry itself is being changed at random."""
+"""Names that random changes of the registry will not hit by chance."""
 HELLO = {"model": "support", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
 RECOVERY = 60.0
-"""Seconds until an ordinary request must be answered after whatever was sent: generous, for busy machines."""
+"""Seconds within which an ordinary request must be answered after a batch; generous, for busy machines."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-"""A source that is made up must not be looked for in the world."""
+"""Made-up sources must not be looked up on the internet."""
 
 
 class FuzzTarget:
-    """`with World(directory) as world`. Mutable: when `settle` was called last."""
+    """`with FuzzTarget(directory) as world`. Mutable: time of the last `settle`."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
-        """`settings`: FLORIN_* variables by their names in lower case, without the prefix."""
+        """`settings`: FLORIN_* variables in lower case without the prefix."""
         said = {
             "probe_interval": "0.02",
             "probe_timeout": "2",
@@ -49,9 +49,9 @@ class FuzzTarget:
         } | settings
         self.directory = directory
         self.keys: dict[str, str] = {"none": "", "wrong": "fl_000000000000_" + "x" * 32}
-        """By role; of a tenant's role, the first tenant's."""
+        """Keys by role; for the tenant role, the first tenant's."""
         self.keyless: list[str] = []
-        """Roles that the admin API makes no keys for."""
+        """Roles for which the admin API creates no keys."""
         self.engines = Engines(2, base=adapter_files.BASE, check_paths=False)
         variables = {f"FLORIN_{name.upper()}": value for name, value in said.items()}
         log = directory / "florin.log"
@@ -94,7 +94,7 @@ class FuzzTarget:
                 self.keys[role] = key
 
     def _wanted(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What is registered; once more where it is there already, which changes nothing."""
+        """The idempotent registration calls."""
         config = str(adapter_files.write_base_config(self.directory / "base"))
         for name, engine in zip(ENGINES, self.engines.all, strict=True):
             fields = {"gpu_type": "H200", "slots": 4, "cpu_slots": 8, "max_rank": 8, "base_config": config}
@@ -105,14 +105,14 @@ class FuzzTarget:
             yield "/admin/v1/adapters", {"adapter": f"{tenant}/support", "source": str(source)}
 
     def heal(self) -> None:
-        """After calls that may have changed the registry in any way that an operator can."""
+        """Restore the registration after arbitrary operator calls."""
         for path, body in self._wanted():
             with suppress(GatewayError):
                 self.gateway.call("POST", path, body)
         self.keys["tenant"] = self._key_of(Role.TENANT) or self.keys["tenant"]
 
     def _key_of(self, role: Role) -> str | None:
-        """Some roles need to know whose key it is."""
+        """Create a key; some roles need a tenant or engine."""
         for more in ({"tenant": TENANTS[0]}, {}, {"engine": ENGINES[0]}):
             try:
                 key: str = self.gateway.call("POST", "/admin/v1/keys", {"role": role, **more})["key"]
@@ -121,22 +121,22 @@ class FuzzTarget:
             return key
         return None
 
-    # -- what must hold after each batch
+    # -- invariants after each batch
 
     def ordinary(self) -> None:
-        """A request as any other is answered."""
+        """An ordinary request must succeed."""
         end = time.monotonic() + RECOVERY
         while True:
             answer = self.caller.post("/v1/chat/completions", json.dumps(HELLO).encode(), self.keys["tenant"])
             if answer.status == 200:
                 return
             if time.monotonic() > end:
-                raise BrokenPromiseError(f"an ordinary request is not answered any more: {answer}")
+                raise BrokenPromiseError(f"an ordinary request failed: {answer}")
             time.sleep(0.1)
 
     def settle(self) -> int:
-        """Each attempt that reached an engine since the last call has exactly one record, and no lease is
-        left. Returns how many there were."""
+        """Check that each attempt since the last call has exactly one record and that no lease is left.
+        Returns the number of attempts."""
         attempts = self.engines.attempts()
         end = time.monotonic() + RECOVERY
         while True:
@@ -150,12 +150,12 @@ class FuzzTarget:
             time.sleep(0.2)
         twice = [name for name, times in Counter(attempts).items() if records[name] > 1 or times > 1]
         if twice:
-            raise BrokenPromiseError(f"recorded, or sent, more than once: {twice[:5]}")
+            raise BrokenPromiseError(f"recorded or sent more than once: {twice[:5]}")
         self._settled = datetime.now(UTC) - timedelta(seconds=1)
         return len(attempts)
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        """Those that ended since the last call of `settle`, and a moment before it."""
+        """Records that ended since shortly before the last call of `settle`."""
         now = datetime.now(UTC) + timedelta(hours=1)
         query = {"from": self._settled.isoformat(), "to": now.isoformat(), "limit": "1000"}
         while True:

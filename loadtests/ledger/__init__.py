@@ -1,2 +1,2 @@
-"""A synthetic month of usage records through the ledger: how long what finance asks takes, and how much
-memory, beside adding up the raw records."""
+"""Benchmarks the ledger with a synthetic month of usage records: time and memory of finance's queries,
+compared with summing the raw records."""

@@ -1,5 +1,5 @@
-"""`python -m loadtests.ledger`: a synthetic month into a ledger, through what finance does with it, beside
-adding up the raw records. See loadtests/README.md for how to read it."""
+"""`python -m loadtests.ledger`: benchmarks the ledger with a synthetic month, compared with summing the raw
+records. See loadtests/README.md for how to read the results."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from loadtests.ledger.steps import LATE, STEPS, Measured, measure
 from loadtests.postgres import Postgres
 
 BYTES = 1_300
-"""Of disk for a record, with its indexes and what its database needs beside them."""
+"""Bytes of disk per record, including indexes and database overhead."""
 REPORT, NAIVE = "report by tenant, adapter, GPU type", "raw records by tenant, adapter, GPU type"
 _SERVER = {
     "shared_buffers": "1GB", "fsync": "on", "full_page_writes": "on", "autovacuum": "on",
     "max_wal_size": "4GB", "maintenance_work_mem": "256MB", "work_mem": "64MB",
     "max_parallel_workers_per_gather": 0,
-}  # fmt: skip  # a small production server's; one process a query, as SQLite has
+}  # fmt: skip  # a small production server's settings; one process per query, as with SQLite
 _console = Console(stderr=True)
 
 
@@ -40,7 +40,7 @@ def main() -> int:
     free = shutil.disk_usage(options.directory).free
     if free < options.records * BYTES:
         _console.print(
-            f"{options.records:,} records need some {options.records * BYTES / 1e9:.1f} GB of disk; "
+            f"{options.records:,} records need about {options.records * BYTES / 1e9:.1f} GB of disk space; "
             f"{options.directory} has {free / 1e9:.1f} GB."
         )
         return 2
@@ -67,15 +67,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument(
-        "--directory", type=Path, default=Path(tempfile.gettempdir()), help="where there is room for SQLite"
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="directory for the SQLite database",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     return parser.parse_args()
 
 
 @contextmanager
 def _database(options: argparse.Namespace) -> Iterator[str]:
-    """URL of a new one, which is gone afterwards."""
+    """URL of a temporary database."""
     if options.database == "sqlite":
         with tempfile.TemporaryDirectory(prefix="florin-ledger-", dir=options.directory) as directory:
             yield f"sqlite:///{directory}/ledger.db"
@@ -122,17 +125,17 @@ def _bar() -> Progress:
 
 
 def _problems(document: dict[str, Any]) -> list[str]:
-    """What must hold, whatever it took."""
+    """Checks of the results."""
     found = {step["name"]: step["result"] for step in document["steps"]}
     problems = []
     if found["check that it adds up"]["nano_gpu_hours"]:
-        problems.append("The parts do not add up to the wholes.")
+        problems.append("The parts do not add up to the totals.")
     if found["roll up the month"]["pending"]:
-        problems.append("Pool-hours are left that are not rolled up.")
+        problems.append("Some pool-hours are not rolled up.")
     if found["close the month"]["records"] != document["records"]:
         problems.append(f"The closed month has {found['close the month']['records']:,} records.")
     problems += [
-        f"{name}: {found[REPORT][name]:,} reported, {found[NAIVE][name]:,} in the records."
+        f"{name}: {found[REPORT][name]:,} reported but {found[NAIVE][name]:,} in the records."
         for name in ("requests", "completion_tokens")
         if found[REPORT][name] != found[NAIVE][name]
     ]
@@ -163,7 +166,7 @@ def _show(document: dict[str, Any]) -> None:
     Console().print(table)
     print(f"{document['bytes_at_the_end'] / 1e9:.2f} GB at the end.")
     ratio = seconds[NAIVE] / seconds[REPORT]
-    print(f"Adding up the raw records takes {ratio:.1f} times as long as the report.")
+    print(f"Summing the raw records takes {ratio:.1f} times as long as the report.")
 
 
 if __name__ == "__main__":

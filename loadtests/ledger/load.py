@@ -1,5 +1,5 @@
-"""The month into a ledger, in bulk: the rows, batch numbers and marks are those that the shipper would have
-left; only the transactions are larger."""
+"""Bulk-loads the month into a ledger. Rows, batch numbers and marks are the same as from the shipper; only
+the transactions are larger."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from loadtests.ledger.month import BASE_MODEL, COLUMNS, HOURS, START, Month, Row
 Put = Callable[[list[Row]], None]
 Progress = Callable[[int], None]
 RATES = {"H200": 4_310_000, "H100": 2_990_000, "A100": 1_790_000, "L40S": 990_000}
-"""Millionths of a dollar per GPU-hour."""
+"""Micro-dollars per GPU-hour."""
 _STARTUP = 4 * 60_000_000
 _DAY = 24 * HOUR
 
 
 def load(url: str, records: int, progress: Progress = lambda _: None) -> None:
-    """An empty ledger becomes one with the month in it, not yet rolled up. `progress`: records so far."""
+    """Load the month into an empty ledger, without rolling it up. `progress` receives the records so far."""
     ledger = Ledger(url)
     with ledger.write() as connection:  # the tables
         connection.execute(insert(prices), _prices())
@@ -60,8 +60,8 @@ def _bulk(url: str) -> Iterator[Put]:
 @contextmanager
 def _into_sqlite(path: str) -> Iterator[Put]:
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = OFF")  # a month that is lost is made again
-    connection.execute("PRAGMA cache_size = -1500000")  # random ids: the whole index is written to at a time
+    connection.execute("PRAGMA synchronous = OFF")  # a lost month can be regenerated
+    connection.execute("PRAGMA cache_size = -1500000")  # random ids touch the whole index
     statement = f"INSERT INTO usage_records ({', '.join(COLUMNS)}) VALUES (?{', ?' * (len(COLUMNS) - 1)})"  # noqa: S608  # our names
 
     def put(rows: list[Row]) -> None:
@@ -95,7 +95,7 @@ def _prices() -> list[dict[str, object]]:
 
 
 def _spans() -> Iterator[dict[str, object]]:
-    """Each engine is there all month, seen by two workers, and started anew each Sunday night."""
+    """Each engine exists all month, is seen by two workers, and restarts every Sunday night."""
     for engine in engines():
         common = {
             "engine": engine.name, "gpu_type": engine.gpu_type, "gpu_count": engine.gpu_count, "region": "",
@@ -110,7 +110,7 @@ def _spans() -> Iterator[dict[str, object]]:
 
 
 def _settle(ledger: Ledger) -> None:
-    """What the database does by itself in the hours between: its own file, its statistics."""
+    """Background maintenance that the database would have done meanwhile: checkpoint, statistics."""
     with ledger.read() as connection:
         if connection.dialect.name == "sqlite":
             return
@@ -119,7 +119,7 @@ def _settle(ledger: Ledger) -> None:
 
 
 def size(url: str) -> int:
-    """Bytes of the database."""
+    """Size of the database in bytes."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return sum(p.stat().st_size for p in Path(parsed.database or "").parent.glob("*.db*"))

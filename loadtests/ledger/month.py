@@ -1,7 +1,7 @@
-"""A month of usage records that never were: deterministic, hour by hour, in order of their end.
+"""Generates a synthetic month of usage records: deterministic, hour by hour, ordered by end time.
 
-Pure. 300 tenants with 1 to 3 adapters each, asked for as unevenly as customers are (Zipf); an adapter lives
-on two of 24 engines of four GPU types; days have their tides. One in 25 attempts did not end well.
+Pure. 300 tenants have 1 to 3 adapters each, with Zipf-distributed demand. Each adapter lives on two of 24
+engines with four GPU types. Load varies over the day, and one in 25 attempts fails.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GPU_TYPES = (("H100", 1), ("H100", 2), ("A100", 1), ("L40S", 1), ("H200", 1), ("
 ENGINES = 24
 BASE_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 BATCH = 500
-"""Records per transaction, as the shipper has it."""
+"""Records per transaction, as in the shipper."""
 COLUMNS = (
     "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
     "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens", "cached_tokens",
     "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome", "billable", "adapter_loads",
     "hour_marks", "batch",
-)  # fmt: skip  # one name a line says no more
+)  # fmt: skip  # one name per line would not be clearer
 
 _OUTCOMES = (
     # outcome, share, usage source, billable
@@ -56,7 +56,7 @@ class Adapter:
     name: str
     version: str
     homes: tuple[int, int]
-    """Positions of its engines."""
+    """Indexes of its engines."""
 
 
 def engines() -> list[Engine]:
@@ -80,7 +80,7 @@ def adapters() -> list[Adapter]:
 
 
 def counts(records: int) -> list[int]:
-    """Records of each hour; they sum to `records`."""
+    """Records per hour; the sum is `records`."""
     hours = np.arange(HOURS)
     tide = 1.6 + np.sin((hours % 24 - 9) / 24 * 2 * np.pi) - 0.35 * ((hours // 24) % 7 >= 5)
     until = np.floor(np.cumsum(tide) / tide.sum() * records + 0.5).astype(int)
@@ -89,7 +89,7 @@ def counts(records: int) -> list[int]:
 
 
 class Month:
-    """`records` rows in the order in which they come. Mutable: counts them."""
+    """`records` rows in order of arrival. Mutable: counts them."""
 
     def __init__(self, records: int) -> None:
         self.records = records
@@ -104,11 +104,11 @@ class Month:
 
     @property
     def batch(self) -> int:
-        """Of the last row."""
+        """Batch number of the last row."""
         return -(-self.made // BATCH)
 
     def hours(self) -> Iterator[list[Row]]:
-        """The rows of each hour, as in COLUMNS. Memory in proportion to one hour."""
+        """The rows of each hour, as in COLUMNS. Uses memory for one hour at a time."""
         for hour, count in enumerate(counts(self.records)):
             yield list(self._rows(hour, count))
 

@@ -1,8 +1,8 @@
-"""`python -m loadtests.ledger.sample DIRECTORY`: a small month to try finance's commands on.
+"""`python -m loadtests.ledger.sample DIRECTORY`: creates a small sample month to try the finance commands.
 
-October 2026 of three customers on two engines: a ledger, and a bill of the provider that does not quite agree
-with it. Deterministic. Nothing else is in the directory, so `FLORIN_STATE_DIR=DIRECTORY florin serve` serves
-no models, but every question about that month.
+October 2026 with three customers on two engines: a ledger, and a provider's bill that differs slightly from
+it. Deterministic. `FLORIN_STATE_DIR=DIRECTORY florin serve` then serves no models but answers every query
+about that month.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_i
 MONTH = month("2026-10")
 MODEL = "llama-3.1-8b"
 ENGINES = {"h100-0": ("H100", 0.55), "l40s-1": ("L40S", 0.30)}
-"""GPU type, and the share of time in which something runs."""
+"""GPU type and share of busy time."""
 CUSTOMERS = {"acme": (("support", 5), ("sales", 2)), "bolt": (("support", 4),), "corgi": (("support", 2),)}
-"""Adapters and how often they are called."""
+"""Adapters and their share of calls."""
 OUTCOMES = (Outcome.OK,) * 96 + (Outcome.CLIENT_ABORT,) * 3 + (Outcome.FAILOVER,)
 STARTUP = 150_000_000
 MAINTENANCE = (MONTH.start + 14 * 24 * HOUR + 2 * HOUR, MONTH.start + 14 * 24 * HOUR + 5 * HOUR)
-"""Engine l40s-1 was down, and its GPU was paid for."""
+"""Engine l40s-1 was down while its GPU was billed."""
 
 
 def records() -> Iterator[UsageRecord]:
@@ -82,7 +82,7 @@ def _record(
 
 
 def fill(ledger: Ledger) -> None:
-    """An empty ledger becomes one with the month in it."""
+    """Load the month into an empty ledger."""
     for gpu_type, rate, speedup in (("H100", "2.99", "1"), ("L40S", "0.99", "0.31"), ("H200", "3.79", "1.4")):
         add_price(
             ledger, gpu_type=gpu_type, rate=rate, currency="USD", purchase="on_demand", region="",
@@ -117,8 +117,8 @@ def _spans() -> Iterator[dict[str, object]]:
 
 
 def _counters(made: list[UsageRecord]) -> Iterator[dict[str, object]]:
-    """As the engines would count: what Florin saw, what ran on unseen after a hang-up, and one health check
-    that somebody sent past Florin."""
+    """Counters as engines would report them: Florin's requests, work that continued unseen after a
+    disconnect, and one health check sent directly to an engine."""
     for engine in ENGINES:
         own: Counter[str] = Counter(prompt_tokens=10, completion_tokens=1)
         for record in (r for r in made if r.engine == engine):
@@ -129,7 +129,7 @@ def _counters(made: list[UsageRecord]) -> Iterator[dict[str, object]]:
 
 
 def bill() -> str:
-    """The provider charges whole months, whatever ran, and a GPU that nobody remembers."""
+    """A bill for whole months regardless of use, including a forgotten GPU."""
     head = "start,end,resource,gpu_type,region,purchase,gpu_hours,cost,currency,description\n"
     hours = (MONTH.end - MONTH.start) // HOUR
     time = "2026-10-01,2026-11-01"
@@ -148,13 +148,19 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "ledger.db"
     if path.exists():
-        sys.stderr.write(f"{path} is there already: name another directory.\n")
+        sys.stderr.write(
+            f"{path} already exists: use another directory.\
+"
+        )
         return 1
     ledger = Ledger(f"sqlite:///{path}")
     fill(ledger)
     ledger.close()
     (directory / "bill.csv").write_text(bill())
-    sys.stdout.write(f"October 2026 lies in {directory}: ledger.db and bill.csv.\n")
+    sys.stdout.write(
+        f"Wrote October 2026 to {directory}: ledger.db and bill.csv.\
+"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What is measured. Each step runs in a process of its own, so that its memory is its own."""
+"""The measured steps. Each runs in its own process, so that its memory can be measured."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gateway.metering.records import FINAL, UsageRecord, record_id
 from loadtests.ledger.month import BATCH, HOURS, MONTH, START, engines
 
 END = START + HOURS * HOUR
-"""Of the month."""
+"""The reports' period: the month."""
 LATE = 20_000
-"""Records that the step `insert` brings."""
+"""Number of records that the `insert` step adds."""
 NAIVE = """
     SELECT tenant, adapter, gpu_type, COUNT(*), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens)
     FROM usage_records WHERE billable GROUP BY tenant, adapter, gpu_type
 """
-"""What a table of spend logs is asked: tokens alone, as nothing in it says what the GPUs cost. At its best:
-there is no other month whose records would have to be passed over."""
+"""The query on a plain table of spend logs: tokens only, because the table does not know GPU costs. This is
+its best case, because there are no other months to skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Measured:
     name: str
     seconds: float
     cpu_seconds: float
-    """Of the process: with SQLite all that it took, with PostgreSQL without the server's part."""
+    """CPU seconds of the process: everything with SQLite, excluding the server with PostgreSQL."""
     peak_mib: float
-    """Of the process's resident memory, the interpreter and its imports included."""
+    """Peak resident memory of the process, including the interpreter and imports."""
     result: dict[str, Any]
 
 
 def measure(name: str, url: str) -> Measured:
-    """One step, in a new process."""
+    """Run one step in a new process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measured, name, url).result()
 
@@ -62,7 +62,7 @@ def _measured(name: str, url: str) -> Measured:
 
 
 def _peak_mib() -> float:
-    """Of this process alone: getrusage's figure has in it what its parent had when it was started."""
+    """Peak memory of this process alone; getrusage's figure includes the parent's memory at the fork."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -100,7 +100,7 @@ def _naive(ledger: Ledger) -> dict[str, Any]:
 
 
 def _insert(ledger: Ledger) -> dict[str, Any]:
-    """The shipper's way, into a ledger that is full of records: of the hour after the month."""
+    """Insert like the shipper, into a full ledger: records of the hour after the month."""
     engine = engines()[0]
     for first in range(0, LATE, BATCH):
         ledger.insert([_later(n, engine.name, engine.gpu_type) for n in range(first, first + BATCH)])
@@ -116,7 +116,7 @@ def _later(n: int, engine: str, gpu_type: str) -> UsageRecord:
         gpu_type=gpu_type, gpu_count=1, dispatched=max(end - 2_000_000, END), first_token=None, ended=end,
         prompt_tokens=300, cached_tokens=20, completion_tokens=90, reasoning_tokens=0, n=1,
         usage_source="engine_final", outcome="ok", billable=True, seq=FINAL, seen=end,
-    )  # fmt: skip  # one argument a line says no more
+    )  # fmt: skip  # one argument per line would not be clearer
 
 
 def _roll_later(ledger: Ledger) -> dict[str, Any]:

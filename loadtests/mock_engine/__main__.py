@@ -1,5 +1,5 @@
-"""`python -m loadtests.mock_engine --port 0`: prints {"port": …, "pid": …} once it listens; ends on SIGTERM,
-or with the process that started it."""
+"""`python -m loadtests.mock_engine --port 0`: prints {"port": …, "pid": …} once it listens; ends on SIGTERM
+or with its parent process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def _serve(options: dict[str, object]) -> None:
 
 
 async def _orphaned(parent: int, stop: asyncio.Event) -> None:
-    """There is no event to wait for: a parent that is killed says nothing."""
+    """Poll, because there is no event for a killed parent."""
     while os.getppid() == parent:  # noqa: ASYNC110 - as the docstring says
         await asyncio.sleep(1.0)
     stop.set()

@@ -1,9 +1,9 @@
-"""What the mock engine says: vLLM 0.32's answers, byte for byte in shape. Pure functions.
+"""The mock engine's answers, in exactly the format of vLLM 0.32. Pure functions.
 
-The text names who speaks, so that a misrouted request shows: the first token is `I am <engine-side name>`,
-the rest are filler words. A message that is to be continued, or a prompt that ends in the beginning of such a
-text, is continued. A request gets `natural` tokens unless `max_tokens` cuts it short (finish reason
-`length`) or `ignore_eos` draws it out. The last natural token is the silent end-of-sequence token.
+The text names the model, so that a misrouted request shows: the first token is `I am <engine-side name>`, the
+rest are filler words. A message to be continued, or a prompt that ends with the beginning of such a text, is
+continued. An answer has `natural` tokens unless `max_tokens` truncates it (finish reason `length`) or
+`ignore_eos` extends it. The last natural token is the silent end-of-sequence token.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ PERMISSION = {
 
 
 def pieces(speaker: str, tokens: int, finish: str, begun: int = 0) -> list[str]:
-    """Texts of one choice's tokens, in order; their concatenation is the answer, or what is left of it after
-    so many tokens."""
+    """Texts of one choice's tokens, in order; together they are the answer after its first `begun` tokens."""
     count = tokens - 1 if finish == "stop" else tokens
     return list(islice(said_by(speaker), begun, begun + max(0, count)))
 
@@ -47,7 +46,7 @@ def text(speaker: str, tokens: int, finish: str, begun: int = 0) -> str:
 
 
 def whole(asked: Asked, request_id: str, cached: int, *, details: bool) -> bytes:
-    """The body of an answer that is not streamed."""
+    """The body of a non-streamed answer."""
     said = text(asked.model, asked.tokens, asked.finish, asked.begun)
     make = _chat_choice if asked.chat else _text_choice
     completion = asked.tokens * asked.choices
@@ -112,9 +111,9 @@ def _text_choice(index: int, said: str, finish: str) -> dict[str, Any]:
 
 
 def events(asked: Asked, request_id: str, cached: int, *, details: bool) -> Iterator[bytes]:
-    """The SSE events of a streamed answer, one token each, `[DONE]` last.
+    """The SSE events of a streamed answer, one token each, ending with `[DONE]`.
 
-    Each is put together from fixed text: the mock must cost less than what it measures.
+    Events are assembled from fixed text, because the mock must be cheaper than what it measures.
     """
     kind = "chat.completion.chunk" if asked.chat else "text_completion"
     head = (
@@ -163,7 +162,7 @@ def _text_middle(piece: str, finish: str) -> str:
 
 
 def _running(asked: Asked, index: int, count: int) -> str:
-    """Continuous usage: the counts of this choice and its own prompt."""
+    """Continuous usage: the token counts of this choice and its prompt."""
     if not asked.continuous_usage:
         return ""
     prompt = asked.prompts[index // (asked.choices // len(asked.prompts))]
@@ -176,7 +175,7 @@ def _counts(prompt: int, completion: int) -> str:
 
 
 def with_usage(answer: bytes, usage: str) -> bytes:
-    """The same with another `usage`, if it has one: JSON, or nothing to change nothing."""
+    """Replace the answer's `usage`, if it has one, with this JSON; empty changes nothing."""
     fields = orjson.loads(answer)
     if not usage or "usage" not in fields:
         return answer

@@ -1,4 +1,5 @@
-"""What a request asks of the mock engine, and what vLLM 0.32 refuses, in its words. Pure functions."""
+"""Parses requests to the mock engine and refuses what vLLM 0.32 refuses, with its messages. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ WORDS = ("Cards", " arrive", " in", " three", " days", " and", " bikes", " roll"
 
 
 class BadRequestError(Exception):
-    """The request cannot be read; the message is the one that the engine would give."""
+    """The request is invalid; the message is vLLM's."""
 
     def __init__(self, message: str, param: str | None = None, kind: str = "BadRequestError") -> None:
         self.param = param
@@ -21,29 +22,29 @@ class BadRequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request wants, as far as the mock looks at it."""
+    """The parts of a request that the mock considers."""
 
     chat: bool
     model: str
-    """Engine-side name; the base model's when the request names none."""
+    """Engine-side name; the base model's if the request names none."""
     stream: bool
     choices: int
     tokens: int
-    """Completion tokens of each choice, the end-of-sequence token included."""
+    """Completion tokens of each choice, including the end-of-sequence token."""
     finish: str
     prompt: str
-    """Everything that the prefix cache would see."""
+    """The text that the prefix cache would see."""
     prompts: tuple[int, ...]
     """Tokens of each prompt; a chat has one."""
     include_usage: bool
     continuous_usage: bool
     salt: str
     begun: int = 0
-    """Tokens of the answer that the prompt holds already: it is to be continued."""
+    """Tokens of the answer that the prompt already contains, to be continued."""
 
 
 def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
-    """Raises BadRequestError for what vLLM refuses, in its words."""
+    """Parse a request. Raises BadRequestError with vLLM's message."""
     model = body.get("model") or base
     body, said = _chat_begun(body) if chat else _completion_begun(body, model)
     begun = covered(model, said)
@@ -84,14 +85,14 @@ def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
 
 
 def said_by(speaker: str) -> Iterator[str]:
-    """The texts of an answer's tokens, without end."""
+    """The texts of an answer's tokens, infinitely."""
     yield f"I am {speaker}"
     yield "\n"
     yield from cycle(WORDS)
 
 
 def covered(speaker: str, said: str) -> int:
-    """How many tokens the beginning of an answer is; of what is none, its words."""
+    """Number of tokens that `said` covers of an answer; for any other text, its number of words."""
     count = 0
     for piece in said_by(speaker):
         if not said.startswith(piece):
@@ -101,7 +102,7 @@ def covered(speaker: str, said: str) -> int:
 
 
 def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The chat without the message that is to be continued, and that."""
+    """The chat without the message to be continued, and that message."""
     messages: list[Any] = body.get("messages") or []
     if not messages or not body.get("continue_final_message"):
         return body, ""
@@ -114,7 +115,7 @@ def _chat_begun(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _completion_begun(body: dict[str, Any], model: str) -> tuple[dict[str, Any], str]:
-    """The prompt up to where it begins to sound like an answer, and the rest."""
+    """The prompt up to the beginning of an answer in it, and the rest."""
     prompt = body.get("prompt")
     if not isinstance(prompt, str) or (at := prompt.find(f"I am {model}")) < 0:
         return body, ""

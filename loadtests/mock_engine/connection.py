@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one socket, as bare as it can be: httptools parses, one request at a time is answered."""
+"""Minimal HTTP/1.1 on one socket: httptools parses, and one request is answered at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS = {
 
 
 class ConnectedEngine(Protocol):
-    """What a connection needs of the engine that it leads to."""
+    """The engine as seen by a connection."""
 
     connections: set[Connection]
     core: Core
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.engine.connections.add(self)
-        if not self.engine.alive:  # it died while it was accepting this
+        if not self.engine.alive:  # it died while accepting this connection
             self.drop("reset")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,13 +127,13 @@ class Connection(asyncio.Protocol):
         self.finished()
 
     def finished(self) -> None:
-        """The answer is out: the connection is free for its next request."""
+        """The answer is complete; the connection can take its next request."""
         self.generation = None
         self.busy = False
         self._next()
 
     def drop(self, how: str) -> None:
-        """End the connection: `close` properly, `kill` with the whole engine, anything else by a reset."""
+        """End the connection: `close` gracefully, `kill` the whole engine, anything else by a reset."""
         if how == "kill":
             self.engine.die()
         elif self._transport is not None:

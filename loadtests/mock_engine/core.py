@@ -1,10 +1,10 @@
-"""The mock's engine core, apart from its HTTP server, so that it can be stopped as SIGSTOP stops vLLM's
-EngineCore.
+"""The mock's engine core, separate from its HTTP server so that it can be stopped, like vLLM's EngineCore by
+SIGSTOP.
 
-What vLLM 0.32 does then, as it was seen: /health, /v1/models, /version and /metrics answer 200 within
-milliseconds; every `vllm:` counter and gauge stands still, and requests that come now are in none of them;
-generations, loads and unloads get no answer; requests that cannot be right are refused as always. When it
-goes on, what still waits is done, and what was given up meanwhile costs nothing.
+Observed behaviour of vLLM 0.32 with a stopped core: /health, /v1/models, /version and /metrics answer 200
+within milliseconds; all `vllm:` counters and gauges freeze and do not include new requests; generations,
+loads and unloads hang; invalid requests are refused as usual. When the core resumes, waiting work is done,
+and abandoned work costs nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Callable
 
 
 class Core:
-    """Mutable: whether it is stopped, what it said of itself last, and what waits for it."""
+    """Mutable: whether it is stopped, its last metrics, and the waiting work."""
 
     def __init__(self) -> None:
         self.stopped = False
         self.metrics = b""
-        """What /metrics says while it is stopped."""
+        """The /metrics response while stopped."""
         self._waiting: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         return f"<Core {'stopped' if self.stopped else 'working'}, {len(self._waiting)} waiting>"
 
     def do(self, work: Callable[[], None]) -> None:
-        """At once, or when it goes on."""
+        """Do the work now, or when the core resumes."""
         if self.stopped:
             self._waiting.append(work)
         else:

@@ -45,8 +45,8 @@ class MockEngine:
         api_key: str = "",
         **spec: Any,
     ) -> None:
-        """`spec`: the fields of Spec. Port 0 takes a free one. `api_key` is asked for as vLLM does it: under
-        /v1 only."""
+        """`spec`: the fields of Spec. Port 0 picks a free port. As in vLLM, `api_key` is required under /v1
+        only."""
         self.state = State(Spec(**spec))
         self.faults = Faults()
         self.core = Core()
@@ -56,9 +56,9 @@ class MockEngine:
         self.tls = tls
         self.api_key = api_key
         self.on_death: Callable[[], None] | None = None
-        """What `die` does at its end; a process of its own exits there."""
+        """Called at the end of `die`; a separate process exits there."""
         self._queue: list[tuple[Call, Generation]] = []
-        """Above `max_num_seqs`, in the order in which they came."""
+        """Requests beyond `max_num_seqs`, in order of arrival."""
         self._server: asyncio.Server | None = None
         self._routes: dict[tuple[str, str], Callable[[Connection, bytes], None]] = {
             ("GET", "/health"): self._health,
@@ -108,7 +108,7 @@ class MockEngine:
             await asyncio.sleep(0)
             server.close()
             await server.wait_closed()
-        await asyncio.sleep(0)  # the transports' own farewells run in the next turn of the loop
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -118,7 +118,7 @@ class MockEngine:
         await self.stop()
 
     def die(self) -> None:
-        """As `kill -9`: every socket is torn off, nothing listens any more. `revive` brings it back."""
+        """Like `kill -9`: reset every socket and stop listening. `revive` restarts it."""
         server, self._server = self._server, None
         self._cut()
         if server is not None:
@@ -128,13 +128,13 @@ class MockEngine:
             self.on_death()
 
     async def revive(self) -> None:
-        """On the same port, with nothing loaded, as a restarted engine."""
+        """Restart on the same port, with nothing loaded."""
         self.state.forget()
         self.core = Core()
         await self.start()
 
     def stop_core(self) -> None:
-        """As SIGSTOP of vLLM's EngineCore: it hangs, and its HTTP server does not know. See `core.go_on`."""
+        """Like SIGSTOP of vLLM's EngineCore: it hangs without its HTTP server noticing. See `core.go_on`."""
         self.core.stop(self.state.metrics(self.faults.waiting))
 
     def _cut(self) -> None:
@@ -142,11 +142,11 @@ class MockEngine:
             connection.drop("reset")
 
     async def until(self, true: Callable[[State], bool], timeout: float = 5.0) -> None:
-        """Wait until the state says so; TimeoutError afterwards, with the state's words."""
+        """Wait until `true(state)`; raise TimeoutError with the state otherwise."""
         deadline = time.monotonic() + timeout
         while not true(self.state):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self!r} did not come to it in {timeout} s")
+                raise TimeoutError(f"{self!r} did not reach the state within {timeout} s")
             await asyncio.sleep(0.005)
 
     # requests
@@ -198,12 +198,12 @@ class MockEngine:
             connection.answer(*refusal)
             return
         if self.core.stopped and asked.stream:
-            connection.write(STREAM_HEAD)  # vLLM's HTTP server does not wait for its core to say so much
+            connection.write(STREAM_HEAD)  # vLLM's HTTP server sends this without waiting for its core
         head = not self.core.stopped
         self._do(connection, lambda: self._begin(connection, asked, call, head=head))
 
     def _do(self, connection: Connection, work: Callable[[], None]) -> None:
-        """When the core can; never, if the client has left by then."""
+        """Do the work when the core can, unless the client has left by then."""
         self.core.do(lambda: work() if connection in self.connections else None)
 
     def _begin(self, connection: Connection, asked: Asked, call: Call, *, head: bool) -> None:
@@ -228,7 +228,7 @@ class MockEngine:
             generation.begin()
 
     def _probe(self, connection: Connection, fields: dict[str, Any]) -> None:
-        """Probes are none of the requests that faults and logs are about, and have faults of their own."""
+        """Probes are excluded from faults and logs and have their own faults."""
         self.state.verifications[fields["model"]] += 1
         if self.faults.probe_delay > 0:
             loop = asyncio.get_running_loop()
@@ -260,7 +260,7 @@ class MockEngine:
         state.end(asked, call.sent)
         if not self._queue:
             return
-        self._queue = [(c, g) for c, g in self._queue if not c.ended]  # of some, the clients have left
+        self._queue = [(c, g) for c, g in self._queue if not c.ended]  # drop those whose clients have left
         while self._queue and state.in_flight - len(self._queue) < state.spec.max_num_seqs:
             waiting, generation = self._queue.pop(0)
             self._begin_later(waiting, generation)
@@ -362,10 +362,10 @@ class MockEngine:
 
 
 def _stop_accepting(server: asyncio.Server) -> None:
-    """First half of closing a server. Closed at once, it would leave open what it is just accepting: in
-    Python 3.11 a transport cannot be made for a server that is closed, and its socket is forgotten."""
+    """First half of closing a server. Closing it immediately would leak connections being accepted: in Python
+    3.11 no transport can be created for a closed server, and its socket is never closed."""
     loop = asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError, RuntimeError):  # other loops know no such problem
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # not needed in other event loops
         for sock in server.sockets:
             loop.remove_reader(sock.fileno())
 
@@ -382,5 +382,5 @@ def _parsed(body: bytes) -> Any:
 
 
 def _kind(status: int) -> bytes:
-    """VLLM names no content type when it has loaded or unloaded."""
+    """Like vLLM, send no content type after a successful load or unload."""
     return b"" if status == 200 else b"application/json"

@@ -1,4 +1,4 @@
-"""One generation request on its way out: paced by timers, struck by faults, ended exactly once."""
+"""One generation in progress: paced by timers, subject to faults, ended exactly once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ENGINE_DIED = answers.error("EngineCore encountered an issue. See stack trace.",
 
 
 class GeneratingEngine(Protocol):
-    """What a generation needs of its engine."""
+    """The engine as seen by a generation."""
 
     core: Core
     state: State
 
 
 class AnswerSink(Protocol):
-    """What a generation needs of its connection."""
+    """The connection as seen by a generation."""
 
     @property
     def engine(self) -> GeneratingEngine: ...
@@ -45,7 +45,7 @@ class AnswerSink(Protocol):
 
 
 class Generation:
-    """`begin()` starts it; `cancel()` is the client leaving. Either way `on_end` is called, once."""
+    """`begin()` starts it; `cancel()` means that the client left. Either way `on_end` is called once."""
 
     __slots__ = (
         "_asked",
@@ -81,7 +81,7 @@ class Generation:
         on_end: Callable[[Asked, Call], None],
         head: bool = True,
     ) -> None:
-        """`head`: a stream's HTTP head has not been sent yet."""
+        """`head`: the stream's HTTP headers have yet to be sent."""
         self._head = head
         self._connection = connection
         self._faults = faults
@@ -177,7 +177,7 @@ class Generation:
         self._connection.answer(status, body)
 
     def _tick(self) -> None:
-        """Send what is due now and set the timer for what comes next."""
+        """Send what is due and set the timer for the next event."""
         if self._held(self._tick):
             return
         if self._paused:
@@ -198,7 +198,7 @@ class Generation:
             self._stop(fault)
             return
         delay = self._faults.event_delay
-        # The first token comes with the role, the ends with the last token: both unpaced, as in vLLM.
+        # As in vLLM, the role comes with the first token and the end with the last, without extra delay.
         if delay > 0 and before >= self._prelude and self._out < self._paced:
             self._next += delay
             self._timer = self._loop.call_at(self._next, self._tick)
@@ -214,7 +214,7 @@ class Generation:
             write(b"%x\r\n%b\r\n%b" % (len(part), part, end))
 
     def _held(self, step: Callable[[], None]) -> bool:
-        """Whether the engine's core is stopped: then the step comes when it goes on, if the client stays."""
+        """Whether the core is stopped; the step then runs when it resumes, unless the client leaves."""
         core = self._connection.engine.core
         if core.stopped:
             core.do(lambda: None if self._call.ended else step())

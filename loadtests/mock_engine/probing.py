@@ -1,6 +1,6 @@
-"""What the mock engine answers to a probe for a fingerprint: the same for the same seed, everywhere. Pure.
+"""The mock engine's answers to fingerprint probes, deterministic in the seed. Pure.
 
-A seed stands for weights: the base model's root, or an adapter's name and the digest of its files.
+The seed represents the weights: the base model's root, or an adapter's name and the digest of its files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ WORDS = (" a", " the", " one", " my", " your", " no", " any", " some")
 
 
 def is_probe(body: Any) -> bool:
-    """Several prompts, and logprobs by token ids: nothing else asks so."""
+    """Whether it is a probe: only probes have several prompts and request logprobs by token id."""
     return isinstance(body, dict) and bool(body.get("return_tokens_as_token_ids"))
 
 
 def probed(body: dict[str, Any], seed: str) -> bytes:
-    """The whole answer to a /v1/completions request with several prompts and `logprobs`."""
+    """The answer to a /v1/completions request with several prompts and `logprobs`."""
     source = random.Random(seed)
     prompts, tokens, top = body["prompt"], body["max_tokens"], body["logprobs"]
     choices = [_choice(index, source, tokens, top) for index in range(len(prompts))]
@@ -39,7 +39,7 @@ def _choice(index: int, source: random.Random, tokens: int, top: int) -> dict[st
     steps = []
     for _ in range(tokens):
         likeliest = sorted((-source.random() * 8 for _ in range(top)), reverse=True)
-        ids = source.sample(range(50_000), top)  # all different, or now and then a logprob would be missing
+        ids = source.sample(range(50_000), top)  # distinct, or some logprobs would be missing
         steps.append({f"token_id:{id_}": lp for id_, lp in zip(ids, likeliest, strict=True)})
     text = "".join(source.choices(WORDS, k=tokens))
     return {

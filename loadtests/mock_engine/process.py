@@ -1,4 +1,4 @@
-"""A mock engine in a process of its own, held by its pid."""
+"""A mock engine in its own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class MockProcess:
-    """`with MockProcess(max_loras=2) as engine:`; the keywords are the command's options."""
+    """`with MockProcess(max_loras=2) as engine:`; keywords are command-line options."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -31,7 +31,7 @@ class MockProcess:
         command = [sys.executable, "-m", "loadtests.mock_engine"]
         for name, value in self._options.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        self._process = subprocess.Popen(  # a session of its own: Ctrl-C is for whoever started it
+        self._process = subprocess.Popen(  # a new session, so that Ctrl-C does not reach it
             command, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
         )
         assert self._process.stdout is not None
@@ -42,14 +42,14 @@ class MockProcess:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def faults(self, **values: Any) -> None:
-        """Set some; without arguments, reset all."""
+        """Set faults; without arguments, reset all."""
         if values:
             httpx.post(f"{self.url}/_mock/faults", json=values).raise_for_status()
         else:
             httpx.delete(f"{self.url}/_mock/faults").raise_for_status()
 
     def act(self, what: str) -> None:
-        """One of the routes under /_mock: `stop-core`, `continue-core`, `forget`."""
+        """Call a route under /_mock: `stop-core`, `continue-core`, `forget`."""
         httpx.post(f"{self.url}/_mock/{what}").raise_for_status()
 
     def log(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class MockProcess:
         return log
 
     def kill(self) -> None:
-        """`kill -9`; `start` then begins anew on the same port if one was given."""
+        """`kill -9`; `start` restarts it, on the same port if one was given."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

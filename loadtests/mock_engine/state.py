@@ -1,4 +1,4 @@
-"""What a mock engine holds and what it saw: adapters, slots, prefix cache, counters, the log of calls."""
+"""A mock engine's state: adapters, slots, prefix cache, counters, call log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtests.mock_engine.asked import Asked
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The engine's flags; names as vLLM's."""
+    """The engine's flags, named as in vLLM."""
 
     base: str = "base"
     root: str = "/models/base"
@@ -24,22 +24,22 @@ class Spec:
     max_lora_rank: int = 8
     max_model_len: int = 4096
     answer_tokens: int = 8
-    """How long an answer is when nothing cuts it short."""
+    """Natural length of an answer in tokens."""
     max_num_seqs: int = 0
-    """Requests that run at a time, the others wait; 0: any number."""
+    """Maximum running requests, others wait; 0 for unlimited."""
     block_size: int = 16
-    """Prefix cache: tokens a block."""
+    """Tokens per block of the prefix cache."""
     prompt_details: bool = True
     """--enable-prompt-tokens-details."""
     check_paths: bool = True
-    """Loads need an adapter_config.json and adapter_model.safetensors in a directory that exists."""
+    """Loads require an existing directory with adapter_config.json and adapter_model.safetensors."""
     log: int = 10_000
-    """How many calls are remembered; 0 for speed."""
+    """Number of calls kept in the log; 0 for speed."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One generation request as the engine saw it. Times are CLOCK_MONOTONIC seconds."""
+    """One generation request as seen by the engine. Times are CLOCK_MONOTONIC seconds."""
 
     path: str
     model: str
@@ -50,7 +50,7 @@ class Call:
     outcome: str = "running"
     """running, finished, aborted (the client left), refused, or the fault that ended it."""
     sent: int = 0
-    """Completion tokens that went out."""
+    """Completion tokens sent."""
 
 
 @dataclass(slots=True)
@@ -66,37 +66,37 @@ class AdminCall:
 
 @dataclass(slots=True)
 class State:
-    """All of it is mutable; only the engine's own connections change it."""
+    """Mutable state, changed only by the engine's connections."""
 
     spec: Spec
     adapters: dict[str, str] = field(default_factory=dict)
-    """Engine-side name → path, in order of loading."""
+    """Engine-side name → path, in load order."""
     started: float = field(default_factory=time.time)
     calls: deque[Call] = field(default_factory=deque)
     admin: list[AdminCall] = field(default_factory=list)
     probes: Counter[str] = field(default_factory=Counter)
     verifications: Counter[str] = field(default_factory=Counter)
-    """Model → how often it was asked for its fingerprint."""
+    """Model → number of fingerprint probes."""
     contents: dict[str, str] = field(default_factory=dict)
-    """Engine-side name → digest of its files when they were loaded."""
+    """Engine-side name → digest of its files at load time."""
     running: Counter[str] = field(default_factory=Counter)
     """Model → requests in flight now."""
     max_running: int = 0
     max_distinct: int = 0
-    """Most adapters (the base is none) that were in flight at the same moment."""
+    """Peak number of distinct adapters in flight, excluding the base model."""
     swaps: int = 0
-    """Requests whose adapter was in no GPU slot."""
+    """Requests whose adapter was not in a GPU slot."""
     disk_reads: int = 0
-    """Requests whose adapter was not in the CPU cache either."""
+    """Requests whose adapter was also not in the CPU cache."""
     ready: float = field(default_factory=time.time)
-    """When it had loaded its model; `started` is when its process began."""
+    """When its model was loaded; `started` is when its process began."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generation_tokens: int = 0
     finished: int = 0
     in_flight: int = 0
     queued: int = 0
-    """Of those in flight, how many wait for others to end."""
+    """Number of requests in flight that wait for others."""
     _cpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _gpu: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _prefixes: set[tuple[str, str, str]] = field(default_factory=set)
@@ -107,7 +107,7 @@ class State:
     # adapters
 
     def load(self, body: Any) -> tuple[int, bytes]:
-        """POST /v1/load_lora_adapter: status and words as vLLM's."""
+        """POST /v1/load_lora_adapter, with vLLM's status and message."""
         fields = body if isinstance(body, dict) else {}
         name, path = fields.get("lora_name"), fields.get("lora_path")
         status, answer = self._load(name, path)
@@ -144,7 +144,7 @@ class State:
         return 200, f"Success: LoRA adapter '{name}' added successfully.".encode()
 
     def unload(self, body: Any) -> tuple[int, bytes]:
-        """The name is forgotten; the weights keep their place in both caches, as in vLLM."""
+        """Drop the name; as in vLLM, the weights stay in both caches."""
         name = body.get("lora_name") if isinstance(body, dict) else None
         if not name:
             status, answer = _bad("'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -158,7 +158,7 @@ class State:
         return status, answer
 
     def forget(self) -> None:
-        """As after a restart: no adapter, empty caches, counters at zero, a new start time."""
+        """Reset as after a restart: no adapters, empty caches, zero counters, a new start time."""
         self.adapters.clear()
         self._cpu.clear()
         self._gpu.clear()
@@ -169,7 +169,7 @@ class State:
     # generation
 
     def begin(self, asked: Asked) -> int:
-        """Count a request in; returns its cached prompt tokens."""
+        """Record the start of a request; returns its cached prompt tokens."""
         model = asked.model
         self.running[model] += 1
         self.in_flight += 1
@@ -204,7 +204,7 @@ class State:
 
     @staticmethod
     def _use(cache: OrderedDict[str, None], name: str, size: int) -> int:
-        """1 if it was not there, and puts it there at the cost of the least recently used."""
+        """Insert into an LRU cache; 1 on a miss, 0 on a hit."""
         if name in cache:
             cache.move_to_end(name)
             return 0
@@ -213,7 +213,7 @@ class State:
             cache.popitem(last=False)
         return 1
 
-    # what others read
+    # queries
 
     def metrics(self, waiting: int) -> bytes:
         label = f'{{engine="0",model_name="{self.spec.base}"}}'
@@ -232,7 +232,7 @@ class State:
             lines += [f"# TYPE vllm:{name.removesuffix('_total')} {kind}", f"vllm:{name}{label} {value}"]
         success = f'{{engine="0",finished_reason="stop",model_name="{self.spec.base}"}}'
         lines.append(f"vllm:request_success_total{success} {float(self.finished)}")
-        if self.finished or self.in_flight:  # vLLM tells it from its first step on
+        if self.finished or self.in_flight:  # vLLM reports it from its first step on
             labels = f'max_lora="{self.spec.max_loras}",running_lora_adapters="",waiting_lora_adapters=""'
             lines.append(f"vllm:lora_requests_info{{{labels}}} {time.time()!r}")
         return ("\n".join(lines) + "\n").encode()

@@ -1,7 +1,7 @@
 """The mock engine under vLLM's command line: `python -m loadtests.mock_engine.vllm serve MODEL --port 80 …`.
 
-It takes the flags that matter to it and passes over the others. `--mock-core` starts a child of its own, as
-vLLM's engine core is one, that must not outlive it; `--mock-fail WORDS` says them on stderr and exits with 3.
+It ignores flags that it does not need. `--mock-core` starts a child process, like vLLM's engine core, that
+must not outlive it. `--mock-fail WORDS` prints them on stderr and exits with 3.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
-    """As uvicorn makes it for vLLM."""
+    """An SSL context like that of vLLM's uvicorn."""
     if not options.ssl_certfile:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,7 +1,7 @@
-"""`make bench`: what one Florin worker costs on one core, beside a relay that does nothing.
+"""`make bench`: measures the cost of one Florin worker on one core, compared with bare relays.
 
-Gateway on core 0; mock engine and load generator on core 1. Contestants take turns (ABCABC…), so that the
-machine's mood falls on all of them. See README.md here for how to read it.
+The gateway runs on core 0, the mock engine and the load generator on core 1. Contestants alternate (ABCABC…),
+so that noise affects all of them equally. See README.md here for how to read the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BENCH_CORE = 1
 CONNECTIONS, STREAM_TOKENS, ANSWER_TOKENS = 16, 250, 8
 MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
 BUSY = 0.5
-"""Load average from which on other work is suspected."""
+"""Load average above which other work is suspected."""
 LOADS = ("plain", "streams")
 CONTESTANTS = ("florin", "bare", "raw")
 Rounds = dict[str, dict[str, list[Result]]]
@@ -53,8 +53,8 @@ def main() -> int:
 
 
 def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: MockProcess) -> Rounds:
-    """Load → contestant → one result for each round. Disturbed rounds are made up for, as many again at
-    most."""
+    """Load → contestant → one result per round. Disturbed rounds are repeated, at most doubling their
+    number."""
     speaker = _speaker(engine)
     results: Rounds = {}
     for load in options.loads:
@@ -76,12 +76,14 @@ def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: Mo
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round: a look, not a measurement")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round for a first look, not a measurement"
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
-    parser.add_argument("--streams", type=int, default=200, help="how many at once")
+    parser.add_argument("--streams", type=int, default=200, help="concurrent streams")
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     options = parser.parse_args()
@@ -104,7 +106,7 @@ def _start(name: str, engine: MockProcess, directory: Path, stack: ExitStack) ->
 
 
 def _speaker(engine: MockProcess) -> str:
-    """The engine's name for the adapter that Florin loaded; without Florin, one is loaded here."""
+    """The engine-side name of the adapter that Florin loaded; without Florin, load one here."""
     cards = httpx.get(f"{engine.url}/v1/models").json()["data"]
     adapters: list[str] = [card["id"] for card in cards if card["parent"]]
     if not adapters:
@@ -133,7 +135,7 @@ def _streams(options: argparse.Namespace, speaker: str) -> dict[str, Any]:
 
 
 def _measure(contestant: Contestant, engine: MockProcess, job: dict[str, Any], speaker: str) -> Result:
-    """`job`: what Job has, but for what this fills in."""
+    """`job`: the fields of Job that are not filled in here."""
     job |= {
         "host": "127.0.0.1",
         "port": contestant.port,
@@ -148,7 +150,7 @@ def _measure(contestant: Contestant, engine: MockProcess, job: dict[str, Any], s
 
 
 def _conclude(options: argparse.Namespace, results: Rounds, load_before: float) -> int:
-    """Show, write, judge: the exit code."""
+    """Show, write and judge the results; return the exit code."""
     figures, verdicts = [], []
     for load, rounds in results.items():
         clean = report.undisturbed(rounds)
@@ -159,9 +161,7 @@ def _conclude(options: argparse.Namespace, results: Rounds, load_before: float) 
     failed = any(result.errors for rounds in results.values() for r in rounds.values() for result in r)
     report.show(figures, verdicts)
     if load_before > BUSY:
-        print(
-            f"The load average was {load_before:.1f} before the first round: other work moved these figures."
-        )
+        print(f"The load average was {load_before:.1f} before the first round; other work interfered.")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         document = {

@@ -1,4 +1,4 @@
-"""The smallest LoRA adapter that passes Florin's checks, and the config of the base model that it fits."""
+"""Writes the smallest LoRA adapter that passes Florin's checks, and its base model's config."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_base_config(directory: Path) -> Path:
 
 
 def write_adapter(directory: Path, seed: int = 1) -> Path:
-    """A rank-1 adapter of `q_proj`; another `seed` gives other content."""
+    """Write a rank-1 adapter of `q_proj`; `seed` determines its content."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",

@@ -1,7 +1,7 @@
-"""The yardstick: what a FastAPI relay costs when it does nothing but relay.
+"""The baseline: a FastAPI app that does nothing but relay.
 
-Written to be fast, not to lose: uvicorn with uvloop and httptools, one aiohttp pool without limits, orjson,
-no middleware, no access log, the upstream's bytes handed on as they arrive.
+It is optimised to be a fair baseline: uvicorn with uvloop and httptools, one unlimited aiohttp pool, orjson,
+no middleware, no access log, upstream bytes passed on as they arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The gateways that are measured, started as a user would start them, all on one core."""
+"""The measured gateways, started as a user would, on one core."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Contestant:
     name: str
     port: int
     model: str
-    """What its client calls the adapter."""
+    """The adapter's name for its client."""
     key: str = ""
     process: subprocess.Popen[bytes] | None = None
     pids: dict[str, list[int]] = field(default_factory=dict)
-    """Group → processes: `gateway` is what counts."""
+    """Group → processes; `gateway` is the measured group."""
 
     def stop(self) -> None:
         if self.process is None:
@@ -45,7 +45,7 @@ class Contestant:
 
 
 def relay(name: str, module: str, upstream: str, model: str) -> Contestant:
-    """An ASGI app under the uvicorn that Florin uses too."""
+    """An ASGI app on the same uvicorn as Florin."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", f"{module}:app", "--port", str(port), "--loop", "uvloop"]
     command += ["--http", "httptools", "--log-level", "warning", "--no-access-log"]
@@ -135,11 +135,11 @@ def wait_for(true: Callable[[], bool], process: subprocess.Popen[bytes], timeout
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"it ended with {process.returncode} instead of answering")
+            raise RuntimeError(f"it exited with {process.returncode} before responding")
         try:
             if true():
                 return
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise TimeoutError(f"it did not answer within {timeout} s")
+    raise TimeoutError(f"it did not respond within {timeout} s")

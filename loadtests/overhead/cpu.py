@@ -1,4 +1,4 @@
-"""CPU time of processes from /proc, and where processes run."""
+"""CPU time of processes from /proc, and CPU affinity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def seconds(pid: int) -> float:
-    """User and system time of all threads of `pid` so far, to 10 ms; 0.0 once it is gone."""
+    """User and system time of all threads of `pid` in seconds, with 10 ms resolution; 0.0 once it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -42,7 +42,7 @@ def name(pid: int) -> str:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started inside runs on `core` only, children and threads included."""
+    """Pin everything started inside to `core`, including children and threads."""
     before = os.sched_getaffinity(0)
     wanted = sorted(before)[core % len(before)]
     os.sched_setaffinity(0, {wanted})

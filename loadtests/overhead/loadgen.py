@@ -1,7 +1,7 @@
-"""The load: closed loops over keep-alive connections, each answer read whole and checked.
+"""The load generator: closed loops over keep-alive connections, with every answer read and checked.
 
-A process of its own: a Job as JSON on stdin, a Result as JSON on stdout. The CPU time of the processes in
-`pids` is taken at the two ends of the measured window, so that start and warm-up do not count.
+It runs in its own process, with a Job as JSON on stdin and a Result as JSON on stdout. The CPU time of the
+processes in `pids` is sampled at both ends of the measured window, which excludes start and warm-up.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Job:
     port: int
     body: dict[str, object]
     expect: str
-    """The exact text of the answer."""
+    """The expected text of the answer."""
     connections: int
     seconds: float
     warmup: float
     pids: dict[str, list[int]] = field(default_factory=dict)
-    """Group → processes whose CPU time is wanted."""
+    """Group → processes whose CPU time is measured."""
     authorization: str = ""
     path: str = "/v1/chat/completions"
 
@@ -41,22 +41,22 @@ class Job:
 class Result:
     seconds: float = 0.0
     answers: int = 0
-    """Complete and right, in the window."""
+    """Complete and correct answers in the window."""
     events: int = 0
     """SSE events that arrived in the window."""
     errors: int = 0
-    """Wrong, cut short or refused, at any time."""
+    """Wrong, truncated or refused answers at any time."""
     first_error: str = ""
     cpu: dict[str, float] = field(default_factory=dict)
     """Group → CPU seconds in the window; `loadgen` is this process."""
     latency_ms: dict[str, float] = field(default_factory=dict)
-    """Of whole answers in the window, or of the first events of all streams: p50, p99, max."""
+    """Latency of complete answers in the window, or of the first events of all streams: p50, p99, max."""
     gap_ms: dict[str, float] = field(default_factory=dict)
-    """Between the events of a stream."""
+    """Gaps between the events of a stream."""
 
 
 class Client(asyncio.Protocol):
-    """One connection: asks, reads, checks, asks again."""
+    """One connection that sends requests in a loop and checks the answers."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -112,7 +112,7 @@ class Client(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             load.wrong("the connection was not kept alive")
         self._parser = httptools.HttpResponseParser(self)
-        # Not from inside the parser's callback: it still holds the rest of this packet.
+        # Not inside the parser's callback, because it still holds the rest of this packet.
         asyncio.get_running_loop().call_soon(self._ask)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,7 +125,7 @@ class Client(asyncio.Protocol):
 
 
 class Load:
-    """What the connections share. `measuring` and `stopping` are set by `run` alone."""
+    """State shared by the connections. Only `run` sets `measuring` and `stopping`."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -142,7 +142,7 @@ class Load:
         self.result.first_error = self.result.first_error or what
 
     def problem(self, status: int, body: bytes) -> str:
-        """Empty if the answer is complete and right."""
+        """Describe the problem with an answer; empty if it is complete and correct."""
         try:
             said = _streamed_text(body) if self.stream else _text(body)
         except (ValueError, KeyError, IndexError, TypeError) as problem:
@@ -159,7 +159,7 @@ class Load:
         for number in range(self.job.connections):
             _, client = await loop.create_connection(lambda: Client(self), self.job.host, self.job.port)
             clients.append(client)
-            # Streams begin one after the other, so that their events do not all fall together.
+            # Stagger the streams, so that their events do not coincide.
             await asyncio.sleep(max(0.0, begin + pause * number - loop.time()) if self.stream else 0)
         await asyncio.sleep(max(0.0, begin + self.job.warmup - loop.time()))
         before, start = self._cpu(), time.perf_counter()
@@ -201,14 +201,14 @@ def _text(body: bytes) -> str:
 
 
 def _streamed_text(body: bytes) -> str:
-    """Raises ValueError when events are missing, were not asked for, or the end is."""
+    """Raises ValueError if events or the end are missing, or if there are unrequested events."""
     if not body.endswith(b"\n\ndata: [DONE]\n\n"):
         raise ValueError(f"no [DONE] at the end: {body[-200:]!r}")
     parts: list[str] = []
     for event in body[:-14].split(b"\n\n")[:-1]:
         chunk = orjson.loads(event.removeprefix(b"data: "))
         if "usage" in chunk:
-            raise ValueError(f"usage that nobody asked for: {event!r}")
+            raise ValueError(f"unrequested usage: {event!r}")
         parts.append(chunk["choices"][0]["delta"].get("content") or "")
     if chunk["choices"][0]["finish_reason"] is None:
         raise ValueError("no finish reason at the end")

@@ -1,5 +1,5 @@
-"""The second yardstick: the same relay without FastAPI, as a bare ASGI callable. About the least that Python
-can do between two sockets with these libraries."""
+"""The second baseline: the same relay as a bare ASGI callable, without FastAPI. About the minimum for Python
+between two sockets with these libraries."""
 
 from __future__ import annotations
 

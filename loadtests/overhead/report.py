@@ -1,4 +1,4 @@
-"""Rounds → figures → a table. Pure but for `show`."""
+"""Turns rounds into figures and a table. Pure, except for `show`."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from loadtests.overhead.loadgen import Result
 EVENT_DELAY = 0.020
 """Seconds between the events of a stream."""
 LEAST_SHARE = 0.8
-"""Of its core, for a gateway that plain requests keep busy."""
+"""Minimum CPU share of a gateway saturated with plain requests."""
 TARGETS = {"plain": 1.4, "streams": 1.3}
-"""Florin's CPU time per request and per event, at most so many times the bare relay's."""
+"""Target: maximum ratio of Florin's CPU time per request and per event to the bare relay's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One contestant under one load, over all rounds. Times of CPU in microseconds per request or event."""
+    """One contestant under one load, over all rounds. CPU times in microseconds per request or event."""
 
     contestant: str
     load: str
     cpu_us: float
-    """Median; all processes that the gateway consists of, its Valkey included."""
+    """Median over all of the gateway's processes, including its Valkey."""
     cpu_us_least: float
     cpu_us_most: float
     valkey_us: float
     rate: float
-    """Requests or events a second, median."""
+    """Requests or events per second, median."""
     p50_ms: float
-    """Of the answer, or of a stream's first event."""
+    """Latency of the answer, or of a stream's first event."""
     p99_ms: float
     gap_p99_ms: float
-    """Between the events of a stream; 0 for plain requests."""
+    """Gaps between the events of a stream; 0 for plain requests."""
     bench_core: float
-    """How busy the mock engine and the load generator kept their core; near 1.0 they were the bottleneck."""
+    """Utilisation of the core of the mock engine and the load generator; near 1.0 they are the bottleneck."""
     errors: int
 
 
@@ -70,22 +70,22 @@ def _per_unit(result: Result, seconds: float) -> float:
 
 
 def disturbed(result: Result) -> bool:
-    """Other work was in the way. Streams: events arrived in bunches, which costs less per event. Plain
-    requests: the gateway did not get the core that 16 clients keep busy, and its caches were others'."""
+    """Whether other work interfered. Streams: events arrived in bursts, which cost less per event. Plain
+    requests: the gateway did not get the whole core that 16 clients keep busy, and shared its caches."""
     if result.events:
         return result.gap_ms.get("p99", 0.0) > 2 * EVENT_DELAY * 1000
     return (result.cpu.get("gateway", 0.0) + result.cpu.get("valkey", 0.0)) / result.seconds < LEAST_SHARE
 
 
 def undisturbed(rounds: Mapping[str, Sequence[Result]]) -> list[int]:
-    """Numbers of the rounds in which no contestant was disturbed."""
+    """Indexes of the rounds in which no contestant was disturbed."""
     count = min(len(results) for results in rounds.values())
     return [i for i in range(count) if not any(disturbed(results[i]) for results in rounds.values())]
 
 
 def verdict(load: str, rounds: Mapping[str, Sequence[Result]]) -> dict[str, Any] | None:
-    """Florin against the bare relay, round by round, since the machine's mood moves both. Only undisturbed
-    rounds can meet the target. None when either was not measured."""
+    """Compare Florin with the bare relay round by round, because noise affects both. Only undisturbed rounds
+    can meet the target. None if either was not measured."""
     if not {"florin", "bare"} <= rounds.keys():
         return None
     clean = undisturbed(rounds)
@@ -106,7 +106,7 @@ def verdict(load: str, rounds: Mapping[str, Sequence[Result]]) -> dict[str, Any]
 
 
 def _cost(result: Result) -> float:
-    """CPU microseconds per request or event, of all processes of the gateway."""
+    """CPU microseconds per request or event, over all of the gateway's processes."""
     return _per_unit(result, result.cpu.get("gateway", 0.0) + result.cpu.get("valkey", 0.0))
 
 
@@ -118,7 +118,7 @@ def show(all_figures: Sequence[Figures], verdicts: Sequence[dict[str, Any]]) -> 
         if mine:
             console.print(_table(load, unit, first, mine))
     for v in verdicts:
-        word = "met" if v["met"] else "MISSED" if v["undisturbed"] else "NOT JUDGED, the machine was too busy"
+        word = "met" if v["met"] else "MISSED" if v["undisturbed"] else "NOT JUDGED (machine too busy)"
         console.print(
             f"{v['load']}: Florin costs {v['median']:.2f} times the bare relay "
             f"({v['least']:.2f} to {v['most']:.2f}, {v['undisturbed']} of {v['rounds']} rounds undisturbed); "

@@ -1,2 +1,2 @@
-"""`python -m loadtests.soak`: a steady mixed load for as long as one likes, and whether anything grows that
-must not. `samples` looks, `trend` judges, purely, and `churn` changes the installation meanwhile."""
+"""`python -m loadtests.soak`: runs a steady mixed load for as long as desired and checks for leaks. `samples`
+measures, `trend` judges, purely, and `churn` changes the installation meanwhile."""

@@ -1,6 +1,6 @@
-"""`make soak`: a steady mixed load on `florin serve` with two workers, Valkey, PostgreSQL and mock engines,
-while operators register, promote and roll back; afterwards, whether anything grew that must not. Exit code 1
-if so, or when an answer was wrong or missing."""
+"""`make soak`: runs a steady mixed load on `florin serve` with two workers, Valkey, PostgreSQL and mock
+engines, while operators register, promote and roll back, and checks for leaks. Exits with 1 if something
+leaked or an answer was wrong or missing."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from loadtests.soak.samples import allowed, largest_keys, sample
 from loadtests.soak.trend import Point, trend
 
 SETTINGS = {"artifact_grace": "0.01"}
-"""Hours: so that what is retired is also removed while one looks."""
+"""Hours; short, so that retired versions are deleted during the run."""
 SHIP_S = 60.0
 console = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
 
 
 def main() -> int:
     options = _options()
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # clients hang up all the time
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # clients disconnect all the time
     directory = Path(tempfile.mkdtemp(prefix="florin-soak-")).resolve()
     try:
         document = uvloop.run(_run(options, directory))
@@ -59,12 +59,12 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.soak", description=__doc__)
     time_of = parser.add_mutually_exclusive_group()
-    time_of.add_argument("--hours", type=float, help="how long")
-    time_of.add_argument("--minutes", type=float, default=10.0, help="how long (10)")
+    time_of.add_argument("--hours", type=float, help="duration in hours")
+    time_of.add_argument("--minutes", type=float, default=10.0, help="duration in minutes (default: 10)")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
-    parser.add_argument("--customers", type=int, default=6, help="who ask at the same time")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="the same load again")
-    parser.add_argument("--json", type=Path, help="write the report to this file; `-`: to stdout")
+    parser.add_argument("--customers", type=int, default=6, help="number of concurrent clients")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**32), help="seed of the load")
+    parser.add_argument("--json", type=Path, help="write the report to this file; `-` for stdout")
     options = parser.parse_args()
     options.seconds = options.hours * 3600 if options.hours else options.minutes * 60
     return options
@@ -100,7 +100,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         keys = await asyncio.to_thread(largest_keys, world)
     trends = {name: trend(points, allowed(name)) for name, points in series.items() if len(points) > 10}
     grown = [
-        f"{name} grew by {t.growth:.1f}, from {t.first:.1f} to {t.last:.1f}; {t.allowed:g} are allowed"
+        f"{name} grew by {t.growth:.1f}, from {t.first:.1f} to {t.last:.1f} (allowed: {t.allowed:g})"
         for name, t in trends.items()
         if t.grows
     ]
@@ -159,7 +159,7 @@ def _show(document: dict[str, Any]) -> None:
     rows, mib = (document["series"].get(name) for name in ("ledger rows", "ledger MiB"))
     console.print(
         f"{document['requests']:,} requests in {document['seconds']:,.0f} s, {document['answered']:,} "
-        f"answered whole, {document['aborted']:,} aborted, errors: {document['errors'] or 'none'}.",
+        f"fully answered, {document['aborted']:,} aborted, errors: {document['errors'] or 'none'}.",
         f"Changes: {changes or 'none'}. Refused: {refused or 'none'}.",
         f"Largest keys of Redis: {largest}.",
         sep="\n",
@@ -168,11 +168,11 @@ def _show(document: dict[str, Any]) -> None:
     )
     if rows and mib and rows["growth"] > 0:
         each = mib["growth"] * 2**20 / rows["growth"]
-        console.print(f"The ledger takes {each:,.0f} bytes for a record.", highlight=False)
+        console.print(f"The ledger uses {each:,.0f} bytes per record.", highlight=False)
     for problem in document["problems"]:
         console.print(problem, style="red", markup=False, highlight=False)
     if not document["problems"]:
-        console.print("Nothing grows that must not, and every answer is in the ledger.", style="green")
+        console.print("No leaks found, and every answer is in the ledger.", style="green")
 
 
 if __name__ == "__main__":

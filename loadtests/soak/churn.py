@@ -1,4 +1,4 @@
-"""What operators do meanwhile: register versions, promote them, roll back, retire, pin, cordon."""
+"""Simulates operators during the run: they register versions, promote, roll back, retire, pin, cordon."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from loadtests.chaos.world import ChaosCluster
 
 EVERY_S = 3.0
 KEPT = 2
-"""Versions of an adapter, beside the live one, that are not retired."""
+"""Unretired versions of an adapter besides the live one."""
 
 
 class Churn:
-    """Mutable: how often what was done, and what was refused."""
+    """Mutable: counts of changes and refusals."""
 
     def __init__(self, world: ChaosCluster, draw: random.Random) -> None:
         self.done: Counter[str] = Counter()
@@ -49,7 +49,7 @@ class Churn:
         return answer
 
     async def _new_version(self, tenant: str) -> None:
-        """And away with the oldest."""
+        """Register a version and retire the oldest."""
         self._numbers[tenant] += 1
         source = str(self._world.engines.source(tenant, self._numbers[tenant] + 1))
         await self._call("POST", "adapters", {"adapter": f"{tenant}/support", "source": source})

@@ -1,4 +1,4 @@
-"""What is there now: memory, descriptors and threads of each process, Redis, files, and the ledger."""
+"""Samples memory, descriptors and threads of each process, Redis, files, and the ledger."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ALLOWED: Final[dict[str, float | None]] = {
     "ledger rows": None,
     "ledger MiB": None,
 }
-"""By the end of a series' name: how far it may grow from the end of the warm-up to the end, however long that
-is. None: it grows by design, up to a bound of its own (feed, audit), for an hour (artifacts: the files of
-retired versions stay that long at least) or with every request (ledger)."""
+"""Suffix of a series' name → growth allowed from the end of the warm-up to the end of the run. None if it
+grows by design: up to its own bound (feed, audit), for an hour (artifacts of retired versions), or with every
+request (ledger)."""
 
 
 def allowed(name: str) -> float | None:
@@ -42,7 +42,7 @@ def allowed(name: str) -> float | None:
 
 
 async def sample(world: ChaosCluster, ledger: Engine) -> dict[str, float]:
-    """Series → value. What cannot be had at the moment is left out."""
+    """Series → value. Values that are unavailable now are left out."""
     parts = await asyncio.gather(
         *(asyncio.to_thread(part) for part in (
             lambda: _processes(world), lambda: _redis(world), lambda: _files(world), lambda: _ledger(ledger)
@@ -99,8 +99,8 @@ def _files(world: ChaosCluster) -> dict[str, float]:
 
 
 def _sizes(house: GatewayHost) -> list[int]:
-    """Of all files in the state directory, as they lie on the disk, since some are sparse. The usage log is
-    left out, whose segments come and go in large steps."""
+    """Disk usage of all files in the state directory, some of which are sparse. Excludes the usage log, whose
+    segments come and go in large steps."""
     found = []
     for directory, _, names in os.walk(house.disk.path):
         if "usage" in Path(directory).relative_to(house.disk.path).parts:
@@ -119,7 +119,7 @@ def _ledger(engine: Engine) -> dict[str, float]:
 
 
 def largest_keys(world: ChaosCluster, most: int = 8) -> list[tuple[str, int]]:
-    """Redis keys by memory, in bytes, the largest first; those of engines together."""
+    """Redis keys by memory in bytes, largest first; engines' keys are combined."""
     client = world.valkeys.primary.client
     sizes: Counter[str] = Counter()
     for key in client.scan_iter(count=1000):

@@ -1,8 +1,8 @@
-"""Does it grow? Pure.
+"""Detects growth in a time series. Pure.
 
-The slope is Theil and Sen's, the median of the slopes between all pairs of points, which a few outliers do
-not move. What it comes to over the time looked at counts as growth when it exceeds both what is allowed and
-three times the noise: the median distance of the points from their line.
+The slope is the Theil-Sen estimator (Sen 1968): the median of the slopes between all pairs of points, which
+is robust to outliers. A series grows if the slope over the observed time exceeds both the allowance and three
+times the noise, which is the median distance of the points from the line.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from statistics import median
 from typing import Final
 
 WARM_UP: Final = 0.3
-"""Share of the time that is not looked at: caches fill, pools reach their size."""
+"""Share of the time that is ignored as warm-up, while caches and pools fill."""
 MOST: Final = 300
-"""Points that a slope is taken from, evenly spread: the pairs of more would take long."""
+"""Number of evenly spread points used for the slope; all pairs of more would take too long."""
 NOISE: Final = 3.0
 
 Point = tuple[float, float]
-"""Seconds, and what was seen then."""
+"""Time in seconds, and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
     first: float
-    """Medians of the first and the last fifth of what was looked at."""
+    """Medians of the first and the last fifth of the observed time."""
     last: float
     growth: float
-    """Over the whole time looked at, by the slope."""
+    """Growth over the observed time, by the slope."""
     hourly: float
     noise: float
     allowed: float | None
-    """None: it may grow."""
+    """None if it may grow without limit."""
 
     @property
     def grows(self) -> bool:
@@ -41,7 +41,7 @@ class Trend:
 
 
 def trend(points: Sequence[Point], allowed: float | None) -> Trend:
-    """`allowed`: how much it may grow over the time looked at, which is what follows the warm-up."""
+    """`allowed`: growth allowed over the observed time, which follows the warm-up."""
     if len(points) < 3:
         raise ValueError("a trend needs three points")
     begin = points[0][0] + WARM_UP * (points[-1][0] - points[0][0])

@@ -193,8 +193,8 @@ async def test_a_stale_fence_changes_nothing(world):
         world.store.commit([Change("tenant", "a", "3")], audit=note, fence=fence),
         world.store.unplace("e1", "v", fence=fence),
         world.store.unplace("e1", fence=fence),
-        world.store.lose("e1", fence=fence),
-        world.store.lose("e1", fence=Fence("no-such-role", 1)),
+        world.store.mark_lost("e1", fence=fence),
+        world.store.mark_lost("e1", fence=Fence("no-such-role", 1)),
     ):
         with pytest.raises(FencedError):
             await call
@@ -255,13 +255,13 @@ async def test_what_is_stored_elsewhere_is_dropped_but_the_newest(world, through
 
 
 async def test_an_agent_is_heard_until_its_beat_lapses(world):
-    await world.store.beat("e1", '{"pid": 1}', ttl_ms=1000)
-    await world.other.beat("e2", "two\nlines", ttl_ms=3000)
+    await world.store.heartbeat("e1", '{"pid": 1}', ttl_ms=1000)
+    await world.other.heartbeat("e2", "two\nlines", ttl_ms=3000)
     world.advance(900)
-    await world.store.beat("e1", '{"pid": 2}', ttl_ms=1000)
-    assert await world.store.beats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
+    await world.store.heartbeat("e1", '{"pid": 2}', ttl_ms=1000)
+    assert await world.store.heartbeats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
     world.advance(1000)
-    assert await world.other.beats() == {"e2": "two\nlines"}
+    assert await world.other.heartbeats() == {"e2": "two\nlines"}
     world.advance(2000)
-    assert await world.store.beats() == {}
-    assert (await world.store.snapshot()).seq == 0, "a beat is no event"
+    assert await world.store.heartbeats() == {}
+    assert (await world.store.snapshot()).seq == 0, "a heartbeat is no event"

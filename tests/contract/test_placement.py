@@ -349,7 +349,7 @@ async def test_odd_owners_survive_the_journey(world):
 async def test_a_lost_version_is_nobodys_and_keeps_its_slot_and_recency(world):
     await put(world, "a", "b")
     aged = await world.store.recency("e1")
-    await world.store.lose("e1", ["a", "never-there"])
+    await world.store.mark_lost("e1", ["a", "never-there"])
     assert await placements(world) == {"e1/a": SlotState.LOST, "e1/b": SlotState.RESIDENT}
     assert await world.store.recency("e1") == aged
     assert (await events(world))[-1] == ("e1/a", Placement("e1", "a", SlotState.LOST))
@@ -358,8 +358,8 @@ async def test_a_lost_version_is_nobodys_and_keeps_its_slot_and_recency(world):
 
 async def test_a_lost_version_is_claimed_again_without_a_victim(world):
     await put(world, "a", "b")
-    await world.store.lose("e1")
-    await world.store.lose("e1")
+    await world.store.mark_lost("e1")
+    await world.store.mark_lost("e1")
     assert len(await events(world)) == 6, "what is lost is not lost again"
     assert await claim(world.store, "a") == Claim(CLAIMED, "e1")
     assert await claim(world.store, "b", reload=True) == Claim(CLAIMED, "e1")
@@ -371,14 +371,14 @@ async def test_a_lost_replica_is_claimed_only_by_who_reloads_it(world):
     await put(world, "a", engine="e2")
     await claim(world.store, "a", "e1", ignore=["e2"])
     await world.store.confirm("a", "e1", owner="w1", grace_ms=0)
-    await world.store.lose("e1")
+    await world.store.mark_lost("e1")
     assert await claim(world.store, "a") == Claim(RESIDENT, "e2")
     assert await claim(world.store, "a", reload=True) == Claim(CLAIMED, "e1")
 
 
 async def test_a_load_into_a_process_that_is_gone_is_not_confirmed(world):
     await claim(world.store, "a", owner="w1")
-    await world.store.lose("e1")
+    await world.store.mark_lost("e1")
     assert not await world.store.confirm("a", "e1", owner="w1", grace_ms=0)
     assert not await world.store.abandon("a", "e1", owner="w1")
     assert await placements(world) == {"e1/a": SlotState.LOST}
@@ -389,7 +389,7 @@ async def test_the_lost_go_first_whoever_has_leased_them(world):
     await put(world, "idle", "a", slots=3)
     await put(world, "b", slots=3)
     await lease(world, "a", "b")
-    await world.store.lose("e1", ["b", "a"])
+    await world.store.mark_lost("e1", ["b", "a"])
     assert await claim(world.store, "c", slots=3) == Claim(CLAIMED, "e1", victim="a")
     assert await claim(world.store, "d", slots=3) == Claim(CLAIMED, "e1", victim="b")
     assert await claim(world.store, "e", slots=3) == Claim(CLAIMED, "e1", victim="idle")
@@ -398,7 +398,7 @@ async def test_the_lost_go_first_whoever_has_leased_them(world):
 async def test_a_lost_version_that_is_pinned_keeps_its_slot(world):
     await put(world, "a", "b")
     await world.store.commit([Change("pin", "a", "{}"), Change("pin", "b", "{}")])
-    await world.store.lose("e1")
+    await world.store.mark_lost("e1")
     assert await claim(world.store, "c") == Claim(PINNED, "e1")
     await world.store.commit([Change("pin", "b", None)])
     assert await claim(world.store, "c") == Claim(CLAIMED, "e1", victim="b")
@@ -406,7 +406,7 @@ async def test_a_lost_version_that_is_pinned_keeps_its_slot(world):
 
 async def test_uses_of_a_lost_version_still_count(world):
     await put(world, "a", "b")
-    await world.store.lose("e1")
+    await world.store.mark_lost("e1")
     world.advance(1000)
     await lease(world, "a")
     assert list(await world.store.recency("e1")) == ["a", "b"]

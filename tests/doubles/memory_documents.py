@@ -46,7 +46,7 @@ class MemoryDocuments:
         self._documents: dict[str, dict[str, str]] = {kind: {} for kind in (*DOCUMENT_KINDS, "placement")}
         self._roles: dict[str, tuple[int, int, str]] = {}
         self._audit: list[tuple[tuple[int, int], str]] = []
-        self._beats: dict[str, tuple[int, str]] = {}
+        self._heartbeats: dict[str, tuple[int, str]] = {}
         self._secrets: dict[str, str] = {}
 
     @property
@@ -92,7 +92,7 @@ class MemoryDocuments:
         for change in changes:
             standing = self._documents[change.kind].get(change.id)
             if change.expect not in ("any", standing):
-                raise ConflictError(f"{change.kind} {change.id} was changed by somebody else meanwhile.")
+                raise ConflictError(f"{change.kind} {change.id} was changed concurrently.")
         for change in changes:
             self._emit(change.kind, change.id, change.data)
         if audit:
@@ -126,12 +126,12 @@ class MemoryDocuments:
     def trust(self, position: Position) -> None:
         pass
 
-    async def look(self, known: Position) -> tuple[Position, str]:
+    async def inspect(self, known: Position) -> tuple[Position, str]:
         self._now()
         at = next((e.mark for e in self._events if e.seq == known.seq), None)
         return self._position, loss(known, self._position, at)
 
-    async def rest(self) -> Snapshot:
+    async def snapshot_unchecked(self) -> Snapshot:
         raise NotImplementedError("what a server has left after a loss: this store never loses anything")
 
     async def begin_epoch(
@@ -145,13 +145,15 @@ class MemoryDocuments:
 
     # -- agents ---------------------------------------------------------------------------------------
 
-    async def beat(self, engine: str, text: str, *, ttl_ms: int) -> None:
-        self._beats[engine] = (self._now() + ttl_ms, text)
+    async def heartbeat(self, engine: str, text: str, *, ttl_ms: int) -> None:
+        self._heartbeats[engine] = (self._now() + ttl_ms, text)
 
-    async def beats(self) -> dict[str, str]:
+    async def heartbeats(self) -> dict[str, str]:
         now = self._now()
-        self._beats = {engine: beat for engine, beat in self._beats.items() if beat[0] > now}
-        return {engine: text for engine, (_, text) in self._beats.items()}
+        self._heartbeats = {
+            engine: heartbeat for engine, heartbeat in self._heartbeats.items() if heartbeat[0] > now
+        }
+        return {engine: text for engine, (_, text) in self._heartbeats.items()}
 
     # -- roles and secrets ----------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class MemoryDocuments:
             return
         _, token, holder = self._roles.get(fence.role, (0, 0, ""))
         if token != fence.token or not holder:
-            raise FencedError(f"The role of {fence.role} has passed on: nothing was changed.")
+            raise FencedError(f"Another worker holds the role {fence.role} now; nothing was changed.")
 
     async def resign(self, role: str, owner: str) -> None:
         await self.lead(role, owner, 0)
@@ -186,7 +188,7 @@ class MemoryDocuments:
     async def time(self) -> int:
         return self._now() * 1000
 
-    async def facts(self) -> ServerInfo:
+    async def server_info(self) -> ServerInfo:
         self._now()
         return ServerInfo("memory", persistent=False)
 

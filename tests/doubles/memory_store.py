@@ -236,7 +236,7 @@ class MemoryStore(MemoryDocuments):
         for each in versions:
             self._forget(engine, each)
 
-    async def lose(
+    async def mark_lost(
         self, engine: str, versions: Iterable[str] | None = None, *, fence: Fence | None = None
     ) -> None:
         self._now()

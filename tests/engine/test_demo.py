@@ -14,7 +14,7 @@ def test_the_demo_plays_and_everything_is_right(tmp_path: Path):
         [*command, "--env-file", str(env_file)], capture_output=True, text=True, timeout=540, check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr
-    assert "Everything was as it should be." in played.stdout
-    assert "24 of 24 answered in the right voice" in played.stdout
+    assert "All checks passed." in played.stdout
+    assert "24 of 24 answered by the right adapter" in played.stdout
     assert "Traceback" not in played.stdout + played.stderr
     assert "FLORIN_ENGINE_PIDS=" in env_file.read_text()

@@ -260,7 +260,7 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "stopped": 0,
         "hang": None,
         "key": "",
-        "beat": None,
+        "heartbeat": None,
         "base_config": True,
     }
     base = gateway.state.catalog.bases["base"]

@@ -145,7 +145,7 @@ async def test_lost_placements_are_nobodys_business(
         await until(lambda: gateway.state.residency.holders(version.engine_name))
         replica = Replica(valkey_url, prefix)
         known = gateway.state.follower.seq
-        await gateway.state.store.lose("a")  # and the reconciler sees to it
+        await gateway.state.store.mark_lost("a")  # and the reconciler sees to it
         await until(lambda: gateway.state.follower.seq > known)
         replica.promote()
         await until(lambda: gateway.state.follower.rewound)

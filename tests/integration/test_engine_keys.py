@@ -123,9 +123,9 @@ async def test_a_host_registers_its_engine_says_that_it_lives_and_stops_it(gatew
         made = await http.post("engines", json=said(mock))
         assert made.status_code == 201, made.text
         assert made.json()["agent_token"]
-        beat = {"epoch": "e1", "instance": "i1"}
-        assert (await http.put("engines/h1/heartbeat", json=beat)).json() == {"known": True}
-        assert (await http.get("engines/h1")).json()["beat"]["instance"] == "i1"
+        heartbeat = {"epoch": "e1", "instance": "i1"}
+        assert (await http.put("engines/h1/heartbeat", json=heartbeat)).json() == {"known": True}
+        assert (await http.get("engines/h1")).json()["heartbeat"]["instance"] == "i1"
         assert (await http.put("engines/h1/stopping", json={"epoch": "e1"})).json()["stopping"] is True
         again = await http.post("engines", json=said(mock, host={"epoch": "e2"}, slots=2))
         assert again.status_code == 200, again.text
@@ -249,8 +249,8 @@ async def test_a_base_models_config_that_could_not_be_stored_is_refused(gateway,
 async def test_a_heartbeat_that_would_break_who_reads_it_is_refused(gateway, mock, field):
     async with enrolled(gateway) as http:
         await http.post("engines", json=said(mock))
-        beat = {"epoch": "e1", "instance": "i1"} | field
-        assert code(await http.put("engines/h1/heartbeat", json=beat)) == (400, "invalid_value")
+        heartbeat = {"epoch": "e1", "instance": "i1"} | field
+        assert code(await http.put("engines/h1/heartbeat", json=heartbeat)) == (400, "invalid_value")
 
 
 async def test_doctor_names_hosts_that_work_with_an_operators_key(gateway):
@@ -308,11 +308,11 @@ async def test_the_gateways_token_for_an_agent_is_of_one_engine_and_one_key(gate
 async def test_with_a_new_key_an_engine_registers_again_and_its_agent_hears_a_new_token(gateway, mock):
     async with enrolled(gateway) as old, enrolled(gateway) as new:
         first = (await old.post("engines", json=said(mock))).json()["agent_token"]
-        beat = {"epoch": "e1", "instance": "i1"}
-        assert (await new.put("engines/h1/heartbeat", json=beat)).json() == {"known": False}
+        heartbeat = {"epoch": "e1", "instance": "i1"}
+        assert (await new.put("engines/h1/heartbeat", json=heartbeat)).json() == {"known": False}
         second = (await new.post("engines", json=said(mock))).json()["agent_token"]
         assert second != first
-        assert (await new.put("engines/h1/heartbeat", json=beat)).json() == {"known": True}
+        assert (await new.put("engines/h1/heartbeat", json=heartbeat)).json() == {"known": True}
 
 
 # -- enrolment
@@ -400,8 +400,8 @@ async def test_enrolling_anew_revokes_the_key_before_and_frees_what_was_settled(
         async with gateway.http("k1") as first, gateway.http("k2") as second:
             assert (await first.post("/admin/v1/engines", json=said(mock))).status_code == 201
             await exchanged(gateway, await new_token(admin), "k2")
-            beat = {"epoch": "e1", "instance": "i1"}
-            assert code(await first.put("/admin/v1/engines/h1/heartbeat", json=beat)) == (
+            heartbeat = {"epoch": "e1", "instance": "i1"}
+            assert code(await first.put("/admin/v1/engines/h1/heartbeat", json=heartbeat)) == (
                 401,
                 "revoked_api_key",
             )

@@ -120,7 +120,7 @@ async def test_a_running_agent_whose_key_is_revoked_says_so_and_comes_back_with_
     processes = {p.pid for p in agent.engines()}
     async with gateway.http() as http:
         await http.delete(f"/admin/v1/keys/{first.key}")
-        await until(lambda: "This host is cut off" in agent.log, what=lambda: agent.log)
+        await until(lambda: "The gateway has revoked this host's key" in agent.log, what=lambda: agent.log)
         assert gateway.state.catalog.engines["h1"].state == "draining"
         assert {p.pid for p in agent.engines()} == processes, "its engine stays up"
         write_private(token, await new_token(gateway))
@@ -150,7 +150,7 @@ async def test_an_agent_with_a_key_that_is_revoked_does_not_begin(gateway, run):
     agent = await run()
     assert await asyncio.wait_for(agent.process.wait(), 30) == 1
     await until(lambda: "This API key has been revoked" in agent.log)
-    assert "starts as process" not in agent.log
+    assert "starting, pid" not in agent.log
 
 
 async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tmp_path):
@@ -173,7 +173,7 @@ async def test_what_is_no_way_in_is_said_before_anything_starts(gateway, run, op
     agent = await run(options=options, **env)
     assert await asyncio.wait_for(agent.process.wait(), 30) in {1, 2}
     await until(lambda: words in agent.log, what=lambda: agent.log)
-    assert "starts as process" not in agent.log
+    assert "starting, pid" not in agent.log
 
 
 async def test_a_key_file_that_others_can_read_is_refused_with_the_remedy(gateway, run, tmp_path):

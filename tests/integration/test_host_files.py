@@ -49,7 +49,7 @@ async def test_files_that_change_on_the_hosts_disk_are_not_believed_after_a_rest
     await registered(gateway, again)
     await ask(gateway)
     assert staged.read_bytes() == good
-    assert "is damaged: fetching it again" in again.log
+    assert "is damaged; fetching it again" in again.log
 
 
 async def test_the_desk_serves_its_gateway_only(gateway, run):

@@ -32,14 +32,14 @@ async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, ru
     assert sorted(f.name for f in staged.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     async with gateway.http() as http:
         shown = (await http.get("/admin/v1/engines")).json()["data"][0]
-    assert shown["beat"]["instance"]
+    assert shown["heartbeat"]["instance"]
     assert len(agent.engines()) >= 2
     assert await agent.stop() == 0
     assert agent.engines() == []
     stopped = gateway.state.catalog.engines["h1"]
     assert (stopped.stopping, stopped.state, stopped.epoch) == (True, "active", engine.epoch)
     async with gateway.http() as http:
-        assert (await http.get("/admin/v1/engines")).json()["data"][0]["beat"] is None
+        assert (await http.get("/admin/v1/engines")).json()["data"][0]["heartbeat"] is None
         await until(lambda: gateway.state.catalog.engines["h1"].stopped)
 
         async def silent() -> bool:
@@ -72,7 +72,7 @@ async def test_a_killed_engine_comes_back_as_a_new_epoch_with_its_adapters(gatew
     wanted = {str(agent.home / v.digest.removeprefix("sha256:")) for v in versions}
     await until(lambda: set(roots(agent)) == wanted, 10, lambda: f"{roots(agent)} {agent.log}")
     assert new.epoch != first.epoch
-    assert "was killed by signal 9" in agent.log
+    assert "killed by signal 9" in agent.log
     entries = [e.note for e in await gateway.state.store.audit()]
     assert [n.action for n in entries if n.subject == "h1"] == ["engine.add", "engine.epoch"]
 
@@ -175,7 +175,7 @@ async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
     await until(lambda: httpx.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
     assert await agent.stop(10) == 0
-    assert "still has 1 requests: they are cut off" in agent.log
+    assert "drain timed out; aborting 1 requests" in agent.log
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
 
@@ -203,7 +203,7 @@ async def test_a_name_belongs_to_one_living_agent(gateway, run):
     assert (removal.status_code, by_url.status_code) == (409, 409)
     second = await run(options=("--cache-dir", str(first.home.with_name("other"))))
     assert await asyncio.wait_for(second.process.wait(), 30) == 1
-    await until(lambda: "is run by another agent" in second.log)
+    await until(lambda: "is run by another live agent" in second.log)
     assert gateway.state.catalog.engines["h1"].url == first.url
     await first.kill()
     third = await run()  # waits for the dead one's last heartbeat to lapse
@@ -214,7 +214,7 @@ async def test_an_agent_whose_gateway_is_away_starts_its_engine_and_registers_la
     port, target = free_port(), int(gateway.url.rpartition(":")[2])
     agent = await run(FLORIN_URL=f"http://127.0.0.1:{port}")
     await until(lambda: "is healthy" in agent.log, what=lambda: agent.log)
-    await until(lambda: "No gateway answers" in agent.log)
+    await until(lambda: "does not respond" in agent.log)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", target)
@@ -249,7 +249,7 @@ async def test_an_agent_whose_gateway_hangs_ends_when_it_is_told_to(run):
         async with asyncio.timeout(20):
             await asked.wait()
         assert await agent.stop(15) == 0  # its patience with the gateway is twice that
-    assert "starts as process" not in agent.log
+    assert "starting, pid" not in agent.log
 
 
 async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, run):
@@ -277,7 +277,7 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
         assert restored.status_code == 200, restored.text
 
     async def told() -> bool:
-        return "h1" in await store.beats() and "h1" in gateway.state.catalog.engines
+        return "h1" in await store.heartbeats() and "h1" in gateway.state.catalog.engines
 
     await until(told, what=lambda: agent.log)
     assert gateway.state.catalog.engines["h1"].epoch == first.epoch
@@ -297,11 +297,11 @@ async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gate
 
 async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(gateway, run):
     agent = await run("--mock-fail", "CUDA out of memory")
-    await until(lambda: agent.log.count("ended with exit code 3 before it was healthy") >= 2)
-    words = agent.log[agent.log.index("Its last words:") :].splitlines()
+    await until(lambda: agent.log.count("exited with code 3 before it became healthy") >= 2)
+    words = agent.log[agent.log.index("Last output:") :].splitlines()
     assert words[1].endswith("engine h1: CUDA out of memory")
-    assert "starts again in 1 s" in agent.log
-    assert "starts again in 2 s" in agent.log
+    assert "restarting in 1 s" in agent.log
+    assert "restarting in 2 s" in agent.log
     assert await agent.stop() == 0
 
 
@@ -315,7 +315,7 @@ async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run
 async def test_an_engine_that_somebody_else_runs_at_its_port_is_not_taken_for_its_own(gateway, run):
     async with MockEngine() as other:
         agent = await run(port=other.port)
-        await until(lambda: "something else listens" in agent.log, what=lambda: agent.log)
+        await until(lambda: "another process listens" in agent.log, what=lambda: agent.log)
         await asyncio.sleep(1)
         assert gateway.state.catalog.engines == {}
     await registered(gateway, agent)
@@ -323,7 +323,7 @@ async def test_an_engine_that_somebody_else_runs_at_its_port_is_not_taken_for_it
 
 async def test_an_agent_that_is_told_to_stop_while_its_engine_starts_does_not_wait_for_it(gateway, run):
     agent = await run("--mock-start-seconds", "60")
-    await until(lambda: "starts as process" in agent.log, what=lambda: agent.log)
+    await until(lambda: "starting, pid" in agent.log, what=lambda: agent.log)
     assert await agent.stop(20) == 0
     assert agent.engines() == []
 
@@ -357,7 +357,7 @@ async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
     await asyncio.gather(*callers)
     assert set(answers) == {"length"}
     assert {p.pid for p in agent.engines()} == processes
-    assert agent.log.count("starts as process") == agent.log.count("is registered as epoch") == 1
+    assert agent.log.count("starting, pid") == agent.log.count("registered, epoch") == 1
     await until(lambda: httpx.get(f"{engine.agent}/health", trust_env=False).json()["engine"] == "up")
     assert gateway.state.catalog.engines["h1"] == engine
     assert gateway.state.residency.holds("h1", version.engine_name)
@@ -365,7 +365,7 @@ async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
     await ask(gateway, model="other")
     assert str(agent.home / another.digest.removeprefix("sha256:")) in roots(agent)
     agent.leader().kill()  # and the next agent is the engine's keeper
-    await until(lambda: agent.log.count("starts as process") == 2, what=lambda: agent.log)
+    await until(lambda: agent.log.count("starting, pid") == 2, what=lambda: agent.log)
     assert await agent.stop() == 0
     assert agent.engines() == []
 

@@ -245,7 +245,7 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
         [valkey] = [p for p in parent.children() if "valkey" in p.name()]
         valkey.send_signal(signal.SIGKILL)
         test_cli.until(lambda: "embedded Valkey ended by itself" in gateway.errors.read_text())
-        test_cli.until(lambda: "shared state is back" in gateway.errors.read_text())
+        test_cli.until(lambda: "Redis is reachable again" in gateway.errors.read_text())
         assert gateway.stop() == 0
         said = read_log(gateway.errors)
         text = gateway.errors.read_text()

@@ -90,7 +90,7 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         put(pair.key, b"rubbish")
         until(lambda: metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 1)
         assert {shown(gateway.url, ca) for _ in range(4)} == {second}
-        assert "The new server certificate is not used" in gateway.errors.read_text()
+        assert "Certificate server not reloaded" in gateway.errors.read_text()
 
 
 def test_rubbish_on_the_tls_port_ends_at_once_and_disturbs_nobody(tmp_path, ca, pair):
@@ -212,7 +212,7 @@ async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
     ("without", "said"),
     [
         ({"engine_ca"}, "its certificate is not accepted"),
-        ({"engine_cert", "engine_key"}, "as those do that ask for a client certificate"),
+        ({"engine_cert", "engine_key"}, "it may require a client certificate"),
         ({"engine_token_file"}, "401"),
     ],
     ids=["no CA", "no certificate", "no token"],

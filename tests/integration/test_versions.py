@@ -216,7 +216,7 @@ async def test_it_is_resident_wherever_its_predecessor_is(fleet: Fleet):
     ("trouble", "status", "words"),
     [
         ("refused", 503, "could not be loaded"),
-        ("rank", 503, "a: rank 16 is over its maximum of 8; b: rank 16"),
+        ("rank", 503, "a: rank 16 exceeds its maximum of 8; b: rank 16"),
         ("cordoned", 503, "a: cordoned: takes no new adapters; b: cordoned"),
         ("pinned", 503, "every slot is pinned"),
     ],

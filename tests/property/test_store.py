@@ -112,8 +112,8 @@ leads = st.fixed_dictionaries(
 trims = st.fixed_dictionaries(
     {"do": st.just("trim"), "nth": st.integers(0, 9), "keep": st.sampled_from((0, 1, 3))}
 )
-beats = st.fixed_dictionaries(
-    {"do": st.just("beat"), "engine": engines, "ttl_ms": st.sampled_from((100, 2000))}
+heartbeats = st.fixed_dictionaries(
+    {"do": st.just("heartbeat"), "engine": engines, "ttl_ms": st.sampled_from((100, 2000))}
 )
 pauses = st.fixed_dictionaries({"do": st.just("wait"), "ms": st.sampled_from((0, 1, 99, 500, 1500, 5000))})
 WEIGHTS = (
@@ -122,7 +122,7 @@ WEIGHTS = (
     *(6 * [usages]),
     *(3 * [pauses]),
     *(2 * [losses]),
-    *(confirms, abandons, touches, pins, edits, unplaces, leads, trims, beats),
+    *(confirms, abandons, touches, pins, edits, unplaces, leads, trims, heartbeats),
 )
 steps = st.integers(0, len(WEIGHTS) - 1).flatmap(lambda n: WEIGHTS[n])
 
@@ -145,14 +145,14 @@ async def perform(store: Store, step: dict) -> object:
         case {"do": "unplace", "engine": engine, "version": version, "fence": fence}:
             return await refusable(store.unplace(engine, version, fence=fence))
         case {"do": "lose", "engine": engine, "versions": lost, "fence": fence}:
-            return await refusable(store.lose(engine, lost, fence=fence))
+            return await refusable(store.mark_lost(engine, lost, fence=fence))
         case {"do": "lead", "worker": worker, "ttl_ms": ttl_ms}:
             return await store.lead("r", worker, ttl_ms)
         case {"do": "trim", "nth": nth, "keep": keep}:
             entries = await store.audit()
             return entries and await store.trim_audit(entries[nth % len(entries)].id, keep=keep)
-        case {"do": "beat", "engine": engine, "ttl_ms": ttl_ms}:
-            return await store.beat(engine, "{}", ttl_ms=ttl_ms)
+        case {"do": "heartbeat", "engine": engine, "ttl_ms": ttl_ms}:
+            return await store.heartbeat(engine, "{}", ttl_ms=ttl_ms)
         case {"do": "wait"}:
             return None
     raise AssertionError(step)
@@ -183,7 +183,7 @@ def concrete(step: dict, past: Past) -> dict:
 async def aside(store: Store) -> object:
     """What is in no snapshot."""
     entries = await store.audit()
-    return entries, await store.audit(entries[0].id, count=2) if entries else [], await store.beats()
+    return entries, await store.audit(entries[0].id, count=2) if entries else [], await store.heartbeats()
 
 
 async def uses(store: Store) -> list[tuple[object, dict[str, int]]]:

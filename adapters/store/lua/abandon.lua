@@ -1,11 +1,11 @@
--- abandon.lua: the load failed, the slot is given back. After prelude.lua and placement.lua.
+-- abandon.lua: release the slot after a failed load. After prelude.lua and placement.lua.
 --
 -- KEYS[1..6]  as in placement.lua
 -- ARGV[3]  version     ARGV[4]  owner
 --
--- Returns 1, or 0 if the claim has lapsed or is somebody else's.
+-- Returns 1, or 0 if the claim has lapsed or belongs to another owner.
 --
--- Atomic, because it must not take the slot from whoever took the claim over after the check.
+-- Atomic, because another owner that takes over the claim after the check must keep the slot.
 
 local version, owner = ARGV[3], ARGV[4]
 local state, holder = standing(engine, version)

@@ -1,4 +1,4 @@
--- claim.lua: ask for a slot of an engine for a version. After prelude.lua and placement.lua.
+-- claim.lua: claim a slot of an engine for a version. After prelude.lua and placement.lua.
 --
 -- KEYS[1..6]  as in placement.lua
 -- KEYS[7]     the pins: hash version -> anything
@@ -8,23 +8,23 @@
 --
 -- Returns {result, engine, victim or false}; results as in store.ClaimResult.
 --
--- Atomic, because between finding that nobody loads the version, that a slot is free or a victim idle, and
--- taking it, no other worker may find the same.
+-- Atomic, because two workers must not both find that the version is not loading and that a slot is free or a
+-- victim idle.
 
 local version, slots, owner, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local reload = ARGV[7] == '1'
 
-local LEAVING_MS = 5000   -- how long a version takes no new requests for the sake of one that waits
-local RENEW_MS = 500      -- the mark is renewed at most so often
-local ASKED_MS = 1500     -- a mark renewed so lately stays even if its version is claimed: somebody waits
+local LEAVING_MS = 5000   -- how long a version takes no new requests while another waits for its slot
+local RENEW_MS = 500      -- minimum time between renewals of the mark
+local ASKED_MS = 1500     -- a mark renewed this recently stays even if its version is claimed, because a request waits
 
 local ignored = {}  -- engine -> the number of its recency key
 for i = 8, #ARGV do
   ignored[ARGV[i]] = 8 + 2 * (i - 8)
 end
 
--- Where else the version is: an engine that has it, an engine that loads it, and the loads that are
--- overruled because their engine is to be ignored.
+-- Where else the version is: an engine that holds it, an engine that is loading it, and loads that are
+-- overruled because their engine is ignored.
 local function elsewhere()
   local holder, loader, overruled = nil, nil, {}
   for _, name in ipairs(homes(version)) do
@@ -44,7 +44,7 @@ local function elsewhere()
   return holder, loader, overruled
 end
 
--- Versions of this engine that somebody uses; leases that have lapsed are swept out, with their counts.
+-- Versions of this engine that are in use. Expired leases are deleted with their counts.
 local function leased()
   local used = {}
   local all = redis.call('HGETALL', LEASES)
@@ -60,9 +60,9 @@ local function leased()
   return used
 end
 
--- What this engine's slots hold, least recently used first: the versions that may go at once (first those
--- that are lost, whoever has leased them in the process that is gone; then those that are leaving), those that
--- could be asked to leave, the one that has been, and the unpinned.
+-- The versions in this engine's slots, least recently used first: those that can be evicted at once (lost
+-- ones first, whatever leases remain from the dead process; then leaving ones), those that could be marked
+-- leaving, the one that is marked, and the unpinned.
 local function survey()
   local used = leased()
   local idle, willing, leaving, unpinned = {}, {}, nil, 0
@@ -92,7 +92,7 @@ local function survey()
   return idle, willing, leaving, unpinned
 end
 
--- Somebody must drain: mark the least recently used, or renew the mark, though not at every retry of every
+-- A version must drain: mark the least recently used one, or renew its mark. Not at every retry of every
 -- waiter, because each renewal is an event.
 local function ask_to_leave(willing, leaving)
   if not leaving then
@@ -107,7 +107,7 @@ local function ask_to_leave(willing, leaving)
   end
 end
 
--- The slot is the claimer's.
+-- Assign the slot to the claimer.
 local function take(overruled, victim)
   for _, name in ipairs(overruled) do
     local key = ignored[name]
@@ -124,7 +124,7 @@ if here == 'loading' then
 end
 local holder, loader, overruled = elsewhere()
 
--- 1. It is here already.
+-- 1. It is already here.
 if reload and (here == 'resident' or here == 'leaving' or here == 'lost') then
   if loader then
     return {'loading', loader, false}
@@ -138,7 +138,7 @@ if here == 'resident' or (here == 'leaving' and deadline - LEAVING_MS + ASKED_MS
   return {'resident', engine, false}
 end
 
--- 2. It is elsewhere already.
+-- 2. It is already elsewhere.
 if holder then
   return {'resident', holder, false}
 end
@@ -149,13 +149,13 @@ if here == 'leaving' then
   return {'full', engine, false}
 end
 
--- 3. A lapsed claim of it, the slot kept for it since its process went, or a free slot.
+-- 3. Its own lapsed claim, the slot reserved for it since its process died, or a free slot.
 local over = redis.call('ZCARD', RECENCY) + 1 - slots
 if here == 'lapsed' or here == 'lost' or over <= 0 then
   return take(overruled)
 end
 
--- 4. A victim. More than one only where the engine has fewer slots than it used to.
+-- 4. A victim. More than one only if the engine now has fewer slots than before.
 local idle, willing, leaving, unpinned = survey()
 if #idle >= over then
   for i = 1, over do

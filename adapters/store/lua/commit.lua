@@ -4,14 +4,14 @@
 -- KEYS[2]   the audit, a stream        KEYS[3]  the role of the fence (any key without one)
 -- KEYS[4…]  for each change, the hash of its kind
 -- ARGV[2]   token of the fence or ''   ARGV[3]  the audit note or ''
--- ARGV[4…]  for each change: kind, id, '+' to set or '-' to delete, the new text, and what must stand there:
+-- ARGV[4…]  for each change: kind, id, '+' to set or '-' to delete, the new text, and the expectation:
 --           '?' anything, '-' nothing, '=' the text that follows
 --
--- Returns {1, sequence number of the last event}, {0, number of the change whose expectation failed}, or
--- {-1, 0} for a stale fence.
+-- Returns {1, sequence number of the last event}, {0, number of the change whose expectation failed}, or {-1,
+-- 0} for a stale fence.
 --
--- Atomic, because all expectations must hold at the moment when all changes are made, and because an audit
--- that may lack what was done is none.
+-- Atomic, because all expectations must hold when the changes are made, and because the audit must never miss
+-- a change.
 
 local FIXED, WIDTH = 3, 6
 local changes = (#ARGV - FIXED) / WIDTH
@@ -43,7 +43,7 @@ for i = 1, changes do
   end
 end
 if ARGV[3] ~= '' then
-  -- '*' never goes back, even if the server's clock does
+  -- '*' is monotonic even if the server's clock goes back
   redis.call('XADD', KEYS[2], clock == '' and '*' or integer(now) .. '-*', 'note', ARGV[3])
 end
 return {1, tail()}

@@ -1,12 +1,11 @@
 -- confirm.lua: the load succeeded. After prelude.lua and placement.lua.
 --
 -- KEYS[1..6]  as in placement.lua
--- ARGV[3]  version     ARGV[4]  owner     ARGV[5]  grace in ms: a lease for those who waited
+-- ARGV[3]  version     ARGV[4]  owner     ARGV[5]  grace in ms: a lease for the waiters
 --
--- Returns 1, or 0 if the claim has lapsed or is somebody else's.
+-- Returns 1, or 0 if the claim has lapsed or belongs to another owner.
 --
--- Atomic, because a claim that is taken over between the check and the change would be confirmed by the
--- wrong owner.
+-- Atomic, because otherwise the wrong owner could confirm a claim that is taken over after the check.
 
 local version, owner, grace = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local state, holder = standing(engine, version)

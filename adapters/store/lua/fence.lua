@@ -1,9 +1,9 @@
--- fence.lua: put after the prelude and before every script that may be under a fence.
+-- fence.lua: placed after the prelude and before every script that may carry a fence.
 --
--- It gives: fenced().
+-- Provides: fenced().
 
--- Whether the role under `key` has passed on from the holder of `token`; an empty token is no fence. A role
--- that has lapsed, but that nobody else has taken yet, still holds: nobody has acted in its place.
+-- Whether the role at `key` has passed from the holder of `token` to another. An empty token means no fence.
+-- A lapsed role that no other holder has taken still counts: nobody has acted in its place.
 local function fenced(key, token)
   if token == '' then
     return false

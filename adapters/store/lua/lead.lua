@@ -1,14 +1,14 @@
--- lead.lua: become or stay the holder of a role. After prelude.lua.
+-- lead.lua: acquire or renew a role (leader election). After prelude.lua.
 --
 -- KEYS[1]  the feed (unused)
--- KEYS[2]  the role: '<ms until which it is held> <token> <holder>'; no holder: resigned
--- ARGV[2]  who asks     ARGV[3]  ttl in ms; 0 resigns
+-- KEYS[2]  the role: '<expiry in ms> <token> <holder>'; an empty holder means resigned
+-- ARGV[2]  the caller     ARGV[3]  ttl in ms; 0 resigns
 --
--- Returns the token if the role is the asker's now (for a ttl of 0: was), else 0.
+-- Returns the token if the caller holds the role now (with a ttl of 0: held it), else 0.
 --
--- Atomic, because two who find the role vacant at once must not both take it. The key is never deleted,
--- because a token that was given once must never be given again; should the server lose it all the same, the
--- time is higher than any.
+-- Atomic, because two callers that find the role vacant must not both take it. The key is never deleted,
+-- because a token must never be reused. If the server loses it anyway, the next token is the current time,
+-- which is higher than any before.
 
 local asker, ttl = ARGV[2], tonumber(ARGV[3])
 local deadline, token, holder = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+) (%d+) (.*)$')

@@ -1,20 +1,20 @@
--- placement.lua: put after the prelude and before every script that changes placement.
+-- placement.lua: placed after the prelude and before every script that changes placement.
 --
 -- KEYS[2]  placement: hash engine/version -> JSON of model.Placement
 -- KEYS[3]  until: hash engine/version -> ms at which `loading` or `leaving` lapses
--- KEYS[4]  where: hash version -> names of the engines that have it assigned, divided by spaces
--- KEYS[5]  recency of ARGV[2]: sorted set version -> ms of last use; its size is the slots taken
+-- KEYS[4]  where: hash version -> names of the engines that it is assigned to, separated by spaces
+-- KEYS[5]  recency of ARGV[2]: sorted set version -> ms of last use; its size is the number of slots taken
 -- KEYS[6]  leases of ARGV[2]: hash version|worker -> ms at which the lease lapses; and version|worker|n -> its
---          requests in flight, which an earlier Florin takes for a lease that has lapsed
+--          requests in flight, which an earlier Florin reads as an expired lease
 -- ARGV[2]  the engine
 --
--- It gives: engine, standing(), homes(), place(), forget().
+-- Provides: engine, standing(), homes(), place(), forget().
 
 local PLACEMENT, UNTIL, WHERE, RECENCY, LEASES = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local engine = ARGV[2]
 
--- What an assignment amounts to now: nil, 'resident', 'leaving', 'loading', 'lost', or 'lapsed' (a load
--- whose owner ran out of time); with its owner and its deadline. A lapsed `leaving` is resident again.
+-- The current state of an assignment: nil, 'resident', 'leaving', 'loading', 'lost' or 'lapsed' (a load that
+-- ran out of time), with its owner and deadline. A lapsed `leaving` counts as resident.
 local function standing(on, version)
   local id = on .. '/' .. version
   local text = redis.call('HGET', PLACEMENT, id)
@@ -34,7 +34,7 @@ local function standing(on, version)
   return state, record.owner, deadline
 end
 
--- The engines that have `version` assigned, the earliest first.
+-- The engines that `version` is assigned to, earliest assignment first.
 local function homes(version)
   local names = {}
   for name in string.gmatch(redis.call('HGET', WHERE, version) or '', '%S+') do
@@ -43,12 +43,12 @@ local function homes(version)
   return names
 end
 
--- A JSON string, spelt as model.dump spells it.
+-- A JSON string, encoded as by model.dump.
 local function quote(text)
   return (string.gsub(cjson.encode(text), '\\/', '/'))
 end
 
--- Set the state of `version` on this engine, assigned already or not; for_ms 0 holds for ever.
+-- Set the state of `version` on this engine, whether already assigned or not. for_ms 0 means no expiry.
 local function place(version, state, owner, for_ms)
   local id = engine .. '/' .. version
   local text = '{"engine":' .. quote(engine) .. ',"version":' .. quote(version) .. ',"state":"' .. state
@@ -66,7 +66,7 @@ local function place(version, state, owner, for_ms)
   emit('placement', id, text)
 end
 
--- Give back the slot of `version` on an engine, whose recency and leases are under the given keys.
+-- Release the slot of `version` on an engine with the given recency and lease keys.
 local function forget(on, version, recency, leases)
   local id = on .. '/' .. version
   if redis.call('HDEL', PLACEMENT, id) == 0 then

@@ -1,14 +1,15 @@
--- prelude.lua: put before every script by redis_store.py.
+-- prelude.lua: placed before every script by adapters/store/redis.py.
 --
 -- KEYS[1]  the feed, a stream whose entries have the ids <seq>-0
--- ARGV[1]  '<time in ms>|<seq>|<mark>': no time for the server's own, one clock for every worker; and the last
---          event that the caller knows (adapters/store/continuity.py), without which this is not its registry
+-- ARGV[1]  '<time in ms>|<seq>|<mark>': the time is empty to use the server's clock; then the last event
+--          that the caller knows (adapters/store/continuity.py)
 --
--- It gives: clock (the time given, or ''), now, integer(), tail(), emit().
+-- Provides: clock (the time given, or ''), now, integer(), tail(), emit().
 --
--- A server that has lost that event is left as it is: REGRESSED.
+-- Fails with REGRESSED, without changes, if the server has lost that event.
 
-local FEED_LENGTH = 100000  -- events kept, about; a follower further behind takes a new snapshot
+-- Approximate number of events kept; a follower that is further behind takes a new snapshot.
+local FEED_LENGTH = 100000
 
 local clock, known, known_mark = string.match(ARGV[1], '^(-?%d*)|(%d+)|(%x*)$')
 local now = tonumber(clock)
@@ -17,12 +18,12 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Lua would write large numbers as 1e+15.
+-- Lua would format large numbers as 1e+15.
 local function integer(number)
   return string.format('%d', number)
 end
 
--- The mark of an entry of the feed; '' for one that an older Florin has written.
+-- The mark of a feed entry; '' if an older Florin wrote it.
 local function mark_of(entry)
   local fields = entry[2]
   for i = 1, #fields, 2 do
@@ -53,7 +54,7 @@ if known ~= '0' then
   end
 end
 
--- Append one event; data == nil says that the document is gone.
+-- Append one event; data == nil means that the document was deleted.
 local function emit(kind, id, data)
   last_seq = tail() + 1
   last_mark = string.sub(redis.sha1hex(

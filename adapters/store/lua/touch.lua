@@ -1,4 +1,4 @@
--- touch.lua: one worker's uses since its last report. After prelude.lua.
+-- touch.lua: record one worker's use of versions since its last report. After prelude.lua.
 --
 -- KEYS[1]   the feed (unused: nothing here is an event)
 -- KEYS[2…]  recency and leases of each engine, in pairs
@@ -7,7 +7,7 @@
 --
 -- Returns nothing.
 --
--- Atomic, because a version that is evicted between the look and the lease would be leased without a slot.
+-- Atomic, because a version evicted between the check and the lease would be leased without a slot.
 
 local worker, ttl = ARGV[2], tonumber(ARGV[3])
 for _, use in ipairs(cjson.decode(ARGV[4])) do

@@ -1,11 +1,12 @@
--- unplace.lua: forget one version on an engine, or all of them. After prelude.lua, fence.lua and placement.lua.
+-- unplace.lua: forget one version on an engine, or all of them. After prelude.lua, fence.lua and
+-- placement.lua.
 --
 -- KEYS[1..6]  as in placement.lua     KEYS[7]  the role of the fence (any key without one)
 -- ARGV[3]  version, or '' for all     ARGV[4]  token of the fence or ''
 --
 -- Returns 1, or 0 for a stale fence.
 --
--- Atomic, because the five records of a placement must agree whenever another script looks.
+-- Atomic, because the five records of a placement must always agree for other scripts.
 
 if fenced(KEYS[7], ARGV[4]) then
   return 0

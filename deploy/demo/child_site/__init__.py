@@ -1,1 +1,1 @@
-"""On the PYTHONPATH of what the demo starts: Python runs `sitecustomize` from here in every such process."""
+"""On the PYTHONPATH of the demo's child processes: Python runs `sitecustomize` from here in each of them."""

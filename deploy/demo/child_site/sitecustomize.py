@@ -1,9 +1,10 @@
-"""Runs at the start of every Python process of the demo: gateway, and an engine's API server, core, worker.
+"""Runs at the start of every Python process of the demo: the gateway and each engine's API server, core,
+worker.
 
-Each asks the kernel to kill it when its parent dies. Without that, a `kill -9` of an engine's API server (or
-of whoever started it) leaves vLLM's engine core and worker behind for ever, with their memory.
+Each process asks the kernel to kill it when its parent dies. Otherwise a `kill -9` of an engine's API server
+(or its parent) would leave vLLM's engine core and worker running, holding their memory.
 
-With FLORIN_ENGINE_CPU set, the core and the worker, which spin while they work, keep to that processor.
+With FLORIN_ENGINE_CPU set, the core and the worker, which busy-wait, are pinned to that CPU.
 """
 
 import ctypes

@@ -55,7 +55,7 @@ async def trust(name: str, state: StateDep, actor: Actor) -> Json:
 
 
 def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
-    """`beat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
+    """`heartbeat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
@@ -67,7 +67,7 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
-        "beat": (heartbeats or {}).get(engine.name),
+        "heartbeat": (heartbeats or {}).get(engine.name),
     }
 
 

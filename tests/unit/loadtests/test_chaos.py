@@ -69,7 +69,7 @@ def test_what_can_be_chosen():
     once = plan(1, COUNTS, kinds=["engine-kill", "worker-kill", "redis-cut"], once=True)
     assert sorted(event.kind for event in once) == ["engine-kill", "redis-cut", "worker-kill"]
     assert plan(1, COUNTS | {"redis": 0}, kinds=["redis-cut"], seconds=60) == []
-    with pytest.raises(ValueError, match="None of these faults kills anything"):
+    with pytest.raises(ValueError, match="None of these faults kills a process"):
         plan(1, COUNTS, kinds=["clock-step"], kills=1)
 
 
@@ -142,9 +142,9 @@ def test_a_tenant_is_suspended_after_three_deaths_and_not_before():
         (HEARD, [BEGUN, replace(RESUMED, outcome="ok")], "billed 2 times"),
         (HEARD, [RESUMED], r"billed \(6, 1\)"),
         (replace_heard(stream=False), [BEGUN, RESUMED], "billed 2 times"),
-        (HEARD, [replace(RECORD, tenant="bolt")], "came whole; its record"),
-        (HEARD, [replace(RECORD, outcome="orphaned")], "came whole; its record"),
-        (HEARD, [replace(RECORD, exact=False)], "came whole; its record"),
+        (HEARD, [replace(RECORD, tenant="bolt")], "was answered completely, but its record is"),
+        (HEARD, [replace(RECORD, outcome="orphaned")], "was answered completely, but its record is"),
+        (HEARD, [replace(RECORD, exact=False)], "was answered completely, but its record is"),
         (replace_heard(finished=False, error="connection"), [], "is not in the ledger"),
         (replace_heard(finished=False, engine="", error="no_engine"), [], ""),
     ],
@@ -165,14 +165,14 @@ def test_records_that_come_twice():
 
 def test_attempts_without_a_record():
     assert checks.unrecorded(["req-1-1"], [RECORD]) == []
-    assert checks.unrecorded(["req-1-2"], [RECORD]) == ["req-1-2 reached an engine and is not in the ledger"]
+    assert checks.unrecorded(["req-1-2"], [RECORD]) == ["req-1-2 reached an engine but is not in the ledger"]
 
 
 def test_books_that_cannot_be():
     assert checks.unbalanced([], {"e0": 100.0}, elapsed=100.0) == []
     assert checks.unbalanced(["e0: parts 1, whole 2"], {}, 1.0) == ["e0: parts 1, whole 2"]
     assert checks.unbalanced([], {"e0": 7300.0}, elapsed=100.0) == [
-        "e0 was there for at most 100 s, and 7300 s are booked"
+        "e0 existed for at most 100 s, but 7300 s are recorded"
     ]
 
 
@@ -182,16 +182,16 @@ def test_books_that_cannot_be():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"loaded": {"e0": frozenset()}}, "gateway 0 says that e0 holds ['fl-a'] too many, [] too few"),
-        ({"loaded": {"e0": frozenset({"fl-a", "fl-b"})}}, "gateway 0 says that e0 holds [] too many, ['fl-b'] too few"),
-        ({"leases": {"e0": 1}}, "1 leases are left on e0"),
+        ({"loaded": {"e0": frozenset()}}, "gateway 0 believes e0 holds ['fl-a'] versions too many, [] too few"),
+        ({"loaded": {"e0": frozenset({"fl-a", "fl-b"})}}, "gateway 0 believes e0 holds [] versions too many, ['fl-b'] too few"),
+        ({"leases": {"e0": 1}}, "1 leases left on e0"),
         ({"in_flight": ["gateway 0: florin_in_flight{} 1"]}, "still in flight: gateway 0: florin_in_flight{} 1"),
-        ({"conditions": {"gateway 0": frozenset({"feed_lost"})}}, "gateway 0 says feed_lost"),
+        ({"conditions": {"gateway 0": frozenset({"feed_lost"})}}, "gateway 0 reports feed_lost"),
         ({"problems": [("engine", "e0: it is down")]}, "doctor: engine e0: it is down"),
         ({"processes": ["process 1 was left behind"]}, "process 1 was left behind"),
         ({"files": ["gateway 0 keeps the usage log 1"]}, "gateway 0 keeps the usage log 1"),
-        ({"descriptors": {"w": 51}}, "w has 51 descriptors; the limit is 50"),
-        ({"memory": {"w": 2**30}}, "w has 1024 MiB; the limit is 0 MiB"),
+        ({"descriptors": {"w": 51}}, "w has 51 descriptors (limit: 50)"),
+        ({"memory": {"w": 2**30}}, "w uses 1024 MiB (limit: 0 MiB)"),
     ],
 )  # fmt: skip
 def test_what_is_left_behind(fields, said):
@@ -212,11 +212,11 @@ def test_a_gateway_whose_workers_were_killed_may_say_so():
     assert checks.conditions_due(deaths, workers=2, now=10_000.0) == {}
     said = {"gateway 0": frozenset({"workers_crash"}), "gateway 1": frozenset({"workers_crash"})}
     state = replace(STATE, conditions=said, problems=[("workers_crash", ": again and again")])
-    assert checks.unsettled(state, LIMITS, due) == ["gateway 1 says workers_crash"]
+    assert checks.unsettled(state, LIMITS, due) == ["gateway 1 reports workers_crash"]
 
 
 def test_keys_that_were_acknowledged_stay():
     lost = {"fl_1": 11.0}
     assert checks.lost_keys({}, []) == []
     assert checks.lost_keys(lost, [window("redis-failover")]) == []  # it lost writes
-    assert checks.lost_keys(lost, [window("redis-kill")]) == ["key fl_1 was made, and is refused"]
+    assert checks.lost_keys(lost, [window("redis-kill")]) == ["key fl_1 was acknowledged but is refused"]

@@ -52,5 +52,5 @@ def test_of_one_code_a_few_are_kept_and_the_rest_counted():
         add(findings, WARNING)
     errors = [f for f in findings.all() if f.code == ERROR]
     assert len(errors) == len(findings.warnings) == 3
-    assert "And 7 more alike" in errors[-1].message
+    assert "7 more like this" in errors[-1].message
     assert errors[-1].remedy == CODES[ERROR].remedy

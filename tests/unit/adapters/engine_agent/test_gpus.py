@@ -52,13 +52,13 @@ def test_only_visible_ones_count(visible):
 
 
 def test_fewer_than_the_engine_uses_is_an_error():
-    with pytest.raises(GpuError, match="use 4 GPUs, and 1 can be seen"):
+    with pytest.raises(GpuError, match="use 4 GPUs, but 1 are visible"):
         find(host(H100, H100), "0", engine=4)
     assert find(host(H100), "0", engine=4, gpu_count=4).count == 4
 
 
 def test_a_mixed_host_needs_a_word():
-    with pytest.raises(GpuError, match="several types"):
+    with pytest.raises(GpuError, match="different types"):
         find(host(H100, "NVIDIA L4"), None, engine=1)
     assert find(host(H100, "NVIDIA L4"), None, engine=1, gpu_type="L4").note
 
@@ -67,7 +67,7 @@ def test_what_is_given_wins_with_a_word_about_what_is_there():
     assert find(host(H100), None, engine=1, gpu_type="h100-sxm").note == ""
     found = find(host("NVIDIA L4"), None, engine=1, gpu_type="H100", gpu_count=3)
     assert (found.type, found.count) == ("H100", 3)
-    assert "NVML L4" in found.note
+    assert "NVML reports L4" in found.note
 
 
 def test_without_a_gpu_the_type_must_be_given():

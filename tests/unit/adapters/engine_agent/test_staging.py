@@ -47,7 +47,7 @@ class MemorySource:
         if self.gate:
             await self.gate.wait()
         if hexdigest not in self.files:
-            raise StageError("the gateway said 404: there is none")
+            raise StageError("the gateway returned HTTP 404: there is none")
         start = start if self.ranges else 0
         yield start, self._chunks(self.files[hexdigest][name][start:])
 
@@ -160,7 +160,7 @@ async def test_what_is_not_the_version_is_refused(world, change):
     digest, size = world.shelf.add(world.tmp, "a")
     files = world.shelf.files[digest.removeprefix("sha256:")]
     files["adapter_model.safetensors"] = change(files["adapter_model.safetensors"])
-    with pytest.raises(StageError, match=r"damaged|larger than was said"):
+    with pytest.raises(StageError, match=r"damaged|larger than announced"):
         await world.cache.stage(digest, size)
     assert not (world.cache.root / digest.removeprefix("sha256:")).exists()
     assert (left_over(world.cache), world.cache.bytes) == ([], 0)
@@ -315,7 +315,7 @@ async def test_what_a_killed_agent_was_fetching_is_swept_away(world):
 
 
 def test_a_cache_belongs_to_one_agent(world):
-    with pytest.raises(StageError, match="give this one a --cache-dir of its own"):
+    with pytest.raises(StageError, match="use a different --cache-dir"):
         Cache(world.cache.root, 1, world.shelf, world.engine).open()
 
 

@@ -72,5 +72,5 @@ async def test_a_length_that_is_none_is_not_believed(length):
 )
 async def test_another_listing_is_an_engines_error(body):
     async with control(body) as (client, engine):
-        with pytest.raises(EngineError, match="does not answer like vLLM"):
+        with pytest.raises(EngineError, match="a response that vLLM would not send"):
             await client.serving(engine)

@@ -185,7 +185,7 @@ async def test_a_load_that_always_outlasts_its_first_claim_ends(bench: LoaderHar
             loads += 1
             bench.now += 3 * CLAIM_MS / 1000
 
-        def shuns(self, engine: Engine) -> bool:
+        def is_suspect(self, engine: Engine) -> bool:
             return False
 
     loader.verifier = Slow()
@@ -266,7 +266,7 @@ class FakeVerifier:
 
     loader: Loader
     finds: dict[str, Exception] = field(default_factory=dict)
-    shunned: set[str] = field(default_factory=set)
+    suspects: set[str] = field(default_factory=set)
     gate: asyncio.Event | None = None
     asked: list[tuple[str, str]] = field(default_factory=list)
 
@@ -282,8 +282,8 @@ class FakeVerifier:
         if wrong:
             raise wrong
 
-    def shuns(self, engine: Engine) -> bool:
-        return engine.name in self.shunned
+    def is_suspect(self, engine: Engine) -> bool:
+        return engine.name in self.suspects
 
 
 def verified(loader: Loader, **finds: Exception) -> FakeVerifier:
@@ -361,10 +361,10 @@ async def test_who_waits_for_a_load_that_ends_in_quarantine_is_told_and_does_not
 
 async def test_a_suspect_engine_is_left_for_another_and_blames_no_version(bench: LoaderHarness):
     loader = bench.loader("w1")
-    verifier = verified(loader, e1=EngineSuspectError("e1 is not trusted"))
+    verifier = verified(loader, e1=EngineSuspectError("e1 is suspect"))
     assert await loader.ensure_resident(version("a"), either, deadline=30) == "e2"
     assert bench.control.holding["e1"] == set()  # nothing is left there unverified
-    verifier.shunned.add("e1")
+    verifier.suspects.add("e1")
     bench.now += 5  # past the grace of what was loaded
     assert await loader.ensure_resident(version("b"), either, deadline=30) == "e2"
     assert [e for e, _ in verifier.asked] == ["e1", "e2", "e2"]

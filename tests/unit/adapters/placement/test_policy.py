@@ -143,7 +143,7 @@ def test_what_is_explained_is_what_is_done():
     assert (shown.engine, shown.load) == ("m1", False)
     assert [(s.engine, s.cost) for s in shown.scores] == [("m1", 900.0), ("m2", None)]
     assert shown.scores[1].reason == (
-        "not considered, because m1 holds it: it would load into a free slot; 0 in flight; 310 ms"
+        "not considered: m1 holds the version; otherwise: load into a free slot; 0 in flight; 310 ms"
     )
 
 

@@ -16,7 +16,7 @@ from adapters.errors import (
 )
 from adapters.model import Engine, Version, dump
 from adapters.placement.fingerprint import CONTEXTS, TOP, ProbeAnswer
-from adapters.placement.verification import ProbeObserver
+from adapters.placement.verification import ProbeVerifier
 from adapters.registry.catalog import Catalog
 from adapters.registry.serving_status import FIRST_RETRY, ServingStatuses
 from adapters.store.protocol import Change
@@ -66,14 +66,14 @@ class VerificationHarness:
         self.now = 1_000_000
         self.process = {"e1": "p1", "e2": "p2"}
 
-    def worker(self) -> ProbeObserver:
+    def worker(self) -> ProbeVerifier:
         catalog = Catalog()
         catalog.versions = {A.id: A, B.id: B}
 
         async def changed(_: float) -> None:
             await self.hear(probes)
 
-        probes = ProbeObserver(
+        probes = ProbeVerifier(
             store=self.store,
             catalog=catalog,
             control=self.control,  # type: ignore[arg-type]
@@ -84,14 +84,14 @@ class VerificationHarness:
         )
         return probes
 
-    async def hear(self, probes: ProbeObserver) -> None:
+    async def hear(self, probes: ProbeVerifier) -> None:
         documents = (await self.store.snapshot()).documents
         kept = probes.catalog.versions
         probes.catalog.load(documents)
         probes.catalog.versions = kept | probes.catalog.versions
         await asyncio.sleep(0)
 
-    async def verify(self, probes: ProbeObserver, engine: Engine, version: Version) -> None:
+    async def verify(self, probes: ProbeVerifier, engine: Engine, version: Version) -> None:
         try:
             await probes.verify(engine, version)
         finally:
@@ -169,7 +169,7 @@ async def test_who_answers_unlike_itself_on_another_engine_is_quarantined(bench:
     await bench.verify(first, E1, A)
     await bench.hear(second)
     bench.control.says["e2", "fl-a"] = answer(-9.0)
-    with pytest.raises(QuarantinedError, match="unlike it did when it was first loaded"):
+    with pytest.raises(QuarantinedError, match="no longer answers as it did when it was first loaded"):
         await bench.verify(second, E2, A)
     await bench.hear(first)
     serving_status = first.catalog.serving_statuses["fl-a"]
@@ -194,11 +194,11 @@ async def test_a_base_unlike_itself_accuses_the_engine_not_the_version(bench: Ve
     worker = bench.worker()
     await bench.verify(worker, E1, A)
     bench.control.says = {("e2", "base"): answer(-4.0), ("e2", "fl-a"): answer(-9.0)}
-    with pytest.raises(EngineSuspectError, match="e2 is not trusted: its base model"):
+    with pytest.raises(EngineSuspectError, match="e2 is suspect: its base model"):
         await bench.verify(worker, E2, A)
     assert "fl-a" not in worker.catalog.serving_statuses
     assert worker.catalog.serving_statuses["e2"].code == "engine_suspect"
-    assert (worker.shuns(E2), worker.shuns(E1)) == (True, False)
+    assert (worker.is_suspect(E2), worker.is_suspect(E1)) == (True, False)
     assert bench.seen.results == ["first", "engine_suspect"]
 
 
@@ -209,11 +209,11 @@ async def test_a_suspect_is_asked_again_later_and_trusted_when_its_base_agrees(b
     with pytest.raises(EngineSuspectError):
         await bench.verify(worker, E2, A)
     bench.now += FIRST_RETRY * 1_000_000
-    assert not worker.shuns(E2)
+    assert not worker.is_suspect(E2)
     with pytest.raises(EngineSuspectError):  # before any version is looked at
         await bench.verify(worker, E2, A)
     assert bench.control.asked[-1] == ("e2", "base")
-    assert worker.shuns(E2)
+    assert worker.is_suspect(E2)
     assert worker.catalog.serving_statuses["e2"].attempts == 2
     bench.now += FIRST_RETRY * 1_000_000
     bench.control.says.clear()
@@ -229,7 +229,7 @@ async def test_a_suspects_next_process_gets_loads_at_once(bench: VerificationHar
     with pytest.raises(EngineSuspectError):
         await bench.verify(worker, E2, A)
     bench.process["e2"] = "p3"
-    assert not worker.shuns(E2)
+    assert not worker.is_suspect(E2)
 
 
 async def test_a_second_version_that_goes_wrong_on_one_engine_accuses_it(bench: VerificationHarness):
@@ -240,10 +240,10 @@ async def test_a_second_version_that_goes_wrong_on_one_engine_accuses_it(bench: 
     bench.control.says = {("e2", name): answer(-1.0) for name in ("fl-a", "fl-b")}
     with pytest.raises(QuarantinedError):
         await bench.verify(worker, E2, A)
-    with pytest.raises(EngineSuspectError, match="as t/a@v1 did before"):
+    with pytest.raises(EngineSuspectError, match="t/b@v1 and t/a@v1 fail verification there"):
         await bench.verify(worker, E2, B)
     assert "fl-b" not in worker.catalog.serving_statuses
-    assert worker.shuns(E2)
+    assert worker.is_suspect(E2)
 
 
 async def test_two_adapters_without_any_effect_accuse_no_engine(bench: VerificationHarness):
@@ -252,7 +252,7 @@ async def test_two_adapters_without_any_effect_accuse_no_engine(bench: Verificat
     for version in (A, B):
         with pytest.raises(QuarantinedError):
             await bench.verify(worker, E1, version)
-    assert not worker.shuns(E1)
+    assert not worker.is_suspect(E1)
 
 
 async def test_a_base_that_cannot_be_asked_leaves_the_versions_own_answers(bench: VerificationHarness):

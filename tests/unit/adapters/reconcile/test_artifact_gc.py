@@ -17,7 +17,7 @@ from adapters.model import Engine, PendingDeletion, Version, dump
 from adapters.placement.engine_client import Listing
 from adapters.placement.residency import Residency
 from adapters.reconcile.artifact_gc import ArtifactCollector, plan
-from adapters.reconcile.trash import FRESH_SECONDS, Trash
+from adapters.reconcile.artifact_remover import FRESH_SECONDS, ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import Change, Fence
@@ -25,7 +25,7 @@ from tests.doubles.memory_store import MemoryStore
 
 HOUR = 3600 * 1_000_000
 NOW = 1_000 * HOUR
-GRAVE = PendingDeletion("acme/a@v1", "sha256:aa", "/artifacts/aa", since=NOW - 25 * HOUR)
+PENDING = PendingDeletion("acme/a@v1", "sha256:aa", "/artifacts/aa", since=NOW - 25 * HOUR)
 
 
 def version(digest: str, *, number: int = 1, retired: int | None = None) -> Version:
@@ -38,36 +38,36 @@ def found(pending_deletions, *, versions=(), listed=None, placed=(), grace=24 * 
 
 
 def test_what_no_engine_can_hold_and_nothing_needs_can_go():
-    pending_deletions = {"fl-1": GRAVE, "fl-2": replace(GRAVE, since=NOW - 30 * HOUR)}
+    pending_deletions = {"fl-1": PENDING, "fl-2": replace(PENDING, since=NOW - 30 * HOUR)}
     assert found(pending_deletions).ready == {"sha256:aa": ("fl-1", "fl-2")}
     assert found(pending_deletions, versions=[version("sha256:bb"), version("sha256:aa", retired=1)]).ready
-    assert found({"fl-1": GRAVE}, listed={}).ready, "no engines at all"
+    assert found({"fl-1": PENDING}, listed={}).ready, "no engines at all"
 
 
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"placed": {"fl-1"}}, "it still has a slot"),
+        ({"placed": {"fl-1"}}, "the version still has a slot"),
         ({"listed": {"e1": frozenset({"fl-1"}), "e2": None}}, "e1 still holds it"),
-        ({"grace": 26 * HOUR}, "its grace has not passed"),
-        ({"listed": {"e1": frozenset(), "e2": None}}, "e2 does not answer, and may hold it"),
+        ({"grace": 26 * HOUR}, "its grace period has not passed"),
+        ({"listed": {"e1": frozenset(), "e2": None}}, "e2 does not respond and may hold it"),
     ],
 )
 def test_a_grave_that_must_stay_says_why(how, why):
-    decision = found({"fl-1": GRAVE}, **how)
+    decision = found({"fl-1": PENDING}, **how)
     assert decision.waiting == {"fl-1": why}
     assert not decision.ready
     assert not decision.closed
 
 
 def test_content_that_a_version_needs_stays_though_the_grave_can_go():
-    decision = found({"fl-1": GRAVE}, versions=[version("sha256:aa", number=2)])
+    decision = found({"fl-1": PENDING}, versions=[version("sha256:aa", number=2)])
     assert (decision.ready, decision.closed) == ({}, ("fl-1",))
 
 
 def test_content_stays_for_the_sake_of_its_other_grave():
-    other = replace(GRAVE, since=NOW - HOUR)
-    decision = found({"fl-1": GRAVE, "fl-2": other})
+    other = replace(PENDING, since=NOW - HOUR)
+    decision = found({"fl-1": PENDING, "fl-2": other})
     assert decision.ready == {}
     assert set(decision.waiting) == {"fl-1", "fl-2"}
 
@@ -101,73 +101,73 @@ def no_one(_: str) -> bool:
 def test_what_another_installation_may_need_is_not_taken(tmp_path):
     store, other = ArtifactStore(tmp_path / "artifacts"), ArtifactStore(tmp_path / "artifacts")
     store.open("one")
-    artifact, trash = publish(store), Trash(store)
+    artifact, remover = publish(store), ArtifactRemover(store)
     age(artifact.path)
     other.open("two")
-    assert trash.take(artifact.digest) is False
+    assert remover.detach(artifact.digest) is False
     assert artifact.path.is_dir()
     (mark,) = store.others()
     mark.unlink()
     assert other.others()
-    assert trash.take(artifact.digest) is True
+    assert remover.detach(artifact.digest) is True
     other.open("two")  # between the two looks
-    assert trash.settle(no_one) == set()
+    assert remover.delete_or_restore(no_one) == set()
     assert artifact.path.is_dir()
 
 
 def test_taken_settled_and_gone(artifacts):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
-    assert trash.take(artifact.digest) is True
+    assert remover.detach(artifact.digest) is True
     assert not artifact.path.exists()
-    assert trash.settle(no_one) == {artifact.digest}
-    assert trash.empty()
-    assert trash.take(artifact.digest) is None
+    assert remover.delete_or_restore(no_one) == {artifact.digest}
+    assert remover.is_empty()
+    assert remover.detach(artifact.digest) is None
 
 
 def test_what_was_just_published_again_stays(artifacts):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
     assert publish(artifacts) == artifact
-    assert trash.take(artifact.digest) is False
+    assert remover.detach(artifact.digest) is False
     age(artifact.path, -500)  # some clock is ahead
-    assert trash.take(artifact.digest) is False
+    assert remover.detach(artifact.digest) is False
     assert artifact.path.exists()
 
 
 def test_what_a_version_turns_out_to_need_is_put_back(artifacts):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
-    trash.take(artifact.digest)
-    assert trash.settle(lambda digest: digest == artifact.digest) == set()
+    remover.detach(artifact.digest)
+    assert remover.delete_or_restore(lambda digest: digest == artifact.digest) == set()
     assert (artifact.path / "adapter_model.safetensors").read_text() == "w"
-    assert trash.empty()
+    assert remover.is_empty()
 
 
 def test_what_was_freshened_as_it_was_taken_is_put_back(artifacts):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
-    trash.take(artifact.digest)
+    remover.detach(artifact.digest)
     (entry,) = (artifacts.root / ".trash").iterdir()
     os.utime(entry)  # a publisher touched it a moment before the rename
-    assert trash.settle(no_one) == set()
+    assert remover.delete_or_restore(no_one) == set()
     assert artifact.path.exists()
 
 
 def test_what_was_published_anew_meanwhile_wins(artifacts):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
-    trash.take(artifact.digest)
+    remover.detach(artifact.digest)
     publish(artifacts)
-    assert trash.settle(lambda _: True) == set()
+    assert remover.delete_or_restore(lambda _: True) == set()
     assert artifact.path.exists()
-    assert trash.empty()
+    assert remover.is_empty()
 
 
 def test_what_a_process_that_died_left_half_deleted_is_never_put_back(artifacts, monkeypatch):
-    artifact, trash = publish(artifacts), Trash(artifacts)
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
     age(artifact.path)
-    trash.take(artifact.digest)
+    remover.detach(artifact.digest)
 
     def die(directory):
         (directory / "adapter_config.json").unlink()
@@ -176,15 +176,15 @@ def test_what_a_process_that_died_left_half_deleted_is_never_put_back(artifacts,
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", die)
         with pytest.raises(KeyboardInterrupt):
-            trash.settle(no_one)
-    assert trash.settle(lambda _: True) == set()
-    assert trash.empty()
+            remover.delete_or_restore(no_one)
+    assert remover.delete_or_restore(lambda _: True) == set()
+    assert remover.is_empty()
     assert not artifact.path.exists()
 
 
 def test_publishers_and_removers_at_once_never_lose_what_was_published(artifacts):
     """Each round, one publishes content that somebody else takes away at the same moment."""
-    trash = Trash(artifacts)
+    remover = ArtifactRemover(artifacts)
     lost = []
     for _ in range(60):
         artifact = publish(artifacts)
@@ -193,21 +193,21 @@ def test_publishers_and_removers_at_once_never_lose_what_was_published(artifacts
 
         def remove(digest=artifact.digest, start=start):
             start.wait()
-            trash.take(digest)
-            trash.settle(no_one)
+            remover.detach(digest)
+            remover.delete_or_restore(no_one)
 
-        remover = threading.Thread(target=remove)
-        remover.start()
+        removal = threading.Thread(target=remove)
+        removal.start()
         start.wait()
         published = publish(artifacts)
-        remover.join()
-        trash.settle(no_one)
+        removal.join()
+        remover.delete_or_restore(no_one)
         if not (published.path / "adapter_model.safetensors").exists():
             lost.append(published)
     assert not lost
 
 
-# -- the digger
+# -- the collector
 
 
 class Lists:
@@ -229,8 +229,8 @@ class Collector:
         self.catalog = Catalog()
         self.lists = Lists()
         self.artifacts = artifacts
-        self.digger = ArtifactCollector(
-            self.store, self.catalog, Residency(), self.lists, Trash(artifacts),  # type: ignore[arg-type]
+        self.collector = ArtifactCollector(
+            self.store, self.catalog, Residency(), self.lists, ArtifactRemover(artifacts),  # type: ignore[arg-type]
             grace=24 * 3600, probe_timeout=1, now=lambda: NOW,
         )  # fmt: skip
 
@@ -238,9 +238,9 @@ class Collector:
         await self.store.commit(changes)
         self.catalog.load((await self.store.snapshot()).documents)
 
-    async def dig(self, owner: str = "w") -> None:
+    async def collect(self, owner: str = "w") -> None:
         fence = Fence("reconciler", await self.store.lead("reconciler", owner, 5000))
-        await self.digger.dig(fence)
+        await self.collector.collect(fence)
         self.catalog.load((await self.store.snapshot()).documents)
 
 
@@ -263,13 +263,13 @@ async def buried(harness: Collector, name: str = "fl-1", content: str = "w", *, 
 async def test_a_grave_is_dug_up_with_a_note(harness):
     artifact = await buried(harness)
     harness.lists.holding["e1"] = {"fl-1"}
-    await harness.dig()
+    await harness.collect()
     assert artifact.path.exists()
     harness.lists.holding["e1"] = None
-    await harness.dig()
+    await harness.collect()
     assert artifact.path.exists()
     harness.lists.holding["e1"] = set()
-    await harness.dig()
+    await harness.collect()
     assert not artifact.path.exists()
     assert harness.catalog.pending_deletions == {}
     (entry,) = await harness.store.audit()
@@ -281,17 +281,17 @@ async def test_a_version_that_this_worker_has_not_heard_of_keeps_its_files(harne
     artifact = await buried(harness)
     added = version(artifact.digest, number=2)
     await harness.store.commit([Change("version", added.id, dump(added))])  # the mirror does not know it yet
-    await harness.digger.dig(Fence("reconciler", await harness.store.lead("reconciler", "w", 5000)))
+    await harness.collector.collect(Fence("reconciler", await harness.store.lead("reconciler", "w", 5000)))
     assert artifact.path.exists()
     await harness.add()
-    await harness.dig()
+    await harness.collect()
     assert harness.catalog.pending_deletions == {}, "the grave goes, the files stay"
     assert artifact.path.exists()
 
 
 async def test_what_was_published_lately_is_left_for_later(harness):
     artifact = await buried(harness, aged=False)
-    await harness.dig()
+    await harness.collect()
     assert artifact.path.exists()
     assert "fl-1" in harness.catalog.pending_deletions
 
@@ -303,7 +303,7 @@ async def test_files_that_are_not_florins_are_never_removed(harness, tmp_path):
         "acme/a@v1", f"sha256:{elsewhere.name}", str(elsewhere), NOW - 25 * HOUR
     )
     await harness.add(Change("pending_deletion", "fl-1", dump(pending_deletion)))
-    await harness.dig()
+    await harness.collect()
     assert elsewhere.exists()
     assert harness.catalog.pending_deletions == {}
 
@@ -311,24 +311,24 @@ async def test_files_that_are_not_florins_are_never_removed(harness, tmp_path):
 async def test_files_that_are_gone_already_end_the_grave(harness):
     artifact = await buried(harness)
     shutil.rmtree(artifact.path)
-    await harness.dig()
+    await harness.collect()
     assert harness.catalog.pending_deletions == {}
 
 
-async def test_a_digger_who_leads_no_longer_removes_nothing(harness):
+async def test_a_collector_who_leads_no_longer_removes_nothing(harness):
     artifact = await buried(harness)
     stale = Fence("reconciler", await harness.store.lead("reconciler", "w", 5000))
     await harness.store.resign("reconciler", "w")
     await harness.store.lead("reconciler", "other", 5000)
     with pytest.raises(FencedError):
-        await harness.digger.dig(stale)
+        await harness.collector.collect(stale)
     assert artifact.path.exists()
     assert "fl-1" in harness.catalog.pending_deletions
 
 
-async def test_what_a_digger_died_over_is_settled_by_the_next(harness):
+async def test_what_a_collector_died_over_is_settled_by_the_next(harness):
     artifact = await buried(harness)
-    Trash(harness.artifacts).take(artifact.digest)
-    await harness.dig()
-    assert Trash(harness.artifacts).empty()
+    ArtifactRemover(harness.artifacts).detach(artifact.digest)
+    await harness.collect()
+    assert ArtifactRemover(harness.artifacts).is_empty()
     assert harness.catalog.pending_deletions == {}

@@ -71,7 +71,7 @@ def test_residency_that_differs():
     }  # fmt: skip
     assert "acme/a@v1, fl-x" in seen["residency_missing"][2]
     assert "acme/a@v2" in seen["residency_lost"][2]
-    assert "fl-0123 under Florin's own name," in seen["residency_stray"][2]
+    assert "fl-0123 under a name that Florin uses," in seen["residency_stray"][2]
     assert "a-friend, by-hand" in seen["residency_stranger"][2]
     assert "http://e1:8000/v1/unload_lora_adapter" in seen["residency_stranger"][3]
     assert {status for status, *_ in seen.values()} == {"warning"}
@@ -80,7 +80,7 @@ def test_residency_that_differs():
 def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
     seen = found(
         view(
-            look=EngineObservation(error="e1 at http://e1 does not answer: refused"),
+            look=EngineObservation(error="e1 at http://e1 does not respond: refused"),
             slots={"fl-a1": S.RESIDENT},
         )
     )
@@ -95,7 +95,7 @@ def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
         ({"base_model": "other"}, None, "engine_base", "problem", "serves base"),
         ({}, EngineObservation(Listing({"base": "/m"}, frozenset(), None), takes_adapters=False), "engine_lora_routes",
          "problem", "cannot load"),
-        ({"agent": "http://e1:9", "key": "k1"}, None, "engine_agent", "warning", "though the engine answers"),
+        ({"agent": "http://e1:9", "key": "k1"}, None, "engine_agent", "warning", "though the engine responds"),
         ({"state": "draining"}, None, "engine_state", "warning", "neither new requests"),
         ({"state": "cordoned"}, None, "engine_state", "warning", "no new adapters"),
         ({"stopping": True}, None, "engine_stopping", "warning", "no new process"),
@@ -127,7 +127,7 @@ def test_an_agent_with_an_operators_key_is_a_warning():
 
 def test_an_engine_that_is_not_trusted_is_shown_with_the_evidence():
     serving_status = ServingStatus(
-        "failed", "", "engine_suspect", "its base model answers unlike itself", "e1", 0, 1, 0,
+        "failed", "", "engine_suspect", "its base model no longer answers as before", "e1", 0, 1, 0,
         {"base_drift": 3.14159, "answers": [{}], "engine": "e1"},
     )  # fmt: skip
     seen = found(view(serving_statuses={"e1": serving_status}))
@@ -180,11 +180,14 @@ def test_a_base_model_without_config_matters_only_where_it_is_served():
 
 def test_graves_that_wait_for_a_dead_engine():
     pending_deletions = CollectionPlan(
-        waiting={"fl-o": "e9 does not answer, and may hold it", "fl-p": "its grace has not passed"}
+        waiting={"fl-o": "e9 does not respond and may hold it", "fl-p": "its grace period has not passed"}
     )
     seen = found(view(pending_deletions=pending_deletions))
     assert "files of 1 removed" in seen["pending_deletions"][2]
-    assert found(view(pending_deletions=CollectionPlan(waiting={"fl-p": "its grace has not passed"}))) == {}
+    assert (
+        found(view(pending_deletions=CollectionPlan(waiting={"fl-p": "its grace period has not passed"})))
+        == {}
+    )
 
 
 def test_many_names_are_counted():

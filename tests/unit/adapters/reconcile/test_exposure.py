@@ -40,8 +40,8 @@ def test_what_only_this_machine_reaches(host, ours):
     [
         ("127.0.0.1", {}, "ok", "on this machine only"),
         ("0.0.0.0", {}, "warning", "speaks plain HTTP on 0.0.0.0"),
-        ("::", {}, "warning", "whoever is on the way reads every key and prompt"),
-        ("10.0.0.1", {"behind_proxy": True}, "ok", "TLS ends at a proxy in front"),
+        ("::", {}, "warning", "anyone on the network path can read keys and prompts"),
+        ("10.0.0.1", {"behind_proxy": True}, "ok", "a proxy terminates TLS"),
         ("10.0.0.1", {"tls_cert": Path("/c"), "tls_key": Path("/k")}, "ok", "speaks TLS"),
     ],
 )
@@ -143,7 +143,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_an_open_state_directory_is_closed_with_all_that_is_florins(state, caplog):
-    before = state_directory.look(state)
+    before = state_directory.inspect(state)
     assert len(before.open_to_others) == 7
     assert [f.status for f in exposure.of_state(state)] == ["warning"]
     state_directory.make_private(state)
@@ -153,7 +153,7 @@ def test_an_open_state_directory_is_closed_with_all_that_is_florins(state, caplo
     assert (
         mode(state / "artifacts") == mode(state / "artifacts" / "weights") == 0o777
     )  # engines may be others
-    assert state_directory.look(state) == state_directory.Found((), (), shared=False)
+    assert state_directory.inspect(state) == state_directory.Found((), (), shared=False)
     assert [f.status for f in exposure.of_state(state)] == ["ok"]
     caplog.clear()
     state_directory.make_private(state)
@@ -167,7 +167,7 @@ def test_a_directory_that_holds_others_things_keeps_its_mode_and_they_theirs(sta
     assert mode(state) == 0o777
     assert mode(state / "homework.txt") == 0o644
     assert mode(state / "ledger.db") == 0o700
-    assert "holds files that are not Florin's (homework.txt, for one)" in caplog.text
+    assert "contains foreign files (such as homework.txt)" in caplog.text
     [found] = exposure.of_state(state)
     assert found.status == "warning"
     assert "homework.txt" in found.message

@@ -89,16 +89,16 @@ class ReconcilerHarness:
             changed=changed, before_claim=nothing, clock=lambda: self.now,
         )  # fmt: skip
         loader.serving_statuses.clock = lambda: int(self.now * 1e6)
-        self.retrial = LoadRetries(
+        self.load_retries = LoadRetries(
             self.store, self.catalog, self.residency, loader, now=lambda: int(self.now * 1e6)
         )
 
-        async def dig(_: Fence) -> None: ...
+        async def collect(_: Fence) -> None: ...
 
         self.reconciler = Reconciler(
             store=self.store, catalog=self.catalog, residency=self.residency,
             control=self.engines, loader=loader, owner="w", interval=0.01, probe_timeout=1,  # type: ignore[arg-type]
-            reload_interval=0, digger=SimpleNamespace(dig=dig), retrial=self.retrial,  # type: ignore[arg-type]
+            reload_interval=0, collector=SimpleNamespace(collect=collect), load_retries=self.load_retries,  # type: ignore[arg-type]
             stopped=StoppedEngines(self.store, self.catalog, 1.0, now=lambda: int(self.now * 1e6)),
         )  # fmt: skip
         self.strays: frozenset[str] = frozenset()
@@ -177,7 +177,7 @@ async def test_what_is_missing_is_lost_before_anything_is_loaded(harness):
 
 async def test_an_announced_epoch_is_repaired_though_the_list_looks_well(harness):
     await harness.resident("a", "b")
-    await harness.store.lose("e1")
+    await harness.store.mark_lost("e1")
     await harness.sync()
     await harness.repair()
     assert set(harness.slots().values()) == {RESIDENT}
@@ -418,7 +418,7 @@ async def test_it_survives_a_store_that_is_away_and_a_defect(harness, caplog):
     await asyncio.sleep(0.05)
     harness.store.away = False
     serving, harness.engines.serving = harness.engines.serving, None
-    await until(lambda: "stumbled" in caplog.text)
+    await until(lambda: "Reconciler task engine e1 failed" in caplog.text)
     harness.engines.serving = serving
     harness.engines.held["e1"] = {"fl-x"}
     await until(lambda: harness.engines.unloads == ["fl-x"])
@@ -439,10 +439,10 @@ async def failed(harness: ReconcilerHarness, *, retry: float, state="failed") ->
 
 async def test_a_failed_version_is_tried_again_when_due_and_recovers(harness):
     await failed(harness, retry=60)
-    await harness.retrial.retry_due(harness.fence)
+    await harness.load_retries.retry_due(harness.fence)
     assert harness.engines.loads == []
     harness.now = 61
-    await harness.retrial.retry_due(harness.fence)
+    await harness.load_retries.retry_due(harness.fence)
     await harness.sync()
     assert harness.engines.loads == ["fl-a"]
     assert harness.catalog.serving_statuses == {}
@@ -456,7 +456,7 @@ async def test_a_version_that_fails_again_waits_twice_as_long(harness):
     for _ in range(6):
         due = harness.catalog.serving_statuses["fl-a"].retry / 1e6
         harness.now = due + 0.001
-        await harness.retrial.retry_due(harness.fence)
+        await harness.load_retries.retry_due(harness.fence)
         await harness.sync()
         pauses.append(round(harness.catalog.serving_statuses["fl-a"].retry / 1e6 - due))
     assert pauses == [120, 240, 480, 600, 600, 600]
@@ -467,7 +467,7 @@ async def test_a_version_that_fails_again_waits_twice_as_long(harness):
 async def test_a_quarantined_version_is_never_tried_by_itself(harness):
     await failed(harness, retry=1, state="quarantined")
     harness.now = 100
-    await harness.retrial.retry_due(harness.fence)
+    await harness.load_retries.retry_due(harness.fence)
     assert harness.engines.loads == []
 
 
@@ -476,14 +476,14 @@ async def test_a_trial_without_an_engine_is_put_off_and_counts_for_nothing(harne
     await harness.put(Change("engine", "e1", dump(replace(E1, state="cordoned"))))
     harness.now = 100
     for _ in range(5):
-        await harness.retrial.retry_due(harness.fence)
+        await harness.load_retries.retry_due(harness.fence)
     await harness.sync()
     assert harness.catalog.serving_statuses["fl-a"].attempts == 3
     await harness.put(Change("engine", "e1", dump(E1)))
-    await harness.retrial.retry_due(harness.fence)
+    await harness.load_retries.retry_due(harness.fence)
     assert harness.engines.loads == []
     harness.now += 11
-    await harness.retrial.retry_due(harness.fence)
+    await harness.load_retries.retry_due(harness.fence)
     assert harness.engines.loads == ["fl-a"]
 
 
@@ -492,7 +492,7 @@ async def test_a_trial_under_a_stale_fence_does_not_begin(harness):
     await depose(harness)
     harness.now = 100
     with pytest.raises(FencedError):
-        await harness.retrial.retry_due(harness.fence)
+        await harness.load_retries.retry_due(harness.fence)
     assert harness.engines.loads == []
 
 
@@ -501,4 +501,4 @@ async def test_a_trial_while_the_store_is_away_says_so(harness):
     harness.now = 100
     harness.store.away = True
     with pytest.raises(StoreUnavailableError):
-        await harness.retrial.retry_due(harness.fence)
+        await harness.load_retries.retry_due(harness.fence)

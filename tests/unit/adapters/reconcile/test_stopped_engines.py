@@ -42,7 +42,7 @@ async def test_it_is_marked_and_forgotten_by_the_leader_with_a_note():
     await store.commit([Change("engine", "e1", old)])
 
     async def look() -> Engine | None:
-        await stopped.look(fence)
+        await stopped.update(fence)
         catalog.load((await store.snapshot()).documents)
         return catalog.engines.get("e1")
 

@@ -110,10 +110,10 @@ async def test_a_stale_view_is_not_believed(site, worker):
 
 
 async def test_a_tenant_must_exist_when_the_version_is_committed(site, worker):
-    with pytest.raises(NotFoundError, match="tenant"):
+    with pytest.raises(NotFoundError, match="Tenant"):
         await worker.registrar.add_adapter(AdapterName("bolt", "support"), site.source())
     await site.store.commit([Change("tenant", "acme", None)])  # the worker has not heard of it
-    with pytest.raises(NotFoundError, match="tenant"):
+    with pytest.raises(NotFoundError, match="Tenant"):
         await worker.registrar.add_adapter(NAME, site.source())
     assert await site.documents("adapter") == {}
     assert await site.documents("version") == {}

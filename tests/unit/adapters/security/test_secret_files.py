@@ -51,19 +51,19 @@ def test_a_link_to_a_good_file_is_followed_and_to_an_open_one_refused(tmp_path):
     link.symlink_to(path)
     assert read_key(link) == "fl_a_secret"
     path.chmod(0o644)
-    with pytest.raises(KeyFileError, match="others can read"):
+    with pytest.raises(KeyFileError, match="accessible to others"):
         read_key(link)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "holds no key"),
-        (b"# only a comment\n", "holds no key"),
-        (b"two words\n", "no key has"),
+        (b"", "contains no key"),
+        (b"# only a comment\n", "contains no key"),
+        (b"two words\n", "not valid in a key"),
         (b"\xff\xfe", "not ASCII"),
-        (b"a\x00b", "no key has"),
-        (b"k" * (MAX_BYTES + 1), "more than"),
+        (b"a\x00b", "not valid in a key"),
+        (b"k" * (MAX_BYTES + 1), "larger than"),
     ],
 )
 def test_what_is_no_key_is_refused(tmp_path, content, words):

@@ -54,7 +54,10 @@ def encrypted(key: bytes) -> bytes:
         (lambda f, ca: put(f.cert, b""), "is not a certificate in PEM format"),
         (lambda f, ca: put(f.key, b"rubbish"), "is not a private key in PEM format"),
         (lambda f, ca: put(f.key, f.cert.read_bytes()), "is not a private key in PEM format"),
-        (lambda f, ca: put(f.key, encrypted(f.key.read_bytes())), "protected by a passphrase"),
+        (
+            lambda f, ca: put(f.key, encrypted(f.key.read_bytes())),
+            "is encrypted, and Florin cannot ask for the passphrase",
+        ),
         (lambda f, ca: put(f.key, ca.leaf().private_key_pem.bytes()), "does not belong to the certificate"),
         (lambda f, ca: f.key.chmod(0o640), "mode 0640, so others can read it: chmod 600"),
         (lambda f, ca: f.key.chmod(0o604), "mode 0604"),
@@ -285,15 +288,15 @@ async def test_failed_handshakes_are_explained(ca: Authority, tmp_path):
         assert all("certificate is not accepted: IP address mismatch" in one for one in said)
     with echo(None) as port:
         said = await failure(f"https://127.0.0.1:{port}/", trusting)
-        assert said == ["it does not speak TLS: the URL must begin with http://"] * 2
+        assert said == ["it does not speak TLS; use http:// in the URL"] * 2
     with echo(server_context(pair, ca.file)) as port:
         said = await failure(f"https://127.0.0.1:{port}/", trusting)
-        assert said == ["it wants a client certificate, and none was shown"] * 2
+        assert said == ["it requires a client certificate"] * 2
         files = other.issue("stranger", "stranger")
         stranger = client_context(ca.file, read_pair(files.cert, files.key))
         said = await failure(f"https://127.0.0.1:{port}/", stranger)
         assert len(said) == 2
-        assert all("does not accept the client's certificate" in one for one in said)
+        assert all("rejected the client certificate" in one for one in said)
     assert explain(ConnectionRefusedError()) == ""
 
 

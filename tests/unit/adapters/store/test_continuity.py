@@ -26,9 +26,9 @@ KNOWN = Position("us", epoch=1, seq=10, mark="aa")
         (KNOWN, replace(KNOWN, installation="them", seq=12), "aa", "another installation"),
         (KNOWN, replace(KNOWN, installation="them", epoch=2, seq=12), "aa", "another installation"),
         (KNOWN, replace(KNOWN, seq=9), None, "its last one is number 9"),
-        (KNOWN, replace(KNOWN, mark="bb"), "bb", "number 10 is not the one"),
-        (KNOWN, replace(KNOWN, seq=12, mark="cc"), "bb", "number 10 is not the one"),
-        (KNOWN, replace(KNOWN, epoch=0, seq=12), "aa", "before it was last restored"),
+        (KNOWN, replace(KNOWN, mark="bb"), "bb", "change 10 differs from the one"),
+        (KNOWN, replace(KNOWN, seq=12, mark="cc"), "bb", "change 10 differs from the one"),
+        (KNOWN, replace(KNOWN, epoch=0, seq=12), "aa", "before the last restore or accept"),
         (KNOWN, replace(KNOWN, epoch=2, seq=3), None, ""),  # an operator has decided
         (KNOWN, Position("them", 2, 3, "bb", ("us",)), None, ""),
     ],
@@ -78,7 +78,7 @@ def told(*samples: tuple[float, int]) -> list[str]:
     shrinkage, said = MassRemovalWatch(lambda: there), []
     for now, count in samples:
         there["tenants"] = count
-        said.append(shrinkage.look(now))
+        said.append(shrinkage.check(now))
     return said
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.security.state_directory import look
+from adapters.security.state_directory import inspect
 from adapters.store import local_snapshot
 from adapters.store.continuity import Position
 from adapters.store.local_snapshot import NAME, PREVIOUS, LocalSnapshot, LocalSnapshotError
@@ -26,7 +26,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert local_snapshot.write(tmp_path, KEPT)
     assert local_snapshot.read(tmp_path / NAME) == KEPT
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-    assert look(tmp_path).foreign == ()  # what Florin keeps for itself
+    assert inspect(tmp_path).foreign == ()  # what Florin keeps for itself
 
 
 def test_the_newest_stays(tmp_path: Path):

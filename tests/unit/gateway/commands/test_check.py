@@ -120,7 +120,7 @@ def test_without_a_base_the_gateways_only_one_counts_and_its_engines_ranks(fake,
     fake.answer("GET", "/admin/v1/bases", {"data": [served("tiny/base", [1, 2])]})
     refused = fake.florin("adapter", "check", str(adapter))
     assert refused.exit_code == 1
-    assert "the fleet's engines take: 1, 2" in refused.stderr
+    assert "the fleet's engines accept: 1, 2" in refused.stderr
     fake.answer("GET", "/admin/v1/bases", {"data": [served("x", [2], aliases=["tiny/base"])]})
     assert fake.florin("adapter", "check", str(adapter), "--max-rank", "4").exit_code == 0
 

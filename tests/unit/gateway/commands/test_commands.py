@@ -38,10 +38,10 @@ ENGINE = {
     "epoch": "",
     "agent": "",
     "stopping": False,
-    "beat": None,
+    "heartbeat": None,
 }
 HOSTED = {
-    **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "beat": {"started": 1}
+    **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "heartbeat": {"started": 1}
 }  # fmt: skip
 SLOT = {"version": "acme/support@v1", "state": "resident", "in_flight": 2, "idle_seconds": 61.0}
 PLACEMENT = {"data": [{"engine": "a1", "gpu_type": "H200", "health": "up", "slots": 4, "placements": [SLOT]}]}
@@ -165,7 +165,7 @@ CASES = [
         {"data": [{**ENGINE, "gpu_count": 8, "region": "eu-1", "purchase": "reserved"}]}, "8 x H200 reserved, eu-1",
     ),
     (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [HOSTED]}, "stopping"),
-    (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "beat": None}]}, "silent"),
+    (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [{**HOSTED, "heartbeat": None}]}, "silent"),
     (
         ("engine", "cordon", "a1"),
         "PUT", "/admin/v1/engines/a1/state", {"state": "cordoned"}, {**ENGINE, "state": "cordoned"}, "no new adapters",

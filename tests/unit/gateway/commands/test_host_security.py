@@ -59,10 +59,10 @@ def test_what_cannot_be_used_is_refused_in_words(words, advertise, environ, said
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (b"", 0o600, "holds no token"),
-        (b"two words", 0o600, "holds no token"),
-        ("schlüssel".encode(), 0o600, "holds no token"),
-        (b"a\r\nb: c", 0o600, "holds no token"),
+        (b"", 0o600, "contains no token"),
+        (b"two words", 0o600, "contains no token"),
+        ("schlüssel".encode(), 0o600, "contains no token"),
+        (b"a\r\nb: c", 0o600, "contains no token"),
         (b"x" * 5000, 0o600, "larger than"),
         (b"secret", 0o644, "mode 0644"),
     ],

@@ -30,9 +30,9 @@ def pair(tmp_path: Path) -> Files:
         (lambda f: {"tls_client_ca": f.cert}, "FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT"),
         (
             lambda f: {"tls_cert": f.cert, "tls_key": f.key, "tls_client_ca": f.key},
-            "FLORIN_TLS_CLIENT_CA: .* holds no CA certificate",
+            "FLORIN_TLS_CLIENT_CA: .* contains no CA certificate",
         ),
-        (lambda f: {"engine_ca": f.key}, "FLORIN_ENGINE_CA.* holds no CA certificate"),
+        (lambda f: {"engine_ca": f.key}, "FLORIN_ENGINE_CA.* contains no CA certificate"),
         (lambda f: {"engine_token_file": Path("/no")}, "FLORIN_ENGINE_TOKEN_FILE: the token file /no cannot"),
     ],
 )

@@ -138,7 +138,7 @@ def test_pruning_keeps_what_callers_get():
         (version(3, digest=SHA[1]), "v3 has the files of v1"),
         (version(2, digest=None), "is retired"),
         (version(2, digest=SHA[9]), "is retired"),
-        (version(4, digest=None), "was given away before"),
+        (version(4, digest=None), "was used before and can be restored only"),
     ],
 )
 def test_a_number_means_one_content_for_ever(wanted, said_why):

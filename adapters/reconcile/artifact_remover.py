@@ -1,12 +1,12 @@
-"""The way out of the artifact store: taken away by one rename, looked at once more, then deleted or put back.
+"""Removes content from the artifact store: detach it by a rename, check again, then delete or restore it.
 
-    root/.trash/<digest hex>.<random>/   taken away, not yet decided on
-    root/.trash/dead.<random>/           decided on: half of it may be gone already
+    root/.trash/<digest hex>.<random>/   detached, not yet decided
+    root/.trash/dead.<random>/           being deleted, possibly incomplete
 
-Whoever publishes content that is there already freshens its directory, and finds out if it has been taken
-away. So, of a publication and a removal of one content at once: either the publisher finds it gone and puts
-its own copy there, or the remover finds it fresh and puts it back. The hour is for what lies between the
-publication and the registration of a version, and for clocks that differ.
+Publishing content that already exists updates its directory's modification time and fails if the directory
+has been detached. If the same content is published and removed concurrently, then either the publisher finds
+it missing and writes its own copy, or the remover finds it fresh and restores it. The freshness of one hour
+covers the time between publication and registration of a version, and clock differences.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _TRASH = ".trash"
 _ENTRY = re.compile(r"([0-9a-f]{64})\.[0-9a-f]+")
 
 
-class Trash:
-    """Methods block on the disk and raise OSError. `clock`: seconds, as the files' times."""
+class ArtifactRemover:
+    """Deletes content of one artifact store safely against concurrent publication.
+
+    Used by `ArtifactCollector` only. Methods block on the disk and raise OSError. `clock`: Unix seconds.
+    """
 
     def __init__(self, artifacts: ArtifactStore, *, clock: Callable[[], float] = time.time) -> None:
         self._artifacts = artifacts
@@ -36,15 +39,15 @@ class Trash:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"<Trash of {self._root}>"
+        return f"<ArtifactRemover of {self._root}>"
 
     def holds(self, digest: str, path: str) -> bool:
-        """Whether `path` is where this store keeps the content of that digest: only then it may go."""
+        """Whether `path` is where this store keeps the content of `digest`; only then may it be deleted."""
         return Path(path) == self._root / digest.removeprefix("sha256:")
 
-    def take(self, digest: str) -> bool | None:
-        """Take the content away, to be settled. False: it stays, for it was published lately, or another
-        installation may need it. None: nothing is there."""
+    def detach(self, digest: str) -> bool | None:
+        """Detach the content. False if it must stay, because it was published recently or another
+        installation may need it; None if it does not exist."""
         hexdigest = digest.removeprefix("sha256:")
         source = self._root / hexdigest
         try:
@@ -57,32 +60,33 @@ class Trash:
             return None
         return True
 
-    def has(self, digest: str) -> bool:
+    def exists(self, digest: str) -> bool:
         return (self._root / digest.removeprefix("sha256:")).exists()
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self._entries()
 
-    def settle(self, needed: Callable[[str], bool]) -> set[str]:
-        """Put back what `needed` (of a digest) asks for, what somebody freshened before it was taken, and all
-        where another installation has come; delete the rest, also what a process that died has left here.
-        The digests that were deleted."""
+    def delete_or_restore(self, needed: Callable[[str], bool]) -> set[str]:
+        """Delete or restore all detached content, including what a process that died left behind. Restored
+        are digests for which `needed` is true, content that was republished before it was detached, and
+        everything if another installation uses this root. Returns the deleted digests."""
         deleted = set()
         for entry in self._entries():
-            with suppress(FileNotFoundError):  # another process settled it at the same moment
+            with suppress(FileNotFoundError):  # another process handled it at the same moment
                 match = _ENTRY.fullmatch(entry.name)
                 if match is None:
                     if entry.name.startswith("dead."):
                         shutil.rmtree(entry)
                 elif self._artifacts.others() or needed(f"sha256:{match[1]}") or self._fresh(entry):
-                    self._put_back(entry, match[1])
+                    self._restore(entry, match[1])
                 else:
                     self._delete(entry)
                     deleted.add(f"sha256:{match[1]}")
         return deleted
 
     def _delete(self, entry: Path) -> None:
-        """What is half deleted must not be put back: the first file that goes makes its directory fresh."""
+        """Rename first: deleting a file freshens the directory, and a half-deleted one must not be
+        restored."""
         dead = entry.with_name(f"dead.{secrets.token_hex(8)}")
         entry.rename(dead)
         shutil.rmtree(dead)
@@ -93,14 +97,14 @@ class Trash:
         except FileNotFoundError:
             return []
 
-    def _put_back(self, entry: Path, hexdigest: str) -> None:
+    def _restore(self, entry: Path, hexdigest: str) -> None:
         try:
             entry.rename(self._root / hexdigest)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            self._delete(entry)  # its like has been published meanwhile
+            self._delete(entry)  # the same content has been published meanwhile
 
     def _fresh(self, directory: Path) -> bool:
-        """Also what comes from the future: some clock is wrong, and time will tell."""
+        """Modification times in the future count as fresh: some clock is wrong."""
         return self._clock() - directory.stat().st_mtime < FRESH_SECONDS

@@ -1,12 +1,12 @@
--- lose.lua: the engine's process is another one. After prelude.lua, fence.lua and placement.lua.
+-- mark_lost.lua: the engine has restarted and lost its versions. After prelude.lua, fence.lua, placement.lua.
 --
 -- KEYS[1..6]  as in placement.lua     KEYS[7]  the role of the fence (any key without one)
--- ARGV[3]  token of the fence or ''   ARGV[4]  '1': all versions     ARGV[5…]  or these
+-- ARGV[3]  token of the fence or ''   ARGV[4]  '1' for all versions     ARGV[5…]  else these
 --
 -- Returns 1, or 0 for a stale fence.
 --
--- Atomic, because a claim that comes between would find the one lost and the other resident in the same
--- dead process. Leases stay: they protect nothing while their version is lost, and lapse by themselves.
+-- Atomic, because a concurrent claim must not see one version lost and another resident in the same dead
+-- process. Leases stay: they protect nothing while their version is lost, and they expire.
 
 if fenced(KEYS[7], ARGV[3]) then
   return 0

@@ -1,10 +1,10 @@
--- beats.lua: the agents that live. After prelude.lua.
+-- heartbeats.lua: list the agents that are alive. After prelude.lua.
 --
--- KEYS[1]  the feed (unused)     KEYS[2]  the beats, as in beat.lua
+-- KEYS[1]  the feed (unused)     KEYS[2]  the heartbeats, as in heartbeat.lua
 --
--- Returns {engine, text, engine, text, …}; those that have lapsed are swept out.
+-- Returns {engine, text, engine, text, …}, and deletes expired ones.
 --
--- Atomic, because a beat that comes between the look and the sweep would be swept out with the old one.
+-- Atomic, because a heartbeat that arrives between the read and the delete would be deleted too.
 
 local living = {}
 local all = redis.call('HGETALL', KEYS[2])
