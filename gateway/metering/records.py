@@ -127,9 +127,6 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
-_LATER = {"adapter_loads": 0, "hour_marks": None}
-"""What lines of earlier versions lack: an upgrade must lose nothing that waits in the log."""
-_EARLIER = tuple(name for name in _FIELDS if name not in _LATER)
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks"}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
@@ -159,8 +156,6 @@ def parse_line(line: bytes) -> UsageRecord:
     # and another to whoever reads the log next.
     if not isinstance(data, dict) or orjson.dumps(data) != line.rstrip(b"\n"):
         raise ValueError("not a usage record: not as the writer spells it")
-    if tuple(data) == _EARLIER:
-        data = {name: data.get(name, _LATER.get(name)) for name in _FIELDS}
     if tuple(data) != _FIELDS:
         raise ValueError("not a usage record")
     values = tuple(data.values())
