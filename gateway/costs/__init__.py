@@ -1,7 +1,7 @@
 """From usage records to money.
 
 weights, attribution    pure: what an engine-hour is divided by, and the division
-pool_hours, posting,    one engine-hour from the ledger, its rows, and the roller that keeps all hours'
+engine_hours, posting,    one engine-hour from the ledger, its rows, and the roller that keeps all hours'
   rolling               rows up to date
 lines                   sums of those rows with their price: what all below is made of
 prices, allocation      the price book; who bears what nobody used

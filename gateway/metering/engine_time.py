@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Table, func, select
 from adapters.model import Engine
 from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.ledger.database import REFUSALS, insert, is_definite
-from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError, PoolHour, mark_dirty
+from gateway.metering.ledger.ledger import HOUR, EngineHour, Ledger, LedgerUnavailableError, mark_dirty
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 
 log = logging.getLogger("florin.metering")
@@ -264,7 +264,7 @@ class EngineTime:
     ) -> list[Beginnings]:
         begun: list[Beginnings] = []
         spans: list[dict[str, Any]] = []
-        dirty: set[PoolHour] = set()
+        dirty: set[EngineHour] = set()
         with self.ledger.write() as connection:
             for life, seen in plan:
                 since = life.begun or _beginnings(connection, life, self.clock.since)
@@ -272,7 +272,7 @@ class EngineTime:
                 spans += self._spans(life.engine, since, seen)
                 # The hour after an end near its turn too: a later life in it may be known already.
                 begins = life.written or since.startup - BRIDGE
-                dirty.update(_pool_hours(life.engine, begins, seen + BRIDGE))
+                dirty.update(_engine_hours(life.engine, begins, seen + BRIDGE))
             _put_latest(connection, engine_spans, "seen", spans)
             _put_latest(connection, engine_counters, "at", _counters(connection, samples))
             mark_dirty(connection, dirty)
@@ -316,7 +316,7 @@ def _beginnings(connection: Connection, life: _Life, since: int) -> Beginnings:
     )
 
 
-def _pool_hours(engine: Engine, start: int, end: int) -> Iterator[PoolHour]:
+def _engine_hours(engine: Engine, start: int, end: int) -> Iterator[EngineHour]:
     for hour in range(start // HOUR * HOUR, end + 1, HOUR):
         yield hour, engine.name, engine.gpu_type, engine.gpu_count
 

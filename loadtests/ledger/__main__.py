@@ -128,7 +128,7 @@ def _problems(document: dict[str, Any]) -> list[str]:
     if found["check that it adds up"]["nano_gpu_hours"]:
         problems.append("The parts do not add up to the wholes.")
     if found["roll up the month"]["pending"]:
-        problems.append("Pool-hours are left that are not rolled up.")
+        problems.append("Engine-hours are left that are not rolled up.")
     if found["close the month"]["records"] != document["records"]:
         problems.append(f"The closed month has {found['close the month']['records']:,} records.")
     problems += [

@@ -83,7 +83,7 @@ async def test_a_bill_with_differences_of_many_kinds(may, tmp_path):
         "rate": ("0.00", "3.00"),
     }
     assert (found["bill"]["provisioned_gpu_hours"], found["bill"]["attributed_gpu_hours"]) == ("3.50", "0.06")
-    assert found["books"]["hours_pending"] == 0
+    assert found["completeness"]["hours_pending"] == 0
     tokens = {one["token_type"]: one for one in found["tokens"]["checks"]}
     assert [(line["kind"], line["tokens"]) for line in tokens["input"]["lines"]] == [
         ("prompt_of_each_answer", 20)

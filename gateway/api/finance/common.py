@@ -113,7 +113,7 @@ def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     return own if asked is None else (*own, asked)
 
 
-def books_of(state: State, key: Key) -> LedgerProcess:
+def ledger_process_of(state: State, key: Key) -> LedgerProcess:
     """Where the question is answered: tenants' beside operators' and analysts', never before them."""
     return state.ledger_process.for_tenants() if key.role is Role.TENANT else state.ledger_process
 

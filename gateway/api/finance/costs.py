@@ -15,8 +15,8 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
-    books_of,
     dimensions_of,
+    ledger_process_of,
     only_staff,
     period_of,
     position,
@@ -86,13 +86,13 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await books_of(state, key).run(report_text, question, now=state.clock.now())
+        text, beside = await ledger_process_of(state, key).run(report_text, question, now=state.clock.now())
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(books_of(state, key), question, made, flushed=flushed, now=state.clock.now())
+    return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
 
 
 def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import After, Tagged, books_of, only_staff, rendered
+from gateway.api.finance.common import After, Tagged, ledger_process_of, only_staff, rendered
 from gateway.api.finance.period_models import ClosingTerms, PeriodModel, Periods, Proof, Records, Verification
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.allocation import PolicyError, policy_of
@@ -55,7 +55,7 @@ Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its 
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
     """All months that have books, oldest first."""
     await state.meter.flush()
-    shown = await books_of(state, key).run(overview, state.clock.now(), _own(key))
+    shown = await ledger_process_of(state, key).run(overview, state.clock.now(), _own(key))
     return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
@@ -63,7 +63,7 @@ async def periods(key: FinanceKey, state: StateDep) -> Periods:
 async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
     """One month; closed: with its statements."""
     return PeriodModel.model_validate(
-        await books_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
+        await ledger_process_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
     )
 
 
@@ -116,7 +116,7 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     with _refusals():
         if own not in {None, whose}:  # not yours: as if there were none
             raise NotClosedError(no_statement(_month(month), whose))
-        return Proof.model_validate(await books_of(state, key).run(proof_of, _month(month), whose))
+        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, _month(month), whose))
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -136,7 +136,9 @@ async def records(
     if own not in {None, whose}:  # not yours: as if there were none
         return rendered(b"[]", next=None)
     with _refusals():
-        page, last = await books_of(state, key).run(covered_page, _month(month), whose, position, limit)
+        page, last = await ledger_process_of(state, key).run(
+            covered_page, _month(month), whose, position, limit
+        )
     return rendered(page, next=None if last is None else token_of(*last))
 
 

@@ -42,7 +42,7 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
 @router.post("/exclude")
 async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict[str, Any]:
     """Put the records that cannot be into quarantine and roll the rest of the hour up; without such records,
-    only try again. Records that a closed month covers stay (`sealed`), and so do that month's figures.
+    only try again. Records that a closed month covers stay (`kept`), and so do that month's figures.
     `set_aside` says whether the hour still is."""
     only_staff(key)
     now = state.clock.now()
@@ -59,7 +59,7 @@ async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict
         "engine": asked.engine,
         "hour": asked.hour,
         "quarantined": done.quarantined,
-        "sealed": done.sealed,
+        "kept": done.kept,
         "set_aside": any((one["engine"], one["hour"]) == (asked.engine, asked.hour) for one in left),
     }
 

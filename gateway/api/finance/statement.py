@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, books_of
+from gateway.api.finance.common import Tagged, ledger_process_of
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import PeriodError, month
 from gateway.costs.rollups.rollup import roll
@@ -45,10 +45,10 @@ async def statement(
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     await state.meter.flush()
     now = state.clock.now()
-    await books_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
+    await ledger_process_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
     known = tenant in state.directory.tenants
     try:
-        page = await books_of(state, key).run(
+        page = await ledger_process_of(state, key).run(
             statement_page, tenant, whole_month, issuer=state.settings.issuer, now=now, known=known
         )
     except MissingPriceError as error:

@@ -52,7 +52,7 @@ def _people(body: Json, *, accounts: bool) -> None:
         note("No bill was imported for this time: florin cost import-bill FILE")
     else:
         _bill(body["bill"], accounts=accounts)
-    _books(body["books"])
+    _completeness(body["completeness"])
     if not body["complete"]:
         note("Records are still on their way into the ledger: ask again.")
     for sentence in body["unexplained"]:
@@ -151,13 +151,13 @@ def _when(line: Json) -> str:
     return f" ({line['hours']:,} hours, {line['first']} to {line['last']})"
 
 
-def _books(books: Json) -> None:
+def _completeness(found: Json) -> None:
     say("")
     say("The books")
     sure = {"engine_final": 0, "engine_partial": 0, "estimated": 0, "none": 0}
-    for row in books["records"]:
+    for row in found["records"]:
         sure[row["usage_source"]] = sure.get(row["usage_source"], 0) + row["records"]
-    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in books["quarantined"].items())
+    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in found["quarantined"].items())
     show(
         facts(
             [
@@ -165,11 +165,11 @@ def _books(books: Json) -> None:
                 ("with its last counts before they broke off", sure["engine_partial"]),
                 ("estimated by the gateway", sure["estimated"]),
                 ("without tokens", sure["none"]),
-                ("requests billed twice", books["delivered_twice"]),
+                ("requests billed twice", found["delivered_twice"]),
                 ("records in quarantine", quarantined or 0),
-                ("engine-hours still to be rolled up", books["hours_pending"]),
-                ("engine-hours set aside", len(books.get("set_aside", ()))),
-                ("engine-hours whose parts do not sum to the whole", len(books["imbalances"])),
+                ("engine-hours still to be rolled up", found["hours_pending"]),
+                ("engine-hours set aside", len(found.get("set_aside", ()))),
+                ("engine-hours whose parts do not sum to the whole", len(found["imbalances"])),
             ]
         )
     )

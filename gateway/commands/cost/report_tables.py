@@ -29,7 +29,7 @@ _PARTS = {
 }
 _COUNTED = {"delivered", "retry waste", "corrections"}
 _SAID = {
-    "books": "from the books",
+    "posted": "as posted",
     "as known now": "as known now",
     "open": "still open",
     "closing": "being closed",
@@ -59,7 +59,7 @@ def show_report(body: Json) -> None:
 
 
 def _heading(body: Json) -> str:
-    basis = {"books": "from the books", "as known now": "as known now"}.get(body.get("basis", ""), "")
+    basis = {"posted": "as posted", "as known now": "as known now"}.get(body.get("basis", ""), "")
     state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
         body.get("state") or "", ""
     )

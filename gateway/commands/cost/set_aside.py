@@ -62,8 +62,8 @@ def exclude(
 
 def _excluded(body: Json) -> None:
     say(f"{body['quarantined']:,} records are in quarantine.")
-    if body["sealed"]:
-        note(f"{body['sealed']:,} records of closed months stay where they are, as do those months' figures.")
+    if body["kept"]:
+        note(f"{body['kept']:,} records of closed months stay where they are, as do those months' figures.")
     if body["set_aside"]:
         note(
             f"{clean(body['engine'])} at {clean(body['hour'])} still cannot be rolled up: "

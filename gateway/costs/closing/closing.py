@@ -1,6 +1,6 @@
 """Closing a month: after it, its figures never change, and a Merkle root says what they were.
 
-1. Flush: every pool-hour of the month whose roll-up is stale is rolled up.
+1. Flush: every engine-hour of the month whose roll-up is stale is rolled up.
 2. Cut off, in one transaction: which records the month covers, the rates of its rows, the price book as it
    is. From here on whatever comes for the month's hours becomes correction rows in the next open month.
 3. Sum, without any lock: a tree of each tenant's records, its statement, the root.
@@ -20,11 +20,17 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from gateway.costs.closing.coverage import BEFORE_ALL, Coverage
 from gateway.costs.closing.frozen_rates import calibrations_of, freeze
-from gateway.costs.closing.period_hash import HashedPeriod, Progress, previous_root, seal, sums_of_records
+from gateway.costs.closing.period_hash import (
+    HashedPeriod,
+    Progress,
+    compute_hash,
+    previous_root,
+    sums_of_records,
+)
 from gateway.costs.periods import HOUR, Period, iso, month
 from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.balance import imbalances
-from gateway.costs.rollups.rollup import lock_books, roll
+from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.rollups.set_aside import hour_text, read_set_aside
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
@@ -81,10 +87,10 @@ def close(
     _check_terms(held, policy, shares)
     if held["state"] == "closed":
         return {**held, "already": True}
-    sealed = _sum(ledger, held, progress)
+    hashed = _sum(ledger, held, progress)
     with ledger.write() as connection:
-        if _seal(connection, held, sealed, now):
-            told = {"root": sealed.root, "policy": held["policy"], "records": sealed.books["records"]}
+        if _commit(connection, held, hashed, now):
+            told = {"root": hashed.root, "policy": held["policy"], "records": hashed.summary["records"]}
             record(connection, actor, "period.close", of, told, now)
     closed = _row(ledger, of)
     assert closed is not None
@@ -153,7 +159,7 @@ def _cut_off(
 ) -> None:
     """In a write transaction. Nothing is done if somebody else was first."""
     whole = month(of)
-    lock_books(connection)
+    lock_postings(connection)
     cutoff = next_batch(connection)  # every batch before it is committed, and later ones wait for us
     known = connection.execute(
         select(periods.c.month, periods.c.state, periods.c.cutoff_batch).order_by(periods.c.month)
@@ -242,10 +248,10 @@ def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> HashedP
     with ledger.read() as connection:
         before = previous_root(connection, held["month"])
     progress("statements", 0, len(sums))
-    return seal(ledger, cover, json.loads(held["document"])["terms"], before, sums)
+    return compute_hash(ledger, cover, json.loads(held["document"])["terms"], before, sums)
 
 
-def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod, now: int) -> bool:
+def _commit(connection: Connection, held: Mapping[str, Any], hashed: HashedPeriod, now: int) -> bool:
     """In a write transaction. False: somebody else was first, and nothing is done."""
     done = connection.execute(
         update(periods)
@@ -253,19 +259,19 @@ def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod,
         .values(
             state="closed",
             closed_at=now,
-            records=sealed.books["records"],
-            root=sealed.root,
-            previous_root=sealed.header["previous_root"],
+            records=hashed.summary["records"],
+            root=hashed.root,
+            previous_root=hashed.header["previous_root"],
             document=canonical(
                 {
                     "terms": json.loads(held["document"])["terms"],
-                    "header": sealed.header,
-                    "books": sealed.books,
+                    "header": hashed.header,
+                    "summary": hashed.summary,
                 }
             ).decode(),
         )
     )
-    if done.rowcount and sealed.statements:
+    if done.rowcount and hashed.statements:
         rows = [
             {
                 "month": held["month"],
@@ -274,7 +280,7 @@ def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod,
                 "root": statement["root"],
                 "document": canonical(statement).decode(),
             }
-            for statement in sealed.statements
+            for statement in hashed.statements
         ]
         connection.execute(insert(period_tenants), rows)
     return bool(done.rowcount)

@@ -53,7 +53,7 @@ class TenantSums:
 class HashedPeriod:
     root: str
     header: dict[str, Any]
-    books: dict[str, Any]
+    summary: dict[str, Any]
     statements: list[dict[str, Any]]
 
 
@@ -85,7 +85,7 @@ def settlement_of(
     return settle(lines, allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines), tenants)
 
 
-def seal(
+def compute_hash(
     ledger: Ledger,
     cover: Coverage,
     terms: Mapping[str, Any],
@@ -110,7 +110,7 @@ def seal(
         }
         for tenant, figures in sorted(settlement.statements.items())
     ]
-    books = {
+    summary = {
         "first_batch": cover.first_batch,
         "cutoff_batch": cover.cutoff_batch,
         **{name: value for name, value in terms.items() if name != "prices"},
@@ -125,9 +125,9 @@ def seal(
         "tenants_root": tenants_root(statements),
         "rollups": rows,
         "prices": digest(terms["prices"]),
-        "books": digest(books),
+        "summary": digest(summary),
     }
-    return HashedPeriod(header_hash(header).hex(), header, books, statements)
+    return HashedPeriod(header_hash(header).hex(), header, summary, statements)
 
 
 def previous_root(connection: Connection, of: str) -> str | None:

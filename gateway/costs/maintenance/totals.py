@@ -18,7 +18,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.set_aside import count_set_aside
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods, pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, periods, rollups
 from gateway.observability.metrics import BASE, LABEL_CAP, OTHER, Series
 
 SETTLED = "settled"
@@ -41,7 +41,7 @@ class Totals:
     cost: Series
     """In the currency. Without a price there is none."""
     imbalance: int
-    """Nano-GPU-hours by which the parts of the open months' pool-hours miss their wholes."""
+    """Nano-GPU-hours by which the parts of the open months' engine-hours miss their wholes."""
     set_aside: int
     """Engine-hours that are in none of these figures."""
 
@@ -110,7 +110,7 @@ def _months(connection: Connection, through: str, now: int) -> tuple[list[str], 
         connection.execute(select(func.max(periods.c.month)).where(periods.c.state == "closed")).scalar_one()
         or ""
     )
-    first = connection.execute(select(func.min(pool_hours.c.hour))).scalar_one()
+    first = connection.execute(select(func.min(engine_hours.c.hour))).scalar_one()
     last = max(iso(now)[:7], connection.execute(select(func.max(rollups.c.posted))).scalar_one() or "")
     names = [] if first is None else [n for n in _between(iso(first)[:7], last) if n > through]
     return [n for n in names if n <= last_closed], [n for n in names if n > last_closed]
@@ -140,7 +140,7 @@ def _imbalance(connection: Connection, names: Iterable[str]) -> int:
 
 
 def _gpu_seconds(connection: Connection) -> tuple[Series, Series]:
-    table = pool_hours.c
+    table = engine_hours.c
     key = (table.engine, table.gpu_type)
     # As fractions: whole numbers end at 64 bits, and a year of many GPUs is not far from there.
     sums = [func.sum(literal(1.0) * us * table.gpu_count) for us in (table.provisioned_us, table.busy_us)]

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, and_, case, func, select
 
 from gateway.costs.periods import Period, month
 from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
-from gateway.costs.rollups.soundness import storable
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
 from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 
@@ -33,7 +33,7 @@ def completeness(connection: Connection, of: str, within: Period) -> dict[str, A
 
 
 def _pending(connection: Connection, within: Period) -> int:
-    """Pool-hours whose roll-up is older than what is known."""
+    """Engine-hours whose roll-up is older than what is known."""
     hour = dirty_hours.c.hour
     query = select(func.count()).where(hour >= within.start, hour < within.end)
     return int(connection.execute(query).scalar() or 0)

@@ -22,7 +22,7 @@ from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.reconciliation.counters import REASONS, CounterCheck
 from gateway.costs.reconciliation.drift import Unsampled, drift, token_checks, unsampled
 from gateway.metering.ledger.ledger import Ledger, pruned_before
-from gateway.metering.ledger.schema import engine_spans, pool_hours
+from gateway.metering.ledger.schema import engine_hours, engine_spans
 
 __all__ = ["TOLERANCE", "drift", "reconcile"]
 
@@ -41,8 +41,12 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
     with ledger.read() as connection:
         tokens = _tokens(connection, within)
         bill = _bill(connection, within)
-        books = completeness(connection, of, within)
-    findings = [*_token_findings(tokens, tolerance), *_bill_findings(bill, tolerance), *_book_findings(books)]
+        complete = completeness(connection, of, within)
+    findings = [
+        *_token_findings(tokens, tolerance),
+        *_bill_findings(bill, tolerance),
+        *_completeness_findings(complete),
+    ]
     return {
         "month": of,
         "from": iso(within.start),
@@ -50,7 +54,7 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
         "tolerance_percent": decimal_of(tolerance),
         "tokens": tokens,
         "bill": bill,
-        "books": books,
+        "completeness": complete,
         "unexplained": findings,
         "ok": not findings,
     }
@@ -162,7 +166,7 @@ def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]
     """What was provisioned, by engine and what it was, as it is known now."""
     hours: dict[tuple[str, str, str, str], dict[int, int]] = {}
     counts: dict[tuple[str, str, str, str], int] = {}
-    c = pool_hours.c
+    c = engine_hours.c
     query = select(c.engine, c.gpu_type, c.region, c.purchase, c.gpu_count, c.hour, c.nano_gpu_hours).where(
         c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
     )
@@ -267,20 +271,20 @@ def _bill_findings(bill: dict[str, Any] | None, tolerance: Fraction) -> list[str
     return found
 
 
-def _book_findings(books: dict[str, Any]) -> list[str]:
-    found = [f"The parts of an engine-hour do not sum to the whole: {one}." for one in books["imbalances"]]
+def _completeness_findings(complete: dict[str, Any]) -> list[str]:
+    found = [f"The parts of an engine-hour do not sum to the whole: {one}." for one in complete["imbalances"]]
     found += [
         f"{one['engine']} ({one['gpu_type']}) at {one['hour']} is set aside, in no report and no bill: "
         f"{one['reason']}."
-        for one in books["set_aside"][:_SHOWN]
+        for one in complete["set_aside"][:_SHOWN]
     ]
-    if (more := len(books["set_aside"]) - _SHOWN) > 0:
+    if (more := len(complete["set_aside"]) - _SHOWN) > 0:
         found.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
-    if books["implausible"]:
-        found.append(f"{books['implausible']:,} records have token counts that cannot be.")
-    if books["delivered_twice"]:
-        found.append(f"{books['delivered_twice']:,} requests have two attempts that are billed.")
-    if waiting := sum(books["quarantined"].values()):
+    if complete["implausible"]:
+        found.append(f"{complete['implausible']:,} records have token counts that cannot be.")
+    if complete["delivered_twice"]:
+        found.append(f"{complete['delivered_twice']:,} requests have two attempts that are billed.")
+    if waiting := sum(complete["quarantined"].values()):
         found.append(f"{waiting:,} records are in quarantine: a person must look at them.")
     return found
 

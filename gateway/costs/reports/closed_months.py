@@ -86,16 +86,16 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
     if tenant is not None:
         return shown
     document = json.loads(row["document"])
-    books = document.get("books", {})
+    summary = document.get("summary", {})
     return {
         **shown,
         "closed_by": row["closed_by"],
         "policy": row["policy"],
         "shares": document["terms"]["shares"],
         "records": row["records"],
-        "tenants": books.get("tenants"),
+        "tenants": summary.get("tenants"),
         "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],
-        "totals": books.get("totals"),
+        "totals": summary.get("totals"),
         "progress": _progress(connection, row["month"], now) if row["state"] == "closing" else None,
     }
 

@@ -82,7 +82,7 @@ class Statement:
     retries: int
     """Requests answered at a second attempt or not at all; not billed."""
     cents: int
-    seal: PeriodHash | None
+    period_hash: PeriodHash | None
     """None: the month is open, all this is preliminary."""
 
 
@@ -111,18 +111,18 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
         calibrated=any(line.calibration for line in used),
         retries=sum(line.requests for line in lines if line.bucket == "retry_waste"),
         cents=document["amount_cents"],
-        seal=closed.seal if closed else None,
+        period_hash=closed.period_hash if closed else None,
     )
 
 
 def _empty(connection: Connection, tenant: str, month: str) -> Statement:
     query = select(periods).where(periods.c.month == month, periods.c.state == "closed")
     row = connection.execute(query).one_or_none()
-    seal = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
+    period_hash = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
     currency, policy = ("", "") if row is None else (row.currency or "", row.policy)
     return Statement(
         tenant, month, month_of(month), currency, policy, (), (), (), (), {},
-        calibrated=False, retries=0, cents=0, seal=seal,
+        calibrated=False, retries=0, cents=0, period_hash=period_hash,
     )  # fmt: skip  # one empty table after the other says no more
 
 
@@ -131,7 +131,7 @@ class _Closed:
     document: dict[str, Any]
     currency: str | None
     policy: str
-    seal: PeriodHash
+    period_hash: PeriodHash
 
 
 def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
@@ -144,8 +144,8 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    seal = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
-    return _Closed(json.loads(row.own), row.currency, row.policy, seal)
+    period_hash = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
+    return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
 
 
 def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.book import Price, PriceBook, decimal_text
 from gateway.costs.prices.price_store import read_prices
-from gateway.metering.ledger.schema import pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups
 
 _SERIES = ("gpu_type", "region", "purchase")
 
@@ -86,8 +86,8 @@ def cost_check(connection: Connection, of: str) -> tuple[list[str], int, int]:
             nano += sum(amounts.values())
             cost += sum(rate * amount for rate, amount in amounts.items())
     whole = month(of)
-    query = select(func.coalesce(func.sum(pool_hours.c.nano_gpu_hours), 0)).where(
-        pool_hours.c.hour >= whole.start, pool_hours.c.hour < whole.end
+    query = select(func.coalesce(func.sum(engine_hours.c.nano_gpu_hours), 0)).where(
+        engine_hours.c.hour >= whole.start, engine_hours.c.hour < whole.end
     )
     provisioned = int(connection.execute(query).scalar_one())
     if nano != provisioned:

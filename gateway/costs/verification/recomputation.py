@@ -10,12 +10,12 @@ from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
 
 from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month
-from gateway.costs.rollups.pool_hours import PLACE, HourTerms, compute
+from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
+from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
-from gateway.costs.rollups.soundness import UnsoundError
+from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.ledger import PoolHour as Place
-from gateway.metering.ledger.schema import dirty_hours, pool_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, rollups, set_aside_hours
 
 _AT_A_TIME = 32
 
@@ -32,14 +32,14 @@ class RecomputedHour:
 
 
 def divided_anew(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
-    """A few pool-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
+    """A few engine-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
     whole = month(of)
-    table = pool_hours.c
+    table = engine_hours.c
     within = and_(table.hour >= whole.start, table.hour < whole.end)
     made = RecomputedHour()
     after: Place | None = None
     with ledger.read() as connection:
-        count = connection.execute(select(func.count()).select_from(pool_hours).where(within)).scalar_one()
+        count = connection.execute(select(func.count()).select_from(engine_hours).where(within)).scalar_one()
     while True:
         with ledger.read() as connection:
             key = [table[name] for name in PLACE]
@@ -63,7 +63,7 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
         made.compared += 1
         try:
             rows = compute(connection, terms, place).rows
-        except UnsoundError as error:
+        except ImplausibleError as error:
             made.differences.append(f"{place[1]} at {iso(place[0])} cannot be divided: {error}")
             continue
         fresh = {key: figures for key, figures in rows.items() if any(figures)}
@@ -80,7 +80,7 @@ def _marked(connection: Connection, place: Place) -> bool:
 
 
 def _standing(connection: Connection, place: Place) -> dict[RowKey, Figures]:
-    """All postings of a pool-hour together."""
+    """All postings of a engine-hour together."""
     at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
     key = [rollups.c[name] for name in RowKey._fields]
     sums: dict[RowKey, Figures] = {}

@@ -33,7 +33,7 @@ schema = MetaData()
 _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only INTEGER keys
 
 ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
-"""Of records that an hour's turn fell into: the few that a pool-hour's query must look for beyond its end.
+"""Of records that an hour's turn fell into: the few that a engine-hour's query must look for beyond its end.
 A query uses the index of them only if it says so in these very words."""
 
 usage_records = Table(
@@ -74,7 +74,7 @@ usage_records = Table(
     ),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
-    Index("usage_records_by_pool", "engine", "ended"),
+    Index("usage_records_by_engine", "engine", "ended"),
     Index(
         "usage_records_across_hours",
         "engine",
@@ -157,8 +157,8 @@ set_aside_hours = Table(
     "until somebody decides",
 )
 
-pool_hours = Table(
-    "pool_hours",
+engine_hours = Table(
+    "engine_hours",
     schema,
     Column("hour", BigInteger, primary_key=True),
     Column("engine", Text, primary_key=True),
@@ -208,7 +208,7 @@ rollups = Table(
     Column("rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"),
     Column("currency", String(3)),
     Index("rollups_by_month", "posted", "hour"),
-    Index("rollups_by_pool", "engine", "hour"),
+    Index("rollups_by_engine", "engine", "hour"),
     Index("rollups_by_tenant", "tenant", "posted", "hour"),
     comment="who used what in an engine-hour. Rows of a closed month never change: what comes later is "
     "written as -old/+new rows into the open month",

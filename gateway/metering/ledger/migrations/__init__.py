@@ -2,8 +2,8 @@
 `versions/` bring a database from any earlier release up to that declaration.
 
 To change a table: change schema.py, add `versions/rNNNN_….py` with the step from the last revision, and
-append it to REVISIONS. Tests compare the result of the revisions with schema.py, on both databases. Never edit a
-released revision.
+append it to REVISIONS. Tests compare the result of the revisions with schema.py, on both databases. Never
+edit a released revision.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ RECONCILED = {
         "own_cost": "5.00", "difference_cost": "5.00", "lines": [LINE], "unexplained_gpu_hours": "0.00",
         "unexplained_cost": "0.00", "accounts": [ACCOUNT],
     },
-    "books": {
+    "completeness": {
         "imbalances": [], "hours_pending": 0, "quarantined": {"differs": 2}, "delivered_twice": 0,
         "implausible": 0, "set_aside": [],
         "records": [

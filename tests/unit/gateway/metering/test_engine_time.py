@@ -255,7 +255,7 @@ def test_an_engine_that_left_the_registry_ends_and_begins_anew(ledger):
     assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 100, 110)]
 
 
-def test_pool_hours_that_grew_are_marked_to_be_rolled_up(ledger):
+def test_engine_hours_that_grew_are_marked_to_be_rolled_up(ledger):
     time = EngineTime(ledger, "w1")
     watch(time, 90, 100, epoch=T - 2 * HOUR, ready=T - HOUR)
     time.write()

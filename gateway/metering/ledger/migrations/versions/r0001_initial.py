@@ -64,7 +64,7 @@ def _records() -> None:
     )
     op.create_index("usage_records_by_time", "usage_records", ["ended", "id"])
     op.create_index("usage_records_by_tenant", "usage_records", ["tenant", "ended", "id"])
-    op.create_index("usage_records_by_pool", "usage_records", ["engine", "ended"])
+    op.create_index("usage_records_by_engine", "usage_records", ["engine", "ended"])
     op.create_index(
         "usage_records_across_hours",
         "usage_records",
@@ -198,7 +198,7 @@ def _rollups() -> None:
         PrimaryKeyConstraint("hour", "engine", "gpu_type", "gpu_count"),
     )
     op.create_table(
-        "pool_hours",
+        "engine_hours",
         Column("hour", BigInteger(), nullable=False),
         Column("engine", Text(), nullable=False),
         Column("gpu_type", Text(), nullable=False),
@@ -247,7 +247,7 @@ def _rollups() -> None:
         PrimaryKeyConstraint("id"),
     )
     op.create_index("rollups_by_month", "rollups", ["posted", "hour"])
-    op.create_index("rollups_by_pool", "rollups", ["engine", "hour"])
+    op.create_index("rollups_by_engine", "rollups", ["engine", "hour"])
     op.create_index("rollups_by_tenant", "rollups", ["tenant", "posted", "hour"])
 
 

@@ -20,9 +20,9 @@ from gateway.metering.ledger.quarantine import quarantined
 from gateway.metering.ledger.schema import (
     dirty_hours,
     engine_counters,
+    engine_hours,
     engine_probes,
     engine_spans,
-    pool_hours,
     rollups,
     set_aside_hours,
     usage_records,
@@ -126,7 +126,7 @@ def test_hour_marks_that_are_none_are_passed_over(ledger):
 
 
 def test_sums_beyond_64_bits_are_set_aside_though_every_record_can_be(ledger, monkeypatch):
-    monkeypatch.setattr("gateway.costs.rollups.soundness.MOST_TOKENS", ABSURD)
+    monkeypatch.setattr("gateway.costs.rollups.plausibility.MOST_TOKENS", ABSURD)
     ledger.insert([used("good")])
     for number in range(3):
         poison(ledger, f"bad-{number}", prompt_tokens=ABSURD // 2)
@@ -139,7 +139,7 @@ def test_sums_beyond_64_bits_are_set_aside_though_every_record_can_be(ledger, mo
 def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
     """Should a bound be missing one day."""
     for bound in ("MOST_TOKENS", "MOST_FIGURE"):
-        monkeypatch.setattr(f"gateway.costs.rollups.soundness.{bound}", 10**30)
+        monkeypatch.setattr(f"gateway.costs.rollups.plausibility.{bound}", 10**30)
     ledger.insert([used("good")])
     poison(ledger)
     poison(ledger, "more")
@@ -150,7 +150,7 @@ def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
 
 
 def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
-    from gateway.costs.rollups import pool_hours as module  # patched here alone
+    from gateway.costs.rollups import engine_hours as module  # patched here alone
 
     honest = module.divide
 
@@ -231,16 +231,16 @@ def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
 def test_reconciling_says_so(poisoned):
     roll(poisoned, LATE)
     found = reconcile(poisoned, "2026-10", now=LATE)
-    assert [one["engine"] for one in found["books"]["set_aside"]] == ["gpu-bad"]
+    assert [one["engine"] for one in found["completeness"]["set_aside"]] == ["gpu-bad"]
     assert any("gpu-bad" in sentence and "set aside" in sentence for sentence in found["unexplained"])
-    assert found["books"]["implausible"] == 1
+    assert found["completeness"]["implausible"] == 1
 
 
 def test_a_month_with_such_an_hour_is_not_closed_until_somebody_decides(poisoned):
     with pytest.raises(ClosingError, match="set aside"):
         close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
     done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (1, 0)
+    assert (done.quarantined, done.kept) == (1, 0)
     closed = close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
     assert (closed["state"], closed["records"]) == ("closed", 3)
     [verified] = verify(poisoned, "2026-10")
@@ -310,7 +310,7 @@ def test_a_closed_month_keeps_what_it_says(ledger):
     assert tokens(report(ledger)) == before
     assert len(list_set_aside(ledger)) == 1
     done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (1, 0)
+    assert (done.quarantined, done.kept) == (1, 0)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
 
@@ -326,7 +326,7 @@ def test_a_record_that_a_closed_month_covers_stays_for_its_proofs(ledger):
     roll(ledger, LATE)
     assert len(list_set_aside(ledger)) == 1
     done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (0, 1)
+    assert (done.quarantined, done.kept) == (0, 1)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
 
@@ -365,7 +365,7 @@ def test_absurd_wholes_leave_the_metrics(ledger):
         "calibration": 0,
     }  # fmt: skip
     with ledger.write() as connection:
-        connection.execute(insert(pool_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
+        connection.execute(insert(engine_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
     keep(ledger, LATE, 0)
     assert ("gpu-a", "H100") in {
         tuple(k) for k, _ in read_figures(ledger, after=-1).series["florin_gpu_busy_seconds_total"]

@@ -104,8 +104,8 @@ def test_a_closed_month_names_its_roots_and_is_not_preliminary(filled):
     with filled.read() as connection:
         statement = read_statement(connection, "acme", MONTH, known=False)
     found = page(filled)
-    assert statement.seal.root in found.text
-    assert statement.seal.tenant_root in found.text
+    assert statement.period_hash.root in found.text
+    assert statement.period_hash.tenant_root in found.text
     assert "reliminary" not in found.text
     assert "PRELIMINARY" not in found.text
     assert "Time that nobody used is not charged to you." in found.text

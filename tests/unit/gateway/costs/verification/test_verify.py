@@ -221,8 +221,8 @@ def test_what_is_stored_of_the_period(books, values):
 def test_a_root_forged_with_its_header_breaks_the_chain(books):
     row = first(books, periods, periods.c.month == "2026-10")
     document = json.loads(row.document)
-    document["books"]["totals"]["amount_cents"] += 1
-    document["header"]["books"] = digest(document["books"])
+    document["summary"]["totals"]["amount_cents"] += 1
+    document["header"]["summary"] = digest(document["summary"])
     root = header_hash(document["header"]).hex()
     values = {"document": canonical(document).decode(), "root": root}
     change(books, update(periods).where(periods.c.month == "2026-10").values(values))
