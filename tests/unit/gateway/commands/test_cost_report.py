@@ -124,11 +124,11 @@ def test_what_to_know_is_said_beside(shown):
         missing_prices=[{"gpu_type": "L40 S", "region": "eu", "purchase": "spot"}],
     ).stderr  # fmt: skip
     assert "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, still open)" in noted
-    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the whole bill." in noted
+    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the total." in noted
     assert "31 requests were rejected" in noted
     assert "florin calibrate" in noted
     assert "florin price add --gpu-type 'L40 S' --region eu --purchase spot --rate …" in noted
-    assert "Not complete" in noted
+    assert "Incomplete" in noted
     quiet = shown(idle=part()).stderr
     assert quiet.strip().splitlines() == ["2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, closed)"]
 
@@ -167,7 +167,7 @@ def test_nothing_is_said_so(shown):
         whole=figures("0.00", "0.00"),
     )  # fmt: skip
     assert result.stdout == ""
-    assert "No usage in that time." in result.stderr
+    assert "No usage in this period." in result.stderr
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(140, 3), (90, 2), (80, 0)])
