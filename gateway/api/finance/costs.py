@@ -48,23 +48,26 @@ async def costs(
     request: Request,
     key: FinanceKey,
     state: StateDep,
-    by: Annotated[str, Query(description=f"Of {', '.join(DIMENSIONS)}, by commas.")] = ",".join(DEFAULT_BY),
+    by: Annotated[str, Query(description=f"Comma-separated list of {', '.join(DIMENSIONS)}.")] = ",".join(
+        DEFAULT_BY
+    ),
     start: From = None,
     to: To = None,
     month: Month = None,
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate what nobody used: none, proportional, even, fixed.")
+        str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="Of fixed: `acme=60,bolt=40`.")
+        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
     ] = None,
     limit: Annotated[
         int | None, Query(ge=1, le=100_000, description=f"Rows; JSON: {ROWS} unless told, files: all.")
     ] = None,
     after: After = None,
     form: Annotated[
-        Literal["json", "csv", "parquet"] | None, Query(alias="format", description="Or by Accept.")
+        Literal["json", "csv", "parquet"] | None,
+        Query(alias="format", description="Default: from the Accept header."),
     ] = None,
 ) -> Response:
     """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. What was delivered is in

@@ -1,4 +1,4 @@
-"""A customer's statement of a month, as a page."""
+"""A tenant's monthly statement as a page."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ async def statement(
     state: StateDep,
     whole_month: Annotated[str, Query(alias="month", description="`2026-11`.")],
 ) -> HTMLResponse:
-    """What a customer used in a month and what it costs, on one page that prints on one sheet of A4. Without
-    scripts or anything from elsewhere. Preliminary until the month is closed. A tenant's key gets its own."""
-    unknown = FlorinError("not_found", f"There is no statement of {tenant[:70]!r} here.")
+    """A tenant's usage and cost in a month, as a self-contained HTML page that prints on one sheet of A4.
+    Preliminary until the month is closed. A tenant's key gets only its own."""
+    unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
     if key.role is Role.TENANT and tenant != key.tenant:
         raise unknown
     try:
