@@ -125,7 +125,7 @@ def _latest(connection: Connection, where: ColumnElement[bool]) -> list[CounterS
     query = (
         select(c.engine, c.epoch, c.at, c.prompt_tokens, c.completion_tokens, c.cached_tokens)
         .join(newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour))
-        # Counters that no engine can have: an older Florin took what it was told.
+        # Ignores impossible counters, which `read_metrics` would have refused.
         .where(
             c.epoch.between(0, LAST_HOUR),
             c.at.between(0, LAST_HOUR),

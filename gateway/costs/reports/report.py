@@ -67,7 +67,7 @@ class _Terms:
 
 
 def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
-    """The report's document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
+    """The report as a document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
     while; `complete` says whether they are.
 
     Memory in proportion to the rows of a page; with a policy, of the whole. Raises LedgerUnavailableError."""

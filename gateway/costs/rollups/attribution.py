@@ -1,4 +1,5 @@
-"""The division of an engine's hour: who used what of it, and what nobody used. Pure, and in integers.
+"""Attribution: divides an engine-hour among the attempts that ran in it, and shows what was unused. Pure, in
+integers.
 
 Per pool (one engine with one GPU type and count) and hour, in microseconds times the GPUs:
 - H, the whole: the engine was seen alive, or something was in flight. Gaps between sightings shorter than

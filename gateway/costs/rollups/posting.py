@@ -168,10 +168,10 @@ def corrections(
     fresh: Mapping[RowKey, Figures],
     price: Callable[[RowKey], RowPrice],
 ) -> list[tuple[RowKey, RowPrice, Figures]]:
-    """The rows that turn what was posted in closed months into `fresh`: -old at its posted price, +new by
-    the price book; none for a key whose figures and price are unchanged. `price`: the price book's current answer.
-    Where it no longer has one (a second series has made the choice ambiguous), the single price that was
-    posted stays in force: a late record must not take back what was charged."""
+    """The rows that turn what was posted in closed months into `fresh`: -old at its posted price, +new by the
+    price book; none for a key whose figures and price are unchanged. `price`: the price book's current
+    answer. Where it no longer has one (a second series has made the choice ambiguous), the single price that
+    was posted stays in force: a late record must not take back what was charged."""
     held: dict[RowKey, dict[RowPrice, Figures]] = {}
     for key, at, figures in standing:
         of = held.setdefault(key, {})

@@ -1,8 +1,8 @@
 """Engine-hours that cannot be rolled up: listing them, and deciding what happens to them.
 
-The roll-up sets an hour aside when its records or their sums are impossible. The hour is then in no report,
+The roll-up sets an hour aside when its records or their sums are implausible. The hour is then in no report,
 no cost metric and no bill, and its month cannot be closed. It is retried whenever one of its inputs changes.
-`exclude` is a person's decision: the impossible records go to quarantine, and the rest of the hour is rolled
+`exclude` is a person's decision: the implausible records go to quarantine, and the rest of the hour is rolled
 up.
 """
 
@@ -122,9 +122,9 @@ def forget_set_aside(connection: Connection, places: Iterable[EngineHour]) -> No
 
 
 def exclude(ledger: Ledger, *, engine: str, hour: int, everything: bool, actor: str, now: int) -> Excluded:
-    """Quarantine the impossible records of an hour that is set aside, or `everything` in it, and mark it to
-    be rolled up again; without such records it is only retried. Records covered by a closed month stay, for its
-    proofs; if only such records are left, the hour keeps the figures of the closed months.
+    """Quarantine the implausible records of an hour that is set aside, or `everything` in it, and mark it to
+    be rolled up again; without such records it is only retried. Records covered by a closed month stay, for
+    its proofs; if only such records are left, the hour keeps the figures of the closed months.
 
     Raises NotSetAsideError, LedgerUnavailableError."""
     with ledger.write() as connection:

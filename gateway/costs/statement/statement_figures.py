@@ -1,8 +1,8 @@
 """What a statement says, before it is a page. Money is in hundredths of the currency, rounded once.
 
-A closed month's figures are those sealed with it, so that the statements of all tenants sum to the invoice
-whole; they are only divided further, among versions, without rounding anything anew. Before that they are
-computed in the same way from what is known, for this tenant alone, and are preliminary.
+A closed month's figures are those covered by its hash, so that the statements of all tenants sum to the
+invoice whole; they are only divided further, among versions, without rounding anything anew. Before that they
+are computed in the same way from what is known, for this tenant alone, and are preliminary.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Statement:
 
 
 def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
-    """None: nothing in that month's books is of that tenant, who is not `known` besides. Raises
+    """None if the tenant has nothing in that month and is not `known`. Raises
     MissingPriceError while a price is missing of what is not closed yet."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))

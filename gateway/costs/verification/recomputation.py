@@ -1,5 +1,5 @@
-"""The engine-hours of a month divided once more, from records, sightings, weights and prices as the ledger
-has them now, and compared with what all roll-up rows of each hour sum to."""
+"""Recomputes the engine-hours of a month from the ledger's records, spans, weights and prices, and compares
+them with the sums of the roll-up rows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _AT_A_TIME = 32
 
 @dataclass(slots=True)
 class RecomputedHour:
-    """Mutable while it is made."""
+    """The result; mutable while it is being computed."""
 
     compared: int = 0
     skipped: int = 0
-    """Marked: something has changed, and the correction is not posted yet; or set aside, until somebody
-    decides."""
+    """Hours that await a correction, or that are set aside."""
     differences: list[str] = field(default_factory=list)
 
 
-def divided_anew(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
-    """A few engine-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
+def recompute_hours(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
+    """Compares a few engine-hours per transaction, to keep transactions short. Raises
+    LedgerUnavailableError."""
     whole = month(of)
     table = engine_hours.c
     within = and_(table.hour >= whole.start, table.hour < whole.end)
@@ -64,7 +64,7 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
         try:
             rows = compute(connection, terms, place).rows
         except ImplausibleError as error:
-            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be divided: {error}")
+            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         fresh = {key: figures for key, figures in rows.items() if any(figures)}
         standing = _standing(connection, place)
@@ -80,7 +80,7 @@ def _marked(connection: Connection, place: Place) -> bool:
 
 
 def _standing(connection: Connection, place: Place) -> dict[RowKey, Figures]:
-    """All postings of a engine-hour together."""
+    """The sum of all postings of an engine-hour."""
     at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
     key = [rollups.c[name] for name in RowKey._fields]
     sums: dict[RowKey, Figures] = {}

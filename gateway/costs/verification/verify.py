@@ -1,6 +1,6 @@
-"""A closed period, computed once more from what the ledger holds now and compared with what was hashed.
+"""Recomputes a closed period from the ledger and compares it with what was recorded.
 
-Each check stands for itself, so that what differs is named: root, chain, roll-ups, prices, rates, balance,
+The checks are independent, so that a difference is named: root, chain, roll-ups, prices, rates, balance,
 cost, statements, cents, records, counts, attribution.
 """
 
@@ -27,7 +27,7 @@ from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, tenants_root
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
-from gateway.costs.verification.recomputation import divided_anew
+from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
@@ -39,7 +39,7 @@ _COLUMNS = ("policy", "currency", "records", "first_batch", "cutoff_batch")
 
 
 class NotClosedError(Exception):
-    """There is no such closed period."""
+    """The month is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class VerifiedPeriod:
 
 @dataclass(frozen=True, slots=True)
 class StoredPeriod:
-    """A closed period as the ledger has it."""
+    """A closed period as stored in the ledger."""
 
     cover: Coverage
     row: RowMapping
@@ -94,7 +94,7 @@ def read_stored(connection: Connection, of: str) -> StoredPeriod:
 def verify(
     ledger: Ledger, of: str | None = None, progress: Progress = lambda *_: None
 ) -> list[VerifiedPeriod]:
-    """One closed month, or all of them in order. Reads each record once.
+    """Verify one closed month, or all of them in order. Reads each record once.
 
     Raises PeriodError, NotClosedError, LedgerUnavailableError."""
     if of is not None:
@@ -114,8 +114,16 @@ def _verify(ledger: Ledger, of: str, progress: Progress) -> VerifiedPeriod:
             _root(stored),
             _chain(connection, stored),
             _rollups(connection, stored),
-            _said("prices", changed_prices(connection, stored.terms["prices"]), "The book still holds them."),
-            _said("rates", wrong_rates(connection, of, stored.terms["prices"]), "Each row's is the book's."),
+            _said(
+                "prices",
+                changed_prices(connection, stored.terms["prices"]),
+                "The price book still contains them.",
+            ),
+            _said(
+                "rates",
+                wrong_rates(connection, of, stored.terms["prices"]),
+                "Every row has the price book's rate.",
+            ),
             _said("balance", imbalances(connection, of), "The parts of each engine-hour sum to its whole."),
             _cost(connection, stored),
             _statements(connection, stored),
@@ -123,9 +131,7 @@ def _verify(ledger: Ledger, of: str, progress: Progress) -> VerifiedPeriod:
         ]
         pruned = _pruned(connection, of)
     if pruned is not None:
-        checks.append(
-            ProofCheck("records", None, f"Cannot: raw records that ended before {pruned} are removed.")
-        )
+        checks.append(ProofCheck("records", None, f"Not checked: raw records before {pruned} were pruned."))
     else:
         checks += _records(ledger, stored, progress)
         checks.append(_attribution(ledger, of, progress))
@@ -250,7 +256,7 @@ def _cents(stored: StoredPeriod) -> ProofCheck:
 
 
 def _attribution(ledger: Ledger, of: str, progress: Progress) -> ProofCheck:
-    divided = divided_anew(ledger, of, progress)
+    divided = recompute_hours(ledger, of, progress)
     if divided.differences or not divided.skipped:
         right = f"Recomputing {divided.compared:,} engine-hours gives the same rows."
         return _said("attribution", divided.differences, right)

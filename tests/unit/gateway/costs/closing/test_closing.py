@@ -104,7 +104,7 @@ def test_fixed_shares_are_part_of_the_terms(ledger):
 @pytest.mark.parametrize(
     ("of", "now", "says"),
     [
-        ("2026-12", NOW, "not over: it ends 2027-01-01T00:00:00Z"),
+        ("2026-12", NOW, "not over yet; it ends 2027-01-01T00:00:00Z"),
         ("2026-11", DECEMBER + GRACE - 1, "less than an hour ago"),
         ("2026-11", NOW, "2026-10 has usage and is not closed"),
     ],
@@ -138,7 +138,7 @@ def test_months_in_which_there_was_nothing_are_passed_over(ledger):
     ledger.insert(some_records(2, DECEMBER))
     shut(ledger, "2026-10", now=JANUARY + GRACE)
     shut(ledger, "2026-12", now=JANUARY + GRACE)
-    with pytest.raises(ClosingError, match="has been passed over"):
+    with pytest.raises(ClosingError, match="was skipped"):
         shut(ledger, "2026-11", now=JANUARY + GRACE)
     ledger.insert(some_records(3, NOVEMBER))  # late, for the month that was passed over
     roll(ledger, JANUARY + GRACE)
@@ -258,7 +258,7 @@ def test_an_interrupted_closing_is_finished_first(ledger, monkeypatch):
             shut(ledger, "2026-10")
     ledger.insert(some_records(9, OCTOBER, count=12))  # after the cutoff: not in it
     price(ledger, "H100", "99", OCTOBER)  # nor this
-    with pytest.raises(ClosingError, match="closing of 2026-10 was interrupted"):
+    with pytest.raises(ClosingError, match="Closing 2026-10 was interrupted"):
         shut(ledger, "2026-11")
     made = shut(ledger, "2026-10")
     assert (made["records"], made["already"]) == (60, False)

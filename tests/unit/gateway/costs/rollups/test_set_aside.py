@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from gateway.costs.closing.closing import ClosingError, close
-from gateway.costs.maintenance.maintenance_job import keep, read_figures
+from gateway.costs.maintenance.maintenance_job import maintain, read_figures
 from gateway.costs.periods import HOUR, Period, month
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.reconciliation.reconcile import reconcile
@@ -111,7 +111,7 @@ def test_whatever_it_is_that_cannot_be(ledger):
     ledger.insert([used("good")])
     for number, wrong in enumerate(wrongs):
         poison(ledger, f"bad-{number}", engine=f"bad-{number}", **wrong)
-    keep(ledger, LATE, 0)
+    maintain(ledger, LATE, 0)
     found = report(ledger)
     assert tokens(found) == {("acme", "gpu-a"): 5}
     assert [one["engine"] for one in found["set_aside"]] == [f"bad-{n}" for n in range(len(wrongs))]
@@ -150,7 +150,7 @@ def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
 
 
 def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
-    from gateway.costs.rollups import engine_hours as module  # patched here alone
+    from gateway.costs.rollups import engine_hour as module  # patched here alone
 
     honest = module.divide
 
@@ -171,7 +171,7 @@ def test_what_no_sum_is_made_of_stops_nothing_either(ledger):
     ledger.insert([used("good")])
     for name in ("attempt", "n", "first_token", "batch", "ended"):
         poison(ledger, name, **{name: ABSURD})
-    keep(ledger, LATE, 30)
+    maintain(ledger, LATE, 30)
     assert tokens(report(ledger))["acme", "gpu-a"] == 5
     reconcile(ledger, "2026-10", now=LATE)
 
@@ -184,7 +184,7 @@ def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
         connection.exec_driver_sql(
             "UPDATE usage_records SET completion_tokens = ?, gpu_count = 1 WHERE engine = 'gpu-bad'", (value,)
         )
-    keep(ledger, LATE, 30)
+    maintain(ledger, LATE, 30)
     found = report(ledger)
     assert tokens(found) == {("acme", "gpu-a"): 5}
     assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
@@ -218,7 +218,7 @@ def test_only_the_hours_asked_for_are_shown(poisoned):
 
 
 def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
-    keep(poisoned, LATE, 0)
+    maintain(poisoned, LATE, 0)
     figures = read_figures(poisoned, after=-1)
     assert figures.series["florin_ledger_set_aside"] == [[[], 1.0]]
     assert figures.series["florin_ledger_imbalance_nano_gpu_hours"] == [[[], 0.0]]
@@ -349,7 +349,7 @@ def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger)
             insert(engine_probes),
             [{**probe, "id": str(n), "completion_tokens": ABSURD} for n in range(4)],
         )
-    keep(ledger, OCTOBER + HOUR + 1, 0)
+    maintain(ledger, OCTOBER + HOUR + 1, 0)
     figures = read_figures(ledger, after=-1)
     drifting = {tuple(labels): value for labels, value in figures.series["florin_token_drift_ratio"]}
     assert drifting["gpu-a", "input"] == 0.0
@@ -366,7 +366,7 @@ def test_absurd_wholes_leave_the_metrics(ledger):
     }  # fmt: skip
     with ledger.write() as connection:
         connection.execute(insert(engine_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
-    keep(ledger, LATE, 0)
+    maintain(ledger, LATE, 0)
     assert ("gpu-a", "H100") in {
         tuple(k) for k, _ in read_figures(ledger, after=-1).series["florin_gpu_busy_seconds_total"]
     }
