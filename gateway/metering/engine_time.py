@@ -192,11 +192,11 @@ class EngineTime:
                 begun = self._commit_each(plan, samples)
             except LedgerUnavailableError as error:
                 if not self._away:
-                    log.warning("Ledger: %s What engines do is kept in memory.", error)
+                    log.warning("Ledger: %s Engine time is kept in memory.", error)
                 self._away = True
                 return False
             if self._away:
-                log.warning("Ledger: what engines do is written again.")
+                log.warning("Ledger: engine time is written again.")
             self._away = False
             with self._lock:
                 for (life, seen), beginning in zip(plan, begun, strict=True):
@@ -228,7 +228,7 @@ class EngineTime:
     def _forget_oldest(self) -> None:
         """Of the engine that has the most waiting: one that begins anew all the time costs no other."""
         if len(self._ended) > _MOST or len(self._samples) > _MOST:
-            log.error("The ledger has been away for too long: what engines did at first is forgotten.")
+            log.error("Ledger unavailable for too long: dropping the oldest engine time.")
             lives = Counter(life.engine.name for life in self._ended)
             counters = Counter(key[0] for key in self._samples)
             most = {name for of in (lives, counters) for name, _ in of.most_common(1)}
@@ -252,7 +252,7 @@ class EngineTime:
                 raise
             if len(plan) + len(samples) == 1:
                 what = [*(life.engine for life, _ in plan), *samples.items()]
-                log.error("No ledger can hold what was seen of an engine; given up: %s: %r", error, what)
+                log.error("Dropped engine time that the ledger cannot store: %s: %r", error, what)
                 return [None] * len(plan)
         begun = [begun for one in plan for begun in self._commit_each([one], {})]
         for key, sample in samples.items():

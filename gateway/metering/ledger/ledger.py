@@ -1,7 +1,5 @@
-"""The ledger: final usage records, each once, and the price book's table. SQLite, or PostgreSQL by URL.
-
-Synchronous on purpose: it is used from threads (the shipper's, and the reports'), never on the event loop.
-Every method raises LedgerUnavailableError when the database cannot be reached in time.
+"""The ledger: the durable store of usage records and of everything computed from them. SQLite, or PostgreSQL
+by URL.
 """
 
 from __future__ import annotations
@@ -73,14 +71,26 @@ class Inserted:
 
 
 class Ledger:
-    """Thread-safe. Opens nothing until it is used."""
+    """The ledger's database. Thread-safe; it opens and migrates the database on first use.
+
+    Invariants:
+
+    - A record's id is stored once. Inserting the same record again changes nothing; another content under
+      same id goes to quarantine.
+    - Records are numbered by batch, one per write transaction, in order of commit: whoever sees a batch sees
+      all earlier ones. A closed period covers records by batch.
+    - Inserting records marks the engine-hours they touch as dirty, in the same transaction.
+
+    It is synchronous: use it from threads (the shipper's) or in the ledger process, never on the event loop.
+    Every method raises LedgerUnavailableError if the database cannot be reached in time.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
         self._engine: Engine | None = None
         self._lock = threading.Lock()
         self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
-        """Told how long each transaction took: `read` or `write`, to its end."""
+        """Called with the duration of each transaction, `read` or `write`."""
 
     def __repr__(self) -> str:
         return f"<Ledger {self._url.render_as_string()}>"

@@ -1,4 +1,4 @@
-"""The ledger's tables. What they mean is said here; how they come to be, in `migrations`.
+"""The ledger's tables, and what they mean; `migrations` creates them.
 
 Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
 `2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
@@ -101,7 +101,7 @@ quarantine = Table(
         comment="`differs`, `pruned` or `excluded`",
     ),
     comment="records whose id the ledger holds with other content, or that came after their hours' records "
-    "had been removed, or that a person excluded from the books: for a person to look at",
+    "had been pruned, or that a person excluded: for a person to examine",
 )
 
 prices = Table(
@@ -180,7 +180,7 @@ rollups = Table(
     "rollups",
     schema,
     Column("id", _Id, primary_key=True),
-    Column("posted", String(7), nullable=False, comment="month in whose books it stands"),
+    Column("posted", String(7), nullable=False, comment="month that the row is posted to"),
     Column("hour", BigInteger, nullable=False),
     Column("piece", BigInteger, nullable=False, comment="start of the part of the hour with one rate"),
     Column("engine", Text, nullable=False),
@@ -359,5 +359,5 @@ snapshots = Table(
     Column("name", String(40), primary_key=True),
     Column("at", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
-    comment="what the bookkeeper last found, for the metrics of every worker",
+    comment="results of the last ledger maintenance, for every worker's metrics",
 )

@@ -367,7 +367,7 @@ def test_memory_is_bounded_however_long_the_ledger_is_away(ledger, monkeypatch, 
 
 
 def refused(caplog):
-    return sum("given up" in message for message in caplog.messages)
+    return sum("Dropped" in message for message in caplog.messages)
 
 
 def counted(ledger):
