@@ -1,2 +1,2 @@
-"""The `florin` command's parts: one module a noun, each with a Typer app that joins its group in
-`gateway.commands.tree`."""
+"""The `florin` commands: one module per noun, each with a Typer app that `gateway.commands.tree` adds to its
+group."""

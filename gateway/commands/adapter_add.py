@@ -1,4 +1,4 @@
-"""florin adapter add: from a source that the gateway fetches, or from this machine's disk."""
+"""florin adapter add: from a source that the gateway fetches, or by upload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.commands.session import Session, command
 app = typer.Typer()
 
 _STEPS = {
-    "wait": "waiting for its turn",
+    "wait": "queued",
     "fetch": "fetching",
     "unpack": "unpacking",
     "check": "checking",
@@ -34,41 +34,37 @@ def add(
     *,
     source: Annotated[
         str | None,
-        typer.Option(help="Where the gateway gets it: a directory, or a file, http(s), s3 or hf URL."),
+        typer.Option(help="Source for the gateway to fetch: a directory, or a file, http(s), s3 or hf URL."),
     ] = None,
     upload: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH", help="A directory or archive of this machine, to be sent to the gateway."
-        ),
+        typer.Option(metavar="PATH", help="Local directory or archive to upload."),
     ] = None,
-    base_model: Annotated[
-        str | None, typer.Option(help="The fleet it is for, where several fleets could be meant.")
-    ] = None,
+    base_model: Annotated[str | None, typer.Option(help="Base model, if several match.")] = None,
     assume_base: Annotated[
         bool,
         typer.Option(
-            "--assume-base", help="Accept it though it names another base model; shapes are still checked."
+            "--assume-base", help="Accept an adapter that names another base model; shapes are still checked."
         ),
     ] = False,
     digest: Annotated[
-        str | None, typer.Option(metavar="sha256:…", help="Refuse anything but the version of this digest.")
+        str | None, typer.Option(metavar="sha256:…", help="Refuse files with any other digest.")
     ] = None,
 ) -> None:
-    """Register an adapter, or a new version of one. The same files again change nothing.
+    """Register an adapter, or a new version of one. Adding the same files again changes nothing.
 
-    The first version is live at once; a later one when it is promoted. What cannot work is refused here, with
-    each check that failed.
+    The first version is live at once; later versions when they are promoted. Adapters that cannot work are
+    refused with every failed check.
 
     Example: florin adapter add acme/support --source hf://acme/support-lora@v1.2
     """
     full_name(adapter)
     if (source is None) == (upload is None):
-        raise UsageError("Say either --source or --upload.")
+        raise UsageError("Use either --source or --upload.")
     body: Json = {"adapter": adapter, "assume_base": assume_base, "base_model": base_model, "digest": digest}
     if upload is None:
         assert source is not None
-        with _bar(f"asking for {source}") as bar:
+        with _bar(f"requesting {source}") as bar:
             answer = session.api.work(
                 "/admin/v1/adapters", body=body | {"source": absolute(source)}, told=bar.told
             )
@@ -91,7 +87,7 @@ def _upload(session: Session, body: Json, sent: Parcel) -> Json:
 
 
 class _Bar:
-    """One line of progress: what is sent, then what the gateway says of itself."""
+    """A line of progress: the upload, then the gateway's steps."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
@@ -113,7 +109,7 @@ class _Bar:
 
 @contextmanager
 def _bar(what: str, total: int | None = None) -> Iterator[_Bar]:
-    """On stderr, and only where somebody watches."""
+    """On stderr, if it is a terminal."""
     err = console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -128,13 +124,13 @@ def _bar(what: str, total: int | None = None) -> Iterator[_Bar]:
 def _added(body: Json) -> None:
     adapter, version, live = clean(body["adapter"]), clean(body["version"]), body.get("live")
     if not body.get("created", True):
-        say(f"{adapter}@{version} has these files already: nothing to do. Live: {clean(live)}.")
+        say(f"{adapter}@{version} already has these files; nothing to do. Live: {clean(live)}.")
     elif live == body["version"]:
         say(f"{adapter}@{version} is registered and live.")
     else:
         say(
-            f"{adapter}@{version} is registered. Live is still {clean(live)}: "
+            f"{adapter}@{version} is registered. Live is still {clean(live)}; to switch: "
             f"florin adapter promote {adapter} {version}"
         )
     if body.get("warnings"):
-        note("It was let pass with warnings:")
+        note("Accepted with warnings:")

@@ -1,4 +1,4 @@
-"""florin adapter …: what there is, and the life of a version after it was added."""
+"""florin adapter …: listing adapters, and managing their versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.commands.times import when
 app = typer.Typer()
 
 _DIGEST_SHOWN = len("sha256:") + 12
-"""Enough to tell versions apart; --json has it whole."""
+"""Enough to tell versions apart; --json has all digits."""
 
 Adapter = Annotated[str, typer.Argument(metavar="TENANT/NAME", help="For example acme/support.")]
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.")]
@@ -23,9 +23,9 @@ Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.
 
 @command(app, "list")
 def list_(
-    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None
 ) -> None:
-    """List adapters: what is live, which canary runs, what is in trouble, and where they live.
+    """List adapters with their live and canary versions, problems and placements.
 
     Example: florin adapter list --tenant acme
     """
@@ -45,7 +45,7 @@ def list_(
             )
             for a in body["data"]
         ]
-        columns = ("adapter", "live", "canary", "versions", "pinned", "trouble", "placed on")
+        columns = ("adapter", "live", "canary", "versions", "pinned", "problems", "placed on")
         show(table(columns, rows))
 
     session.result(session.api.get("/admin/v1/adapters", {"tenant": tenant}), people)
@@ -53,7 +53,7 @@ def list_(
 
 @command(app, "show")
 def show_(session: Session, adapter: Adapter) -> None:
-    """Show one adapter with its versions: which are live, canary, ready or retired, and what is wrong.
+    """Show an adapter with its versions, their states and problems.
 
     Example: florin adapter show acme/support
     """
@@ -68,32 +68,30 @@ def promote(
     *,
     weight: Annotated[
         int,
-        typer.Option(
-            min=1, max=100, help="Percent of the calls. Below 100 it is a canary beside what is live."
-        ),
+        typer.Option(min=1, max=100, help="Percentage of calls. Below 100, the version becomes a canary."),
     ] = 100,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Switch at once; the first request loads it.")
+        bool, typer.Option("--no-wait", help="Switch immediately; the first request loads the version.")
     ] = False,
 ) -> None:
-    """Make a version live: the bare name means it from the next request on.
+    """Make a version live: from the next request on, the bare name resolves to it.
 
-    It is loaded first, on as many engines as hold what is live; if none can hold it, nothing changes. With
-    --weight it gets that share of the calls, the same end users' each time (by the field `user`); a higher
-    weight later keeps those and adds others.
+    It is loaded first, on as many engines as hold the live version; if none can, nothing changes. With
+    --weight it gets that share of calls, always from the same end users (by the field `user`); raising the
+    weight adds users.
 
     Example: florin adapter promote acme/support v2 --weight 10
     """
     path = f"/admin/v1/adapters/{full_name(adapter)}/live"
     wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
-    with busy(f"Loading {adapter}@{wanted['version']} before callers are sent to it …"):
+    with busy(f"Loading {adapter}@{wanted['version']} before the switch …"):
         body = session.api.put(path, wanted)
     session.result(body, _switched)
 
 
 @command(app, "rollback")
 def rollback(session: Session, adapter: Adapter) -> None:
-    """End the canary; without one, make live again what was live before, one step further back each time.
+    """End the canary; without one, restore the previous live version, one step further back each time.
 
     Example: florin adapter rollback acme/support
     """
@@ -102,9 +100,10 @@ def rollback(session: Session, adapter: Adapter) -> None:
 
 @command(app, "retire")
 def retire(session: Session, adapter: Adapter, version: Version) -> None:
-    """End a version that is neither live nor canary: nobody can call it any more, and its files go.
+    """Retire a version that is neither live nor canary: it can no longer be called, and its files are
+    deleted.
 
-    Requests that run finish. The files stay until no engine can hold them. The same files can be added again,
+    Running requests finish. Files are deleted once no engine can hold them. The same files can be added again
     as a new version.
 
     Example: florin adapter retire acme/support v1
@@ -117,7 +116,7 @@ def retire(session: Session, adapter: Adapter, version: Version) -> None:
 
 @command(app, "pin")
 def pin(session: Session, adapter: Adapter) -> None:
-    """Keep an adapter's live version, and its canary, in their slots: they are never evicted.
+    """Pin an adapter: its live and canary versions are never evicted.
 
     Example: florin adapter pin acme/support
     """
@@ -126,7 +125,7 @@ def pin(session: Session, adapter: Adapter) -> None:
 
 @command(app, "unpin")
 def unpin(session: Session, adapter: Adapter) -> None:
-    """Let an adapter give way to others again when it is idle.
+    """Unpin an adapter: it may be evicted again when idle.
 
     Example: florin adapter unpin acme/support
     """
@@ -139,12 +138,12 @@ def remove(
     adapter: Adapter,
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask. Scripts, whom nobody can ask, must say it.")
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
     ] = False,
 ) -> None:
-    """Remove an adapter with all of its versions. A second time changes nothing.
+    """Remove an adapter with all its versions. Repeating the command changes nothing.
 
-    If it is added again one day, its version numbers go on.
+    If it is added again later, its version numbers continue.
 
     Example: florin adapter remove acme/support --yes
     """
@@ -153,15 +152,15 @@ def remove(
     session.result(
         session.api.delete(path),
         lambda b: say(
-            f"{clean(b['adapter'])} {'is removed' if b['removed'] else 'was not registered: nothing to do'}."
+            f"{clean(b['adapter'])} {'removed' if b['removed'] else 'was not registered; nothing to do'}."
         ),
     )
 
 
 def absolute(source: str) -> str:
-    """A path as this machine means it; a URI as it is. Raises UsageError for an empty one."""
+    """The absolute path, or a URI unchanged. Raises UsageError if empty."""
     if not source:
-        raise UsageError("--source is empty: name the directory of the adapter's files.")
+        raise UsageError("--source is empty: name the directory with the adapter's files.")
     if "://" in source:
         return source
     try:
@@ -185,14 +184,14 @@ def _switched(body: Json) -> None:
     adapter, live, canary = clean(body["adapter"]), clean(body["live"]), body["canary"]
     if canary:
         others = 100 - canary["weight"]
-        say(f"{adapter} is {clean(canary['version'])} for {canary['weight']} % of its calls from now on, "
+        say(f"{adapter} now serves {clean(canary['version'])} for {canary['weight']} % of calls, "
             f"and {live} for the other {others} %.")  # fmt: skip
     else:
-        say(f"{adapter} is {live} from now on.")
+        say(f"{adapter} now serves {live}.")
     if body.get("resident"):
-        note(f"It is resident on {clean(body['resident'])}.")
+        note(f"Resident on {clean(body['resident'])}.")
     for warning in body.get("warnings", ()):
-        note(f"Beware: {clean(warning)}.")
+        note(f"Warning: {clean(warning)}.")
 
 
 def _canary(body: Json) -> str | None:
@@ -201,7 +200,7 @@ def _canary(body: Json) -> str | None:
 
 
 def _placed(placed: list[dict[str, Any]]) -> list[str]:
-    """Each place once: several versions may share an engine."""
+    """Each engine once, since several versions may share it."""
     places = (p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed)
     return list(dict.fromkeys(places))
 
@@ -213,8 +212,8 @@ def _details(body: Json) -> None:
                 ("adapter", body["adapter"]),
                 ("live", body["live"]),
                 ("canary", _canary(body)),
-                ("a rollback", _back(body)),
-                ("live before", body["history"]),
+                ("rollback", _back(body)),
+                ("previously live", body["history"]),
                 ("pinned", body["pinned"]),
             ]
         )
@@ -243,11 +242,11 @@ def _details(body: Json) -> None:
 def _back(body: Json) -> str | None:
     if body["canary"]:
         return "ends the canary"
-    return f"goes back to {body['previous']}" if body["previous"] else None
+    return f"restores {body['previous']}" if body["previous"] else None
 
 
 def _state(body: Json, version: Json) -> str:
-    """`live`, `canary 10 %`, `ready`, `retired`; with `quarantined` or `failed` where it is not served."""
+    """`live`, `canary 10 %`, `ready`, `retired`; with `quarantined` or `failed` if it is not served."""
     canary, name = body["canary"], version["version"]
     role = ""
     if name == body["live"]:
@@ -271,7 +270,7 @@ def _troubles(version: Json) -> None:
 
 
 def _evidence(evidence: Json) -> None:
-    """Whatever was compared: single values a line each, rows of values as tables."""
+    """The compared values: one line each, and lists of objects as tables."""
     tables = {k: v for k, v in evidence.items() if isinstance(v, list) and v and isinstance(v[0], dict)}
     single = [
         (f"  {clean(what).replace('_', ' ')}", _plain(found))

@@ -18,7 +18,7 @@ _LOOK_SECONDS = 1.0
 _COLUMNS = ("at", "who", "action", "subject", "version", "details")
 _DETAILS_SHOWN = 160
 
-_LIKE = " `x*`: all that begin with x."
+_LIKE = " `x*` matches a prefix."
 
 
 @command(app, "list")
@@ -28,15 +28,15 @@ def list_(
     subject: Annotated[str | None, typer.Option(help="acme/support, a1, …" + _LIKE)] = None,
     actor: Annotated[str | None, typer.Option(help="key:ID, bootstrap, reconciler." + _LIKE)] = None,
     action: Annotated[str | None, typer.Option(help="adapter.promote, …" + _LIKE)] = None,
-    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC; included.")] = None,
-    until: Annotated[str | None, typer.Option(help="ISO 8601, UTC; not included.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest first.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="`next` of the page before.")] = None,
+    since: Annotated[str | None, typer.Option(help="Start, ISO 8601, UTC; inclusive.")] = None,
+    until: Annotated[str | None, typer.Option(help="End, ISO 8601, UTC; exclusive.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of entries.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the previous page.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Then show what comes, oldest first, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep showing new entries, oldest first, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """List what was changed, by whom: the newest first.
+    """List audit entries, newest first.
 
     Example: florin audit list --subject 'acme/*' --since 2026-11-01
     """
@@ -58,7 +58,7 @@ def list_(
 
 @command(app, "request")
 def request(
-    session: Session, request_id: Annotated[str, typer.Argument(help="The answer's x-request-id.")]
+    session: Session, request_id: Annotated[str, typer.Argument(help="The x-request-id of the response.")]
 ) -> None:
     """Show which version on which engine answered a request, attempt by attempt.
 
@@ -69,16 +69,16 @@ def request(
 
 def _entries(body: Json) -> None:
     if not body["data"]:
-        note("Nothing was changed that fits.")
+        note("No matching entries.")
     show(table(_COLUMNS, [_row(entry) for entry in body["data"]]))
     if body["next"]:
-        note(f"There is more: --cursor {body['next']}")
+        note(f"More entries: --cursor {body['next']}")
     if not body["complete"]:
-        note("Redis is away: the entries of the last seconds may be missing.")
+        note("Redis is unavailable; the most recent entries may be missing.")
 
 
 def _follow(session: Session, asked: Json, body: Json) -> None:
-    """Entries come in pages from the last time on; the ids of that time are known, so none is shown twice."""
+    """Polls for entries since the last one; known ids are skipped, so that none is shown twice."""
     seen: set[str] = set()
     try:
         while True:
@@ -119,7 +119,7 @@ def _who(entry: Json) -> str:
 
 def _attempts(body: Json) -> None:
     if not body["attempts"]:
-        note("No attempt of that request is in the ledger. Records arrive a second or two after the answer.")
+        note("The ledger has no attempt of this request. Records arrive a second or two after the response.")
         return
     rows = [
         (
@@ -143,4 +143,4 @@ def _attempts(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     show(table(columns, rows, right=("attempt", "prompt", "completion")))
     if not body["complete"]:
-        note("Other records may still be on their way into the ledger: ask again in a second.")
+        note("More records may still arrive in the ledger; try again in a second.")

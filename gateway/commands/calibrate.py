@@ -22,28 +22,28 @@ app = typer.Typer()
 @command(app, "calibrate")
 def calibrate(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="ENGINE", help="A registered engine that does nothing now.")],
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="A registered, idle engine.")],
     *,
     adapter: Annotated[
         str | None,
-        typer.Option(help="TENANT/NAME to load, again and again; left out: loads count nothing."),
+        typer.Option(help="TENANT/NAME to measure adapter loads with. Default: loads are not measured."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="How long each measurement is to take.")] = 3.0,
-    repeats: Annotated[int, typer.Option(min=1, max=50, help="How often each of nine loads is run.")] = 4,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Target duration of each measurement.")] = 3.0,
+    repeats: Annotated[int, typer.Option(min=1, max=50, help="Repetitions of each of the nine loads.")] = 4,
     valid_from: Annotated[
-        str | None, typer.Option("--from", help="ISO time from which it holds; left out: this hour.")
+        str | None, typer.Option("--from", help="Start of validity, ISO 8601. Default: this hour.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Measure though the engine is active or busy: the figures suffer.")
+        bool, typer.Option("--force", help="Measure although the engine is active or busy; less accurate.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and show, keep nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and show, but store nothing.")] = False,
 ) -> None:
-    """Measure what a token costs an engine's GPU: computed, cached, made, kept; and an adapter's load.
+    """Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.
 
-    Runs a designed load straight on the engine (its URL must be reachable from here), fits the weights, and
-    keeps them for the engine's GPU type and base model. From then on Florin divides busy time by measured
-    work instead of by one to two, and can say how much of it was headroom. Drain the engine first. The tokens
-    spent show in the reconciliation as not Florin's.
+    Runs a designed load directly on the engine (its URL must be reachable from here), fits the weights, and
+    stores them for the engine's GPU type and base model. From then on Florin divides busy time by measured
+    work instead of the default 1:2, and reports headroom. Drain the engine first. The reconciliation reports
+    the tokens spent as not Florin's.
 
     Example: florin engine drain a1 && florin calibrate a1 --adapter acme/support
     """
@@ -85,10 +85,10 @@ def _engine(session: Session, name: str, *, force: bool) -> Json:
             if not force and (engine["state"] != "draining" or busy):
                 raise UsageError(
                     f"{name} is {engine['state']} with {busy} requests: drain it "
-                    f"first (florin engine drain {name}), or measure nevertheless with --force."
+                    f"first (florin engine drain {name}), or measure anyway with --force."
                 )
             return engine
-    raise UsageError(f"There is no engine {name!r}: florin engine list shows them.")
+    raise UsageError(f"No such engine: {name!r}. See florin engine list.")
 
 
 def _path(session: Session, adapter: str) -> str:
@@ -118,7 +118,7 @@ async def _measure(
                 samples.append(await under.measure(load, seconds))
                 progress.advance(task)
             if path is not None:
-                progress.update(task, description="measuring loads of an adapter")
+                progress.update(task, description="measuring adapter loads")
                 samples += await under.measure_loads(path)
         return under, samples
 
@@ -135,14 +135,18 @@ def _show(body: Json, found: Fit, *, kept: bool) -> None:
         )
         for w, unit in zip(found.weights, UNITS, strict=True)
     ]
-    heads = ("weight", "GPU-time of one", "microseconds", "95 % interval")
+    heads = ("weight", "GPU-time per", "microseconds", "95 % interval")
     show(table(heads, rows, right=heads[2:]))
     note(
-        f"{found.samples} measurements explain {found.r_squared:.1%} of the durations; the worst is off by "
-        f"{found.worst:.0%}."
+        f"{found.samples} measurements; the fit explains {found.r_squared:.1%} of the variance; "
+        f"largest error {found.worst:.0%}."
     )
     where = f"{clean(body['gpu_type'])} with {clean(body['base_model'])}"
-    say(f"Kept for {where} from {clean(body['valid_from'])}." if kept else f"Not kept: {where}, a dry run.")
+    say(
+        f"Stored for {where}, valid from {clean(body['valid_from'])}."
+        if kept
+        else f"Dry run for {where}: not stored."
+    )
 
 
 def _micros(picoseconds: int) -> str:
@@ -150,7 +154,7 @@ def _micros(picoseconds: int) -> str:
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """A task group wraps what went wrong, perhaps twice."""
+    """The innermost error: a task group may wrap it more than once."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""florin adapter check: an adapter's checks on this machine, before anything is registered."""
+"""florin adapter check: run the registration checks locally, without registering anything."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ app = typer.Typer()
 @command(app, "check")
 def check(
     session: Session,
-    path: Annotated[Path, typer.Argument(help="The adapter's directory, or an archive of one (tar, zip).")],
+    path: Annotated[Path, typer.Argument(help="Directory or archive (tar, zip) of the adapter.")],
     *,
     base: Annotated[
         str | None,
         typer.Option(
             help="The base model: its directory, its config.json, or its name. A name is looked up in the "
-            "hub's cache on this machine, then at the gateway. Left out: the gateway's only one.",
+            "local hub cache, then at the gateway. Default: the gateway's only base model.",
         ),
     ] = None,
     max_rank: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="What the engines take (--max-lora-rank). Left out: what the gateway knows."
-        ),
+        typer.Option(min=1, help="The engines' --max-lora-rank. Default: as the gateway knows it."),
     ] = None,
     max_bytes: Annotated[
         int | None,
         typer.Option(
             min=1,
             envvar="FLORIN_MAX_ADAPTER_BYTES",
-            help="Largest size of its files. Left out: 2 GiB, as a gateway's own setting.",
+            help="Maximum size of the files. Default: 2 GiB, like the gateway's setting.",
         ),
     ] = None,
     assume_base: Annotated[
         bool,
-        typer.Option("--assume-base", help="Do not compare the base model's name; shapes are still checked."),
+        typer.Option(
+            "--assume-base", help="Skip the check of the base model's name; shapes are still checked."
+        ),
     ] = False,
 ) -> None:
-    """Check an adapter as `adapter add` would, and register nothing. Needs no gateway when --base is a path.
+    """Check an adapter as `adapter add` would, without registering it. --base PATH needs no gateway.
 
-    Prints each check that failed, and how to fix it. Exit code 0: it would be taken, perhaps with warnings;
-    1: it would be refused.
+    Prints each failed check and how to fix it. Exit code 0: the adapter would be accepted, possibly with
+    warnings; 1: it would be refused.
 
     Example: florin adapter check ./out/checkpoint-300 --base /models/Qwen3-8B --max-rank 64
     """
-    from gateway.commands import local_check  # numpy and all the checks: here alone
+    from gateway.commands import local_check  # loads numpy and all checks
 
     if not path.exists():
-        raise UsageError(f"{path} is not there: name a directory, or an archive.")
+        raise UsageError(f"{path} does not exist: name a directory or an archive.")
     against = local_check.against(session, base)
     with busy(f"Checking {path} …"):
         body = local_check.check(
@@ -70,7 +70,7 @@ def _people(body: Json) -> None:
     findings: list[dict[str, Any]] = body["findings"]
     errors = sum(f["severity"] == "error" for f in findings)
     if body["facts"] is None:
-        fail(f"{body['path']} would be refused: {errors} of its checks failed.", findings)
+        fail(f"{body['path']} would be refused: {errors} checks failed.", findings)
         return
     if findings:
         show(findings_table(findings))

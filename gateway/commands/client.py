@@ -1,4 +1,4 @@
-"""The command line's way to a running gateway: its admin and finance APIs over HTTP."""
+"""HTTP client of the command line for a running gateway's admin and finance APIs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
-if TYPE_CHECKING:  # imported where a request is sent: no help text has to wait for them
+if TYPE_CHECKING:  # imported where a request is sent, to keep help texts fast
     import ssl
 
     import httpx
@@ -18,19 +18,19 @@ Json = dict[str, Any]
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 300.0  # a registration reads, checks and copies gigabytes before it answers
+_ANSWER_SECONDS = 300.0  # a registration reads, checks and copies gigabytes before it responds
 
 
 class UsageError(Exception):
-    """What was asked for cannot be sent: an option or a variable is wrong."""
+    """An option or a variable is invalid; nothing was sent."""
 
 
 class UnreachableError(Exception):
-    """No gateway answered; the message says where it was looked for."""
+    """No gateway answered at the URL that the message names."""
 
 
 class ApiError(Exception):
-    """The gateway refused; the message is its own sentence, with what to do where that is known."""
+    """The gateway refused; the message is the gateway's, with advice where there is any."""
 
     def __init__(
         self, status: int, message: str, code: str = "", findings: tuple[Json, ...] = (), *, said: str = ""
@@ -40,19 +40,19 @@ class ApiError(Exception):
         self.code = code
         self.findings = findings
         self.said = said or message
-        """In the gateway's own words, without advice for operators."""
+        """The gateway's message, without advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One gateway and the key to speak to it with."""
+    """A gateway and the key to use with it."""
 
     url: str
     key: str
 
     @classmethod
     def to(cls, url: str, key: str) -> Self:
-        """Raises UsageError when `url` or `key` cannot be right."""
+        """Raises UsageError if `url` or `key` is malformed."""
         try:
             parsed = urlsplit(url)
             good = parsed.scheme in {"http", "https"} and parsed.hostname and parsed.port != 0
@@ -62,11 +62,11 @@ class Api:
             raise UsageError(f"FLORIN_URL: {url!r} must look like http://127.0.0.1:8080.")
         if not key:
             raise UsageError(
-                "FLORIN_OPERATOR_KEY is not set: export a key of role operator, or name a file that holds "
-                "one (--key-file, FLORIN_OPERATOR_KEY_FILE)."
+                "FLORIN_OPERATOR_KEY is not set: export a key with the operator role, or name a file that "
+                "contains one (--key-file, FLORIN_OPERATOR_KEY_FILE)."
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise UsageError("FLORIN_OPERATOR_KEY holds characters that no key has: copy it once more.")
+            raise UsageError("FLORIN_OPERATOR_KEY contains invalid characters: copy it again.")
         return cls(url.rstrip("/"), key)
 
     def get(self, path: str, params: Json | None = None) -> Json:
@@ -91,8 +91,8 @@ class Api:
         size: int = 0,
         told: Callable[[Json], None],
     ) -> Json:
-        """POST what takes a while: `told` hears each step that the gateway tells of. `content` is sent as it
-        is, `size` bytes of it."""
+        """POST a long-running operation: `told` receives each progress line. `content` is sent unchanged,
+        `size` bytes of it."""
         from httpx import TransportError
 
         headers = {"accept": "application/x-ndjson, application/json"}
@@ -113,19 +113,19 @@ class Api:
                 raise _broken_off(self.url) from error
 
     def upload(self, path: str, file: BinaryIO, params: Json) -> Json:
-        """POST a file as it is, read as it is sent."""
+        """POST a file unchanged, reading it while it is sent."""
         with self._client() as client:
             answer = client.post(self.url + path, params=_given(params), content=file)
         return _read(answer, self.url)
 
     def stream(self, path: str, params: Json, use: Callable[[httpx.Response], T]) -> T:
-        """GET what is no JSON: `use` reads the body as it comes."""
+        """GET a body that is not JSON: `use` reads it as it arrives."""
         with self._client() as client, client.stream("GET", self.url + path, params=_given(params)) as answer:
             if answer.is_success:
                 return use(answer)
             answer.read()
         _read(answer, self.url)
-        raise AssertionError(answer)  # a refusal has raised
+        raise AssertionError(answer)  # _read raised
 
     def _call(self, method: str, path: str, *, params: Json | None = None, body: Json | None = None) -> Json:
         with self._client() as client:
@@ -133,7 +133,7 @@ class Api:
         return _read(answer, self.url)
 
     def _trust(self) -> ssl.SSLContext | bool:
-        """What the gateway's certificate is verified with; True: what the HTTP client trusts by itself."""
+        """Verifies the gateway's certificate; True: the HTTP client's default trust store."""
         import ssl
 
         from adapters.security.tls import TlsError
@@ -145,11 +145,11 @@ class Api:
             raise UsageError(str(error)) from error
         if self.url.startswith("https://"):
             return trusted or True
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and reads no certificates for that
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no one, and loads no certificates
 
     @contextmanager
     def _client(self) -> Iterator[httpx.Client]:
-        """Raises UnreachableError when nobody answers to what is asked within."""
+        """Raises UnreachableError if a request made within gets no answer."""
         import httpx
 
         from gateway.commands import gateway_tls
@@ -159,7 +159,7 @@ class Api:
                 headers={"authorization": f"Bearer {self.key}"},
                 timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
                 verify=self._trust(),
-                # A proxy named in the environment is for other hosts than this one.
+                # Never use a proxy from the environment for this host itself.
                 trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
             ) as client:
                 yield client
@@ -170,17 +170,17 @@ class Api:
                 raise UnreachableError(words) from error
             raise UnreachableError(
                 f"No gateway answers at {self.url} ({error}): start one with `florin serve`, "
-                "or set FLORIN_URL to where it listens."
+                "or set FLORIN_URL to its address."
             ) from error
 
 
 def segment(text: str) -> str:
-    """One path segment: whatever an operator types stays inside it, and the gateway says what is wrong."""
+    """Escapes text as one path segment; the gateway validates it."""
     return quote(text, safe="") if text not in {".", "..", ""} else f"%2E{text}"
 
 
 def full_name(text: str) -> str:
-    """`acme/support` as two path segments. Raises UsageError when it is not TENANT/NAME."""
+    """Escapes `acme/support` as two path segments. Raises UsageError if it is not TENANT/NAME."""
     tenant, slash, name = text.partition("/")
     if not slash or not tenant or not name:
         raise UsageError(f"{text!r} is not TENANT/NAME, like acme/support.")
@@ -192,7 +192,7 @@ def _given(params: Json | None) -> Json:
 
 
 def _outcome(answer: httpx.Response, url: str, told: Callable[[Json], None]) -> Json:
-    """The last line of an answer that tells how far it is. Raises ApiError, UnreachableError."""
+    """The result at the end of a progress stream. Raises ApiError, UnreachableError."""
     for line in answer.iter_lines():
         try:
             said = json.loads(line)
@@ -209,7 +209,7 @@ def _outcome(answer: httpx.Response, url: str, told: Callable[[Json], None]) -> 
 
 def _broken_off(url: str) -> UnreachableError:
     return UnreachableError(
-        f"The gateway at {url} broke off before it had answered: say it again. What was done already is not "
+        f"The gateway at {url} closed the connection before it answered. Run the command again: nothing is "
         "done twice."
     )
 
@@ -222,7 +222,7 @@ def _read(answer: httpx.Response, url: str) -> Json:
     if not isinstance(body, dict):
         raise ApiError(
             answer.status_code,
-            f"What answers at {url} is not a Florin gateway (HTTP {answer.status_code}): check FLORIN_URL.",
+            f"The server at {url} is not a Florin gateway (HTTP {answer.status_code}): check FLORIN_URL.",
         )
     if answer.is_success:
         return body
@@ -243,5 +243,5 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
 
 def _advice(status: int, url: str) -> str:
     if status in {401, 403}:
-        return f" Set FLORIN_OPERATOR_KEY to a key of role operator of the gateway at {url}."
+        return f" Set FLORIN_OPERATOR_KEY to a key with the operator role of the gateway at {url}."
     return ""

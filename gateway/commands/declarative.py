@@ -29,7 +29,7 @@ _SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "
 _DIGEST = len("sha256:") + 12
 _LONGEST = 120
 _FEW = 6
-"""Fields of a new base model's config that are shown singly."""
+"""Fields of a new base model's config that are listed individually."""
 _DONE = {"create": "created", "change": "changed", "remove": "removed"}
 
 
@@ -40,21 +40,17 @@ def apply(
     file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="A fleet file; - reads stdin.")],
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Change nothing; say what would change. Exit code 4 if anything would, else 0."
-        ),
+        typer.Option("--dry-run", help="Only show what would change. Exit code 4 if anything would, else 0."),
     ] = False,
     prune: Annotated[
         bool,
-        typer.Option(
-            "--prune", help="Remove what is not in the file, of the sections that are in it. Asks before."
-        ),
+        typer.Option("--prune", help="Remove what the file's sections do not list. Asks for confirmation."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Bring the installation to what a file says. The same file again changes nothing.
+    """Change the installation to match a fleet file. Applying it again changes nothing.
 
-    What fails does not stop what does not need it; run it again to complete the rest.
+    A failure stops only what depends on it; apply the file again to complete the rest.
 
     Example: florin apply -f fleet.yaml --dry-run
     """
@@ -71,7 +67,7 @@ def apply(
             if not yes and not session.json:
                 _show(plan)
             confirm(f"Remove {_objects(removals)}?", yes=yes, unattended=False)
-        params["plan"] = plan["plan"]  # what was agreed to, and nothing else
+        params["plan"] = plan["plan"]  # exactly what was confirmed
     with _bars() as told:
         done = session.api.work(_PATH, body=body, params=params, told=told)
     session.result(done, _show)
@@ -83,9 +79,11 @@ def apply(
 def export(
     session: Session,
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write instead of stdout.")
+    ] = None,
 ) -> None:
-    """Write the whole registry as a fleet file: applied to an empty installation, it restores this one.
+    """Write the registry as a fleet file. Applied to an empty installation, it restores this one.
 
     Example: florin export --output fleet.yaml
     """
@@ -103,7 +101,7 @@ def export(
 
 
 def _replace(path: Path, text: str) -> None:
-    """Whole or not at all. Raises UsageError."""
+    """Atomically. Raises UsageError."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with beside.open("x", encoding="utf-8") as file:
@@ -113,18 +111,18 @@ def _replace(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"--output: {path} cannot be written ({error.strerror or error}).") from error
+        raise UsageError(f"--output: cannot write {path} ({error.strerror or error}).") from error
 
 
 def _show(result: Json) -> None:
-    """The diff, what failed, and the sum of it."""
+    """The diff, the failures and a summary."""
     actions = result["actions"]
     for action in actions:
         show(_diff(action))
     show(Text(_sum(result), "bold"))
     failed = [a for a in actions if a["outcome"] in {"failed", "skipped"}]
     if failed and not result["dry_run"]:
-        note(f"{_objects(len(failed))} failed: fix what is reported above, and apply again.")
+        note(f"{_objects(len(failed))} failed: fix the errors above and apply again.")
 
 
 def _diff(action: Json) -> Text:
@@ -149,7 +147,7 @@ def _diff(action: Json) -> Text:
 
 
 def _collapsed(fields: Sequence[Json], *, new: bool) -> Iterator[Json]:
-    """Of a new object: nothing that is empty, and a base model's config in one line."""
+    """Omits empty fields of a new object, and shows a base model's config in one line."""
     if not new:
         yield from fields
         return
@@ -174,7 +172,7 @@ def _sum(result: Json) -> str:
         if action["outcome"] in {"planned", "done"}:
             counts[action["action"]] += 1
     if not result["actions"]:
-        return f"Nothing to do: {_objects(_unchanged(result))} as the file says."
+        return f"Nothing to do: {_objects(_unchanged(result))} up to date."
     words = {verb: f"to {verb}" for verb in _DONE} if result["dry_run"] else _DONE
     parts = [f"{counts[verb]} {words[verb]}" for verb in _DONE]
     parts += [f"{result['failed']} failed"] if result["failed"] else []
@@ -192,7 +190,7 @@ def _objects(count: int) -> str:
 
 @contextmanager
 def _bars() -> Iterator[Callable[[Json], None]]:
-    """On stderr, and only where somebody watches: one bar for the whole, one for each version under way."""
+    """Progress on stderr if it is a terminal: one bar overall, one for each version in progress."""
     err = console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:

@@ -16,24 +16,24 @@ _KEY_STATUS = (401, 403)
 
 @command(app, "doctor")
 def doctor(session: Session) -> None:
-    """Say what is wrong with this installation, and how to fix it. Exit code 1 when there is a problem.
+    """Diagnose this installation and say how to fix it. Exit code 1 if there is a problem.
 
     Example: florin doctor
     """
-    api = session.api  # a URL or key that cannot be right is a mistake of usage
+    api = session.api  # a malformed URL or key is a usage error
     try:
-        with busy("Asking the gateway, Redis, the ledger and every engine …"):
+        with busy("Checking the gateway, Redis, the ledger and every engine …"):
             body = api.get("/admin/v1/doctor")
     except UnreachableError as error:
-        body = _alone("gateway", str(error), "Start it with florin serve, or say where it is: FLORIN_URL.")
+        body = _alone("gateway", str(error), "Start it with florin serve, or set FLORIN_URL to its address.")
     except ApiError as error:
         if error.status in _KEY_STATUS:
             remedy = (
-                "Set FLORIN_OPERATOR_KEY to a key of role operator, or to the gateway's own bootstrap key."
+                "Set FLORIN_OPERATOR_KEY to a key with the operator role, or to the gateway's bootstrap key."
             )
             body = _alone("operator_key", str(error), remedy)
         else:
-            body = _alone("gateway", str(error), "See the gateway's log.")
+            body = _alone("gateway", str(error), "Check the gateway's log.")
     session.result(body, _people)
     if any(one["status"] == "problem" for one in body["data"]):
         raise typer.Exit(REFUSED)
@@ -56,12 +56,12 @@ def _people(body: Json) -> None:
         )
         for one in found
     ]
-    show(table(("", "check", "about", "what", "remedy"), rows))
+    show(table(("", "check", "subject", "finding", "remedy"), rows))
     problems, warnings = (sum(1 for one in found if one["status"] == s) for s in ("problem", "warning"))
     if problems or warnings:
         note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
     else:
-        say("All is well.")
+        say("No problems found.")
 
 
 def _count(number: int, what: str) -> str:

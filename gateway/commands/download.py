@@ -1,4 +1,4 @@
-"""Files from the gateway: beside their place first, with a progress bar, and moved there when whole."""
+"""Downloads from the gateway: to a temporary file with a progress bar, then renamed atomically."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Saved:
     rows: int
     """As the gateway says."""
     complete: bool = True
-    """Whether all records were in the ledger, if the gateway said."""
+    """False if the gateway said that records were still arriving."""
 
 
 def download(api: Api, path: str, params: Json, place: Path) -> Saved:
-    """GET `path` into the file `place`, which is replaced at the end or not touched.
+    """GET `path` into the file `place`, atomically.
 
-    Raises UsageError where the file cannot be written, ApiError, UnreachableError."""
+    Raises UsageError if the file cannot be written, ApiError, UnreachableError."""
     err = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with _beside(place) as file, Progress(*columns, console=err, disable=not err.is_terminal) as bar:
-        task = bar.add_task("adding up …", total=None)
+        task = bar.add_task("computing …", total=None)
         return api.stream(path, params, lambda answer: _save(answer, file, bar, task))
 
 
@@ -48,7 +48,7 @@ def _beside(place: Path) -> Iterator[BinaryIO]:
     try:
         handle, made = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     except OSError as error:
-        raise UsageError(f"{place} cannot be written: {error.strerror}.") from error
+        raise UsageError(f"Cannot write {place}: {error.strerror}.") from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -56,10 +56,10 @@ def _beside(place: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        Path(made).chmod(0o666 & ~umask)  # as any other file that one makes
+        Path(made).chmod(0o666 & ~umask)  # like any newly created file
         Path(made).replace(place)
     except OSError as error:
-        raise UsageError(f"{place} cannot be written: {error.strerror}.") from error
+        raise UsageError(f"Cannot write {place}: {error.strerror}.") from error
     finally:
         with suppress(FileNotFoundError):
             Path(made).unlink()
@@ -74,6 +74,6 @@ def _save(answer: httpx.Response, file: BinaryIO, bar: Progress, task: TaskID) -
         size += len(chunk)
         bar.update(task, completed=size)
     if total and size != total and "content-encoding" not in answer.headers:
-        raise UnreachableError(f"The gateway broke off after {size:,} of {total:,} bytes.")
+        raise UnreachableError(f"The gateway closed the connection after {size:,} of {total:,} bytes.")
     complete = answer.headers.get(COMPLETE_HEADER) != "false"
     return Saved(size, int(answer.headers.get(ROWS_HEADER, 0)), complete)

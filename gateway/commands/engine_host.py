@@ -1,4 +1,5 @@
-"""What `florin engine run` does: hide secrets from the engine, run the agent, hand over to a successor."""
+"""Implements `florin engine run`: hides secrets from the engine, runs the agent, hands over to a
+successor."""
 
 from __future__ import annotations
 
@@ -33,21 +34,21 @@ engine_log = logging.getLogger("florin.engine")
 
 _SECRETS = (OPERATOR_KEY, TOKEN)
 RUNNING = "running"
-"""What is handed over besides secrets."""
+"""Key of the handover state among the secrets."""
 _TELLING = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What this process has from the one that it was before."""
+    """State handed over by the previous process."""
 
     secrets: dict[str, str]
     running: AgentHandover | None
 
 
 def _successor(secrets: dict[str, str]) -> Successor:
-    """This very command, once more, with whatever code is installed by then."""
+    """This same command, run with the code that is installed then."""
     command = [sys.executable, *sys.orig_argv[1:]]
 
     async def check() -> None:
@@ -55,7 +56,7 @@ def _successor(secrets: dict[str, str]) -> Successor:
         dry = [*command[:at], "--dry-run", *command[at:]]
         tried = await asyncio.create_subprocess_exec(
             *dry, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,  # and without the secrets, which it does not need
+            stderr=asyncio.subprocess.PIPE,  # without the secrets
         )  # fmt: skip
         _, said = await tried.communicate()
         if tried.returncode:
@@ -70,13 +71,13 @@ def _successor(secrets: dict[str, str]) -> Successor:
 
 
 def begin_log() -> None:
-    """As the gateway's settings of the same names say. Raises UsageError."""
+    """Configures logging from FLORIN_LOG_FORMAT and FLORIN_LOG_LEVEL. Raises UsageError."""
     for variable, allowed in (("FLORIN_LOG_FORMAT", logs.FORMATS), ("FLORIN_LOG_LEVEL", logs.LEVELS)):
         value = os.environ.get(variable) or allowed[0]
         if value not in allowed:
             raise UsageError(f"{variable} must be one of {', '.join(allowed)}; it is {value!r}.")
     logs.log_to_stderr()
-    engine_log.setLevel(logging.INFO)  # what an engine writes goes on, whatever of ours is logged
+    engine_log.setLevel(logging.INFO)  # the engine's output is always logged
 
 
 def engine_said(name: str, line: str) -> None:
@@ -84,8 +85,8 @@ def engine_said(name: str, line: str) -> None:
 
 
 def concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str]:
-    """What of the environment is secret and not for the engine, which must not read it from `/proc` either:
-    this process starts itself anew without it."""
+    """The secrets of the environment that the engine must not get, not even from `/proc`: this process
+    re-executes itself without them."""
     key_protection.conceal_memory()
     handed = key_protection.handed_over()
     secret = {name: os.environ[name] for name in _SECRETS if os.environ.get(name)}
@@ -99,32 +100,34 @@ def run(
     host: HostConfig, gateway: str, key: HostKey, security: host_security.Security, handed: Handed
 ) -> int:
     async def live() -> int:
-        life = AgentState()
+        state = AgentState()
         loop = asyncio.get_running_loop()
         for number in HELD_BACK:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, life.ask_to_stop)
+                loop.add_signal_handler(number, state.ask_to_stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
-            loop.add_signal_handler(signal.SIGHUP, life.ask_to_renew)
+            loop.add_signal_handler(signal.SIGHUP, state.ask_to_renew)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         own = security.host
         connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
         async with (
-            GatewayClient(gateway, key.key, key.reread, security.gateway) as link,
+            GatewayClient(gateway, key.key, key.reread, security.gateway) as client,
             aiohttp.ClientSession(
                 trust_env=False, connector=connector, headers=security.engine_headers
             ) as to_engine,
         ):
             own.engine.authorize(to_engine)
             watch = EngineWatch(to_engine, host.own_url, host.url)
-            return await Agent(host, life, link, watch, own, _successor(handed.secrets), handed.running).run()
+            return await Agent(
+                host, state, client, watch, own, _successor(handed.secrets), handed.running
+            ).run()
 
     security.warn(host.agent_host)
     return int(asyncio.run(live()))
 
 
 def size(text: str) -> int:
-    """`20GB` in bytes; k, M, G, T are powers of 1000, with an i (GiB) of 1024. Raises UsageError."""
+    """Parses `20GB` into bytes; k, M, G, T are powers of 1000, Ki, Mi, … of 1024. Raises UsageError."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise UsageError(f"--cache-size: {text!r} is not a size like 500MB or 20GB.")
@@ -136,7 +139,7 @@ def route(gateway: str) -> str:
     try:
         return addresses.route_to(gateway)
     except ValueError as error:
-        raise UsageError(f"FLORIN_URL: no way leads to {gateway!r} ({error}).") from error
+        raise UsageError(f"FLORIN_URL: no route to {gateway!r} ({error}).") from error
 
 
 def advertised(url: str | None) -> tuple[str, int | None]:

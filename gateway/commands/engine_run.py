@@ -1,4 +1,4 @@
-"""florin engine run: what an operator puts into systemd or a pod, one for each engine."""
+"""florin engine run: runs one engine under systemd or in a pod."""
 
 from __future__ import annotations
 
@@ -26,57 +26,62 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND…", help="vllm serve MODEL, with vLLM's own flags.")
     ],
     *,
-    name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _; one engine's own.")],
+    name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _; unique among engines.")],
     gpu_type: Annotated[
         str | None,
-        typer.Option(help="The label that prices are given for; found by NVML where there is a GPU."),
+        typer.Option(help="GPU type, as named in the price book. Default: detected through NVML."),
     ] = None,
     gpu_count: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of this engine; by its parallel sizes if left out.")
+        int | None, typer.Option(min=1, help="Number of GPUs. Default: from the engine's parallel sizes.")
     ] = None,
-    region: Annotated[str, typer.Option(help="Where its GPUs are paid for, as in the price book.")] = "",
-    purchase: Annotated[Purchase, typer.Option(help="How its GPUs are paid for.")] = Purchase.ON_DEMAND,
+    region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
+    purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
     advertise: Annotated[
         str | None,
-        typer.Option(help="Where the gateway reaches the engine, if not at the address that leads to it."),
+        typer.Option(
+            help="URL at which the gateway reaches the engine. Default: this host's address towards it."
+        ),
     ] = None,
     cache_dir: Annotated[
-        Path | None, typer.Option(help="Where versions are kept on this host; ~/.cache/florin/engines/NAME.")
+        Path | None, typer.Option(help="Directory of cached versions. Default: ~/.cache/florin/engines/NAME.")
     ] = None,
     cache_size: Annotated[
         str,
-        typer.Option("--cache-size", "--cache-bytes", help="How much they may take: 500MB, 20GB."),
+        typer.Option("--cache-size", "--cache-bytes", help="Maximum size of the cache: 500MB, 20GB."),
     ] = "20GB",
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds for running requests to finish after SIGTERM.")
     ] = 120.0,
     start_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for the engine to become healthy; then it is started anew.")
+        float, typer.Option(min=1, help="Seconds for the engine to become healthy before it is restarted.")
     ] = 1800.0,
     agent_host: Annotated[
-        str | None, typer.Option(help="Address that the agent listens on, for the gateway to ask for files.")
+        str | None, typer.Option(help="Address on which the agent listens for the gateway.")
     ] = None,
-    agent_port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.")] = 0,
+    agent_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The agent's port; 0 picks a free one.")
+    ] = 0,
     token_file: TokenFile = None,
     pass_env: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A variable that the engine is given, beside those that vLLM and its libraries know; "
-            "`AWS_*`: all that begin so. May be repeated.",
+            help="Pass this variable to the engine, besides those that vLLM and its libraries know. A prefix "
+            "like `AWS_*` is allowed. Repeatable.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the engine's command and environment, and start nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the engine's command and environment without starting it."),
     ] = False,
 ) -> None:
-    """Start an engine, keep it running, and keep the gateway informed, until SIGTERM or Ctrl-C. SIGHUP starts
-    the agent itself anew, for instance a new version of it, while its engine goes on serving.
+    """Run an engine and register it with the gateway, until SIGTERM or Ctrl-C. SIGHUP restarts the agent
+    itself, for example after an upgrade, while its engine keeps serving.
 
-    Adds the flags that Florin needs and refuses those that would break it. Restarts the engine when it dies,
-    keeps versions' files on this host, and drains before it stops: a second signal hurries. Its first start
-    exchanges an enrolment token (--token-file) for a key of this host's own. Exit codes: 0 stopped as asked,
-    1 could not begin, 2 usage, 3 no gateway answered to the token.
+    Adds the flags that Florin needs and refuses those that would break it. Restarts the engine if it dies,
+    caches adapter files on this host, and drains before it stops; a second signal stops it at once. The first
+    start exchanges an enrolment token (--token-file) for the host's own key. Exit codes: 0 stopped as
+    requested, 1 could not start, 2 usage, 3 no gateway accepted the token.
 
     Example: florin engine run --name a1 -- vllm serve /models/llama-8b --served-model-name llama-8b
     --max-loras 8
@@ -109,7 +114,7 @@ def run(
     except gpus.GpuError as error:
         raise UsageError(str(error)) from error
     except CommandRefusedError as error:
-        raise UsageError("The engine's command is refused:\n" + "\n".join(error.reasons)) from error
+        raise UsageError("Invalid engine command:\n" + "\n".join(error.reasons)) from error
     given, withheld = engine_environment.split(os.environ, pass_env or ())
     if dry_run:
         if found.note:
@@ -118,7 +123,7 @@ def run(
         return
     if session.key_on_command_line:
         raise UsageError(
-            "--operator-key shows the key to every process of this host: put it into a file (--key-file)."
+            "--operator-key exposes the key to every process on this host: put it in a file (--key-file)."
         )
     handed = engine_host.concealed(given, withheld)
     engine_host.begin_log()
@@ -127,7 +132,7 @@ def run(
         note(found.note)
     if withheld:
         names = clean(" ".join(withheld))
-        note(f"withholds from the engine: {names} (--pass-env NAME gives it what it needs)")
+        note(f"withheld from the engine: {names} (pass what it needs with --pass-env NAME)")
     for addition in launch.additions:
         note(f"adds {shlex.join(addition.words)}: {addition.why}")
     security = host_security.of(launch, advertise, api_url=session.gateway)

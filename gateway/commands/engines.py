@@ -18,9 +18,9 @@ app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="The engine's name.")]
 
 _STATES = {
-    "active": "is active: it takes adapters and requests",
-    "cordoned": "is cordoned: it takes no new adapters",
-    "draining": "is draining: it takes no new adapters and no new requests",
+    "active": "is active: it accepts adapters and requests",
+    "cordoned": "is cordoned: it accepts no new adapters",
+    "draining": "is draining: it accepts no new adapters or requests",
 }
 
 
@@ -29,40 +29,41 @@ def add(
     session: Session,
     *,
     name: Annotated[str, typer.Option(help="1 to 63 of a-z, 0-9, - and _.")],
-    url: Annotated[
-        str, typer.Option("--url", help="Where the engine listens, for example http://10.0.0.7:8000.")
-    ],
-    base: Annotated[str, typer.Option(help="The base model, as the engine serves it.")],
-    gpu_type: Annotated[str, typer.Option(help="The label that prices are given for, for example H200.")],
+    url: Annotated[str, typer.Option("--url", help="The engine's URL, for example http://10.0.0.7:8000.")],
+    base: Annotated[str, typer.Option(help="The base model's name, as the engine serves it.")],
+    gpu_type: Annotated[str, typer.Option(help="GPU type, as named in the price book, for example H200.")],
     slots: Annotated[
-        int, typer.Option(min=1, help="The engine's --max-loras; checked once it has answered anything.")
+        int, typer.Option(min=1, help="The engine's --max-loras; verified once the engine has answered.")
     ],
     max_rank: Annotated[
-        int, typer.Option(min=1, help="The engine's --max-lora-rank, which it tells nobody: at your word.")
+        int,
+        typer.Option(
+            min=1, help="The engine's --max-lora-rank. vLLM does not report it, so it cannot be verified."
+        ),
     ],
-    gpu_count: Annotated[int, typer.Option(min=1, help="GPUs of this engine.")] = 1,
-    region: Annotated[str, typer.Option(help="Where its GPUs are paid for, as in the price book.")] = "",
-    purchase: Annotated[Purchase, typer.Option(help="How its GPUs are paid for.")] = Purchase.ON_DEMAND,
+    gpu_count: Annotated[int, typer.Option(min=1, help="Number of GPUs of this engine.")] = 1,
+    region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
+    purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
     cpu_slots: Annotated[
         int | None, typer.Option(help="The engine's --max-cpu-loras; at least --slots.")
     ] = None,
     base_config: Annotated[
         str | None,
-        typer.Option(help="The base model's config.json, where the gateway cannot read the engine's files."),
+        typer.Option(help="The base model's config.json, if the gateway cannot read the engine's files."),
     ] = None,
     base_alias: Annotated[
         list[str] | None,
-        typer.Option(help="Another name that adapters give the base model; may be repeated."),
+        typer.Option(help="Another name that adapters use for the base model. Repeatable."),
     ] = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Register it though it does not answer yet.")
+        bool, typer.Option("--no-verify", help="Register the engine even if it does not answer yet.")
     ] = False,
 ) -> None:
-    """Register an engine by its URL, or change what is known of it. The same again changes nothing.
+    """Register an engine by its URL, or update its registration. Repeating the command changes nothing.
 
-    For engines on a shared filesystem, or started by others; `florin engine run` registers its own.
+    For engines on a shared filesystem, or not started by Florin; `florin engine run` registers its own.
 
-    The engine is asked what it serves, and its answers are checked against what is said here.
+    The gateway asks the engine what it serves and compares the answers with these options.
 
     Example: florin engine add --name a1 --url http://10.0.0.7:8000 --base llama-8b --gpu-type H200 --slots 8
     --max-rank 64
@@ -89,8 +90,8 @@ def add(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the engines with their health and load. Agent: how long the engine's present process has been up,
-    as `florin engine run` on its host says; silent: nothing is heard of that.
+    """List engines with their health and load. Agent: uptime of the engine process, as reported by
+    `florin engine run` on its host, or silent if no report arrives.
 
     Example: florin engine list
     """
@@ -137,7 +138,7 @@ def list_(session: Session) -> None:
 
 @command(app, "cordon")
 def cordon(session: Session, name: Name) -> None:
-    """Give an engine no new adapters; what it holds is served on.
+    """Stop placing new adapters on an engine; adapters it holds are still served.
 
     Example: florin engine cordon a1
     """
@@ -146,7 +147,7 @@ def cordon(session: Session, name: Name) -> None:
 
 @command(app, "uncordon")
 def uncordon(session: Session, name: Name) -> None:
-    """Give an engine adapters and requests again, after a cordon or a drain.
+    """Return an engine to service after a cordon or a drain.
 
     Example: florin engine uncordon a1
     """
@@ -155,7 +156,7 @@ def uncordon(session: Session, name: Name) -> None:
 
 @command(app, "drain")
 def drain(session: Session, name: Name) -> None:
-    """Give an engine no new requests; those that run finish. Then it can be stopped and removed.
+    """Send an engine no new requests; running ones finish. Then it can be stopped and removed.
 
     Example: florin engine drain a1
     """
@@ -167,9 +168,9 @@ def remove(
     session: Session,
     name: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Forget an engine and what was placed on it. A second time changes nothing.
+    """Remove an engine and its placements. Repeating the command changes nothing.
 
     Example: florin engine remove a1 --yes
     """
@@ -178,8 +179,7 @@ def remove(
     session.result(
         body,
         lambda b: say(
-            f"Engine {clean(b['name'])} "
-            f"{'is removed' if b['removed'] else 'was not registered: nothing to do'}."
+            f"Engine {clean(b['name'])} {'removed' if b['removed'] else 'was not registered; nothing to do'}."
         ),
     )
 
@@ -188,8 +188,8 @@ def _added(body: Json) -> None:
     say(f"Engine {clean(body['name'])} serves {clean(body['base'])} at {clean(body['url'])}.")
     if not body["base_config"]:
         note(
-            f"Florin does not have the config.json of {clean(body['base'])}, without which adapters cannot "
-            "be checked: say it again with --base-config PATH."
+            f"Florin does not have the config.json of {clean(body['base'])} and cannot check "
+            "adapters without it: run the command again with --base-config PATH."
         )
 
 
@@ -221,7 +221,7 @@ def lasting(seconds: float) -> str:
 
 
 def _gpus(engine: Json) -> str:
-    """`2 x H200`, and what is said of how they are paid for: `2 x H200 spot, eu-1`."""
+    """`2 x H200`, with purchase model and region if set: `2 x H200 spot, eu-1`."""
     purchase = "" if engine["purchase"] == Purchase.ON_DEMAND else f" {engine['purchase']}"
     region = f", {engine['region']}" if engine["region"] else ""
     return f"{engine['gpu_count']} x {engine['gpu_type']}{purchase}{region}"

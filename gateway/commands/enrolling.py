@@ -1,7 +1,7 @@
-"""How a host comes to its key and keeps it: `florin engine enrol`, and what `engine run` does first.
+"""Enrolment of a GPU host: how it gets and keeps its key (`engine enrol`, and the start of `engine run`).
 
-The key is made here, written to a file beside its later place, and only then offered to the gateway with the
-token: whatever dies in between, the next attempt goes on with the same key.
+The key is generated here, written to a file, and only then presented to the gateway together with the token:
+after a crash in between, the next attempt continues with the same key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_TOKEN = "# by token sha256:"  # noqa: S105 - the beginning of a comment
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        help=f"A file (mode 0600) with the token of `florin engine token create`; or set {TOKEN}.",
+        help=f"File (mode 0600) with a token from `florin engine token create`; or set {TOKEN}.",
         show_default=False,
     ),
 ]
@@ -41,7 +41,7 @@ TokenFile = Annotated[
 class HostKey:
     key: str
     reread: Callable[[], str] | None = None
-    """The key as it is kept now; None: it is kept nowhere."""
+    """Reads the stored key again; None if it is not stored."""
 
 
 @command(app, "enrol", key_file=HostKeyFile)
@@ -51,40 +51,40 @@ def enrol(
     name: Annotated[str, typer.Option(help="The engine's name, as in the token.")],
     token_file: TokenFile = None,
 ) -> None:
-    """On a GPU host: exchange a token for this host's own key, which `florin engine run` then uses. An agent
-    that runs takes the new key up by itself. `engine run --token-file` does the same at its start.
+    """On a GPU host: exchange a token for the host's own key, which `florin engine run` then uses. A running
+    agent picks up the new key. `engine run --token-file` does the same at start.
 
     Example: florin engine enrol --name gpu1 --token-file token
     """
     check_name(name)
     token = _token(token_file, os.environ) or _asked()
     if token is None:
-        raise UsageError(f"There is no token: name its file with --token-file, or set {TOKEN}.")
+        raise UsageError(f"No token: use --token-file, or set {TOKEN}.")
     path = kept_at(session, name)
     exchange(session.gateway, name, token, path)
     session.result(
         {"engine": name, "key_file": str(path)},
-        lambda b: say(f"This host is enrolled as engine {b['engine']}: its key is in {b['key_file']}."),
+        lambda b: say(f"Enrolled this host as engine {b['engine']}; its key is in {b['key_file']}."),
     )
 
 
 def host_key(session: Session, name: str, token_file: Path | None, handed: dict[str, str]) -> HostKey:
-    """The key that an agent works with: what a token brings, what is kept, or what an operator gave.
-    `handed`: secrets that were in the environment. Raises UsageError, ApiError, UnreachableError."""
+    """The agent's key: from a token, from the key file, or an operator's key. `handed`: secrets that were in
+    the environment. Raises UsageError, ApiError, UnreachableError."""
     path = kept_at(session, name)
     if token := _token(token_file, handed):
         exchange(session.gateway, name, token, path)
     elif session.key_file is None and not path.exists():
         if key := handed.get(OPERATOR_KEY) or session.operator_key or _operators_file():
             note(
-                "An operator's key on a GPU host: whoever takes the host can do all that operators can. "
-                f"Enrol it instead: florin engine token create --name {name}"
+                "Using an operator key on a GPU host: whoever controls the host is an operator. "
+                f"Enrol the host instead: florin engine token create --name {name}"
             )
             return HostKey(Api.to(session.gateway, key).key)
         if (token := _asked()) is None:
             raise UsageError(
-                f"This host has no key: make a token with `florin engine token create --name {name}`, and "
-                f"give it here with --token-file or in {TOKEN}."
+                f"This host has no key: create a token with `florin engine token create --name {name}`, and "
+                f"pass it with --token-file or in {TOKEN}."
             )
         exchange(session.gateway, name, token, path)
     return HostKey(Api.to(session.gateway, _kept(path)).key, lambda: _kept_or_nothing(path))
@@ -103,8 +103,8 @@ def kept_at(session: Session, name: str) -> Path:
 
 
 def exchange(url: str, name: str, token: str, path: Path) -> None:
-    """Afterwards `path` holds the key that the token was exchanged for, now or earlier. What no token brought
-    is not written over: it may be another's key. Raises UsageError, ApiError, UnreachableError."""
+    """Ensure that `path` contains the key that the token was exchanged for, now or earlier. Never overwrites
+    a key that did not come from a token. Raises UsageError, ApiError, UnreachableError."""
     mark = f"{_BY_TOKEN}{_sha256(token)}"
     pending = path.with_name(f"{path.name}.pending")
     try:
@@ -112,7 +112,7 @@ def exchange(url: str, name: str, token: str, path: Path) -> None:
             return
         if path.exists() and not _marked(path, _BY_TOKEN):
             raise UsageError(
-                f"{path} holds a key that no token brought: remove it first, or name another --key-file."
+                f"{path} contains a key that did not come from a token: remove it, or use another --key-file."
             )
         begun = _marked(pending, mark)
         if not begun:
@@ -120,11 +120,11 @@ def exchange(url: str, name: str, token: str, path: Path) -> None:
         _offer(url, name, token, _kept(pending), begun=begun)
         pending.replace(path)
     except OSError as error:
-        raise UsageError(f"The key cannot be kept at {path}: {error.strerror or error}.") from error
+        raise UsageError(f"Cannot store the key at {path}: {error.strerror or error}.") from error
 
 
 def _offer(url: str, name: str, token: str, key: str, *, begun: bool) -> None:
-    """`begun`: this key may have been taken already, and the answer been lost."""
+    """`begun`: the key may already have been accepted, and the response lost."""
     try:
         Api.to(url, token).post("/admin/v1/enrol", {"engine": name, "secret": f"sha256:{_sha256(key)}"})
     except ApiError as error:
@@ -142,8 +142,8 @@ def _accepted(url: str, name: str, key: str) -> bool:
 
 
 def _marked(path: Path, mark: str) -> bool:
-    """Whether there is a key under a line that begins so. Raises UsageError for a file that others can
-    read."""
+    """Whether the file has a key below a line that begins with `mark`. Raises UsageError if others can read
+    the file."""
     if not path.exists():
         return False
     try:
@@ -167,7 +167,7 @@ def _kept_or_nothing(path: Path) -> str:
 
 
 def _token(file: Path | None, environ: os._Environ[str] | dict[str, str]) -> str | None:
-    """Of a token file that is gone nothing is said: the host may have been enrolled long ago."""
+    """A missing token file is not an error: the host may have been enrolled long ago."""
     if file is not None:
         path = file.expanduser()
         return _kept(path) if path.exists() else None
@@ -182,8 +182,8 @@ def _asked() -> str | None:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for a name that no engine can have."""
-    from adapters import model  # loads pydantic, and is for this check alone
+    """Raises UsageError for an invalid engine name."""
+    from adapters import model  # loads pydantic
     from adapters.errors import InvalidNameError
 
     try:

@@ -1,4 +1,4 @@
-"""fleet.yaml as people write and keep it: read strictly, written in an order that diffs well."""
+"""Fleet files: parsed strictly, and written in a stable order that diffs well."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import yaml
 from gateway.commands.client import Json, UsageError
 
 HEAD = """\
-# The whole registry of a Florin installation, as `florin export` wrote it. `florin apply -f FILE` brings an
-# installation to what it says; with `--dry-run` it only says what would change, and with `--prune` it also
-# removes what the file leaves out. There is no secret in it: a key's is the SHA-256 of its text.
+# The registry of a Florin installation, written by `florin export`. `florin apply -f FILE` changes an
+# installation to match it; `--dry-run` only shows what would change, and `--prune` also removes what the file
+# does not list. The file contains no secrets: a key is stored as its SHA-256.
 """
 
 SECTIONS = {
-    "bases": "The frozen models, with what adapters are checked against.",
-    "engines": "The engines, without what their processes say of themselves.",
+    "bases": "The base models, with the configuration that adapters are checked against.",
+    "engines": "The engines, without what their processes report.",
     "tenants": "The customers.",
     "keys": "API keys by id. A new one: `secret: {env: NAME}` or `{file: PATH}`, read by `florin apply`.",
-    "adapters": "What each name means. Versions never change, and their numbers are never given twice.",
-    "removed": "Adapters that are gone, with the highest number that each has given.",
-    "prices": "The price book. Prices are never edited: a new one holds from its own time on.",
+    "adapters": "The adapters and their versions. Versions never change, and their numbers are never reused.",
+    "removed": "Removed adapters, with the highest version number that each has used.",
+    "prices": "The price book. Prices are never edited: a new price takes effect at its own start.",
 }
-"""With what is said of each."""
+"""Section → its comment."""
 
 _CORE = "tag:yaml.org,2002:"
 _TAGS = {f"{_CORE}{tag}" for tag in ("null", "bool", "int", "float", "str", "map", "seq")}
@@ -53,29 +53,29 @@ def _dump(value: object) -> str:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
-        """Two equal values are written twice."""
+        """Never writes YAML aliases."""
         del data
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002 - PyYAML's signature
-        """Items of lists are indented, as people write them."""
+        """Indents list items."""
         del indentless
         super().increase_indent(flow, indentless=False)
 
 
 def read(name: str) -> Json:
-    """The document in a file, or (`-`) on stdin, with keys by their digests. Raises UsageError."""
+    """Reads a file, or stdin for `-`, and replaces keys by their digests. Raises UsageError."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).expanduser().read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name} cannot be read: {error}.") from error
+        raise UsageError(f"Cannot read {name}: {error}.") from error
     try:
         document = load(text)
         json.dumps(document, allow_nan=False)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name} is no YAML that can be applied: {_sentence(error)}") from error
+        raise UsageError(f"{name} is not valid: {_sentence(error)}") from error
     if not isinstance(document, dict):
-        raise UsageError(f"{name} is no fleet file: it begins with `florin: 1`.")
+        raise UsageError(f"{name} is not a fleet file: it must begin with `florin: 1`.")
     where = Path() if name == "-" else Path(name).expanduser().parent
     keys = document.get("keys")
     for key_id, key in (keys if isinstance(keys, dict) else {}).items():
@@ -85,23 +85,21 @@ def read(name: str) -> Json:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's strict half: no duplicates, no anchors, and no words that turn into something else. A key of a
-    mapping is always text."""
+    """A strict subset of YAML: no duplicate keys, no aliases, and no surprising conversions. Mapping keys are
+    always text."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's attribute
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.get_mark()
-            raise yaml.constructor.ConstructorError(
-                None, None, "an alias (*), which is not for this file", mark
-            )
+            raise yaml.constructor.ConstructorError(None, None, "aliases (*) are not allowed", mark)
         return super().compose_node(parent, index)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         if node.tag not in _TAGS:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{node.tag[:80]!r}, which is no type of this file", node.start_mark
+                None, None, f"the tag {node.tag[:80]!r} is not allowed", node.start_mark
             )
         return super().construct_object(node, deep)
 
@@ -110,10 +108,12 @@ class _Loader(yaml.SafeLoader):
         made: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a mapping key must be text", key.start_mark
+                )
             if key.value in made:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value[:80]!r} stands there twice", key.start_mark
+                    None, None, f"duplicate key {key.value[:80]!r}", key.start_mark
                 )
             made[key.value] = self.construct_object(value, deep=True)
         return made
@@ -125,7 +125,7 @@ for _tag, _pattern, _first in (
     ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
     ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", list("-+0123456789.")),
 ):
-    for _either in (_Loader, _Dumper):  # what would be read as a number is written in quotes
+    for _either in (_Loader, _Dumper):  # quotes text that would be read as a number
         _either.add_implicit_resolver(f"{_CORE}{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
@@ -136,7 +136,7 @@ def load(text: str) -> object:
         if root is None:
             return None
         for node in _under(root, "prices"):
-            node.tag = f"{_CORE}str"  # 2.50 is not to become 2.5
+            node.tag = f"{_CORE}str"  # keeps 2.50 from becoming 2.5
         document: object = loader.construct_document(root)
         return document
     finally:
@@ -144,7 +144,7 @@ def load(text: str) -> object:
 
 
 def _under(root: yaml.Node, section: str) -> Iterator[yaml.ScalarNode]:
-    """The numbers in a section."""
+    """The number nodes in a section."""
     nodes = [v for k, v in root.value if k.value == section] if isinstance(root, yaml.MappingNode) else []
     while nodes:
         node = nodes.pop()
@@ -157,29 +157,29 @@ def _under(root: yaml.Node, section: str) -> Iterator[yaml.ScalarNode]:
 
 
 def _digest(path: str, secret: object, where: Path) -> str:
-    """What is sent in place of a secret. What stands in its place by mistake is shown to nobody."""
+    """The digest to send for a secret. Errors never show a value that may be the secret itself."""
     if isinstance(secret, str) and _SECRET.fullmatch(secret):
         return secret
     match secret:
         case {"env": str(name), **rest} if not rest:
             text = os.environ.get(name)
             if text is None:
-                raise UsageError(f"{path}: the environment has no {name}.")
+                raise UsageError(f"{path}: the environment variable {name} is not set.")
         case {"file": str(name), **rest} if not rest:
             try:
                 text = (where / Path(name).expanduser()).read_text("ascii")
             except (OSError, ValueError) as error:
-                raise UsageError(f"{path}: {name} cannot be read as a key: {_reason(error)}.") from error
+                raise UsageError(f"{path}: cannot read a key from {name}: {_reason(error)}.") from error
         case _:
             raise UsageError(
                 f"{path} must be `sha256:…` as florin export writes it, or {{env: NAME}} or {{file: PATH}}. "
-                "The key itself does not belong into the file."
+                "The key itself does not belong in the file."
             )
     text = text.strip()
     if len(text) not in _KEY_LENGTH or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError(
-            f"{path}: what is there is no key: {_KEY_LENGTH.start} to {_KEY_LENGTH.stop - 1} printable ASCII "
-            "characters in one line."
+            f"{path}: not a key; a key has {_KEY_LENGTH.start} to {_KEY_LENGTH.stop - 1} printable ASCII "
+            "characters on one line."
         )
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

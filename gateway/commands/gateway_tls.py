@@ -1,5 +1,4 @@
-"""How commands and agents know the gateway, and the gateway them: FLORIN_CA_FILE, FLORIN_CLIENT_CERT,
-FLORIN_CLIENT_KEY."""
+"""TLS between commands or agents and the gateway: FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ CA, CERT, KEY = "FLORIN_CA_FILE", "FLORIN_CLIENT_CERT", "FLORIN_CLIENT_KEY"
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> Identity | None:
-    """What is shown to a gateway that asks for a certificate. Raises TlsError."""
+    """The client certificate, if one is configured. Raises TlsError."""
     certificate, key = file(environ, CERT), file(environ, KEY)
     if certificate and key:
         return Identity("client", certificate, key)
@@ -28,15 +27,14 @@ def identity(environ: Mapping[str, str] = os.environ) -> Identity | None:
 def trust(
     url: str, shown: Identity | None = None, environ: Mapping[str, str] = os.environ
 ) -> ssl.SSLContext | None:
-    """What the gateway at `url` is verified with; None: what the HTTP client trusts by itself. Raises
-    TlsError."""
+    """Verifies the gateway at `url`; None: the HTTP client's default trust store. Raises TlsError."""
     ca = file(environ, CA)
     if not url.startswith("https://"):
         return None
     try:
         if shown:
             return shown.client_context(ca)
-        # HTTP clients that ignore the environment, because of proxies, ignore these two with it.
+        # A client that ignores proxies from the environment also ignores these two variables.
         if ca or environ.get("SSL_CERT_FILE") or environ.get("SSL_CERT_DIR"):
             return client_context(ca)
     except TlsError as error:
@@ -50,25 +48,25 @@ def file(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def advice(error: BaseException, url: str) -> str:
-    """Why no TLS connection to the gateway came about, and the remedy; empty: it is not about TLS."""
+    """Why the TLS connection failed, and the remedy; empty if TLS is not the cause."""
     if words := explain(error):
-        return f"The gateway at {url} is there, but {words}. {_remedy(words)}".strip()
+        return f"The gateway at {url} is reachable, but {words}. {_remedy(words)}".strip()
     if not isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
         return ""
     if url.startswith("http://"):
         return (
-            f"What listens at {url} does not speak plain HTTP ({error}): if it speaks TLS, FLORIN_URL must "
-            "begin with https://."
+            f"The server at {url} does not speak plain HTTP ({error}). If it uses TLS, FLORIN_URL must begin "
+            "with https://."
         )
     return (
-        f"The gateway at {url} broke the connection off ({error}). One with FLORIN_TLS_CLIENT_CA does that "
-        f"to whoever shows no certificate: set {CERT} and {KEY}."
+        f"The gateway at {url} closed the connection ({error}). A gateway with FLORIN_TLS_CLIENT_CA rejects "
+        f"clients without a certificate: set {CERT} and {KEY}."
     )
 
 
 def _remedy(words: str) -> str:
     if "client" in words:
-        return f"Set {CERT} and {KEY} to a certificate that the gateway's FLORIN_TLS_CLIENT_CA signed."
+        return f"Set {CERT} and {KEY} to a certificate signed by the gateway's FLORIN_TLS_CLIENT_CA."
     if "certificate" in words:
-        return f"Set {CA} to the file of the CA that signed it, and FLORIN_URL to a name that it is for."
+        return f"Set {CA} to the file of the CA that signed it, and FLORIN_URL to a name that it covers."
     return ""

@@ -26,11 +26,11 @@ class Security:
     host: HostSecurity
     gateway: ssl.SSLContext | None
     engine_headers: dict[str, str]
-    """Of an engine whose key is not in FLORIN_ENGINE_TOKEN_FILE."""
+    """For an engine whose key is not in FLORIN_ENGINE_TOKEN_FILE."""
     behind_proxy: bool
 
     def warn(self, agent_host: str) -> None:
-        """At every start: what is about to expire, what can be overheard."""
+        """Log at start what is about to expire and what travels unencrypted."""
         engine = self.host.engine.identity
         for identity in (*self.host.identities, *((engine,) if engine else ())):
             warn_if_not_valid(identity)
@@ -39,8 +39,8 @@ class Security:
             tls=self.host.server is not None,
             behind_proxy=self.behind_proxy,
             what="The agent",
-            remedy="Set FLORIN_TLS_CERT and FLORIN_TLS_KEY on this host; or, on a network that nobody else "
-            "is on, FLORIN_BEHIND_PROXY=true.",
+            remedy="Set FLORIN_TLS_CERT and FLORIN_TLS_KEY on this host, or, on a private network, "
+            "FLORIN_BEHIND_PROXY=true.",
         )
         if found.status != "ok":
             log.warning("%s %s", found.message, found.remedy)
@@ -54,7 +54,7 @@ def of(
         raise UsageError(f"--advertise {advertise} must begin with https://: the engine speaks TLS.")
     try:
         shown = gateway_tls.identity(environ)
-        desk = _pair(environ, "TLS", "agent")
+        server_identity = _pair(environ, "TLS", "agent")
         client_ca = gateway_tls.file(environ, "FLORIN_TLS_CLIENT_CA")
         engine = _pair(environ, "ENGINE", "engine client")
         access = EngineAccess(
@@ -63,18 +63,18 @@ def of(
             token=gateway_tls.file(environ, "FLORIN_ENGINE_TOKEN_FILE"),
         )
         trust = gateway_tls.trust(api_url, shown, environ)
-        server = desk.server_context(client_ca) if desk else None
+        server = server_identity.server_context(client_ca) if server_identity else None
     except TlsError as error:
         raise UsageError(str(error)) from error
-    if client_ca and not desk:
-        raise UsageError("FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT and FLORIN_TLS_KEY.")
+    if client_ca and not server_identity:
+        raise UsageError("FLORIN_TLS_CLIENT_CA requires FLORIN_TLS_CERT and FLORIN_TLS_KEY.")
     if launch.mutual and not access.identity:
         raise UsageError(
-            "The engine asks every caller for a certificate (--ssl-cert-reqs 2), this agent too: set "
+            "The engine requires client certificates (--ssl-cert-reqs 2), from this agent too: set "
             "FLORIN_ENGINE_CERT and FLORIN_ENGINE_KEY."
         )
     return Security(
-        HostSecurity(server, access, tuple(one for one in (desk, shown) if one)),
+        HostSecurity(server, access, tuple(one for one in (server_identity, shown) if one)),
         trust,
         {"authorization": f"Bearer {launch.api_key}"} if launch.api_key else {},
         environ.get("FLORIN_BEHIND_PROXY", "").strip().lower() in _TRUE,

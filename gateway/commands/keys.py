@@ -31,18 +31,18 @@ def create(
     session: Session,
     *,
     tenant: Annotated[
-        str, typer.Option(help="Whose key it is; needed for role tenant.", show_default=False)
+        str, typer.Option(help="Tenant that owns the key; required for role tenant.", show_default=False)
     ] = "",
     role: Annotated[
         KeyRole,
-        typer.Option(help="What it may do. engine: what one GPU host needs; metrics: read /metrics."),
+        typer.Option(help="Role of the key. engine: for one GPU host; metrics: read /metrics."),
     ] = KeyRole.TENANT,
     engine: Annotated[
-        str, typer.Option(help="Whose host's key it is; needed for role engine.", show_default=False)
+        str, typer.Option(help="Engine of the host; required for role engine.", show_default=False)
     ] = "",
 ) -> None:
-    """Create a key and print it, this once: Florin keeps only its hash. GPU hosts come to their keys by
-    `florin engine token create`, unless you carry one there yourself.
+    """Create a key and print it once: Florin stores only its hash. For GPU hosts, prefer
+    `florin engine token create`.
 
     Example: OPENAI_API_KEY=$(florin key create --tenant acme)
     """
@@ -50,7 +50,7 @@ def create(
     def people(body: Json) -> None:
         sys.stdout.write(f"{body['key']}\n")
         whose = f" of {body['tenant'] or body['engine']}" if body["tenant"] or body.get("engine") else ""
-        note(clean(f"Key {body['id']}{whose}, role {body['role']}. It is not shown again."))
+        note(clean(f"Key {body['id']}{whose}, role {body['role']}. It will not be shown again."))
 
     body = {"tenant": tenant, "role": role.value} | ({"engine": engine} if engine else {})
     session.result(session.api.post("/admin/v1/keys", body), people)
@@ -58,9 +58,9 @@ def create(
 
 @command(app, "list")
 def list_(
-    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None
+    session: Session, tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None
 ) -> None:
-    """List keys, never the keys themselves.
+    """List keys by id; secrets are never shown.
 
     Example: florin key list --tenant acme
     """
@@ -71,15 +71,16 @@ def list_(
 
 @command(app, "revoke")
 def revoke(
-    session: Session, key_id: Annotated[str, typer.Argument(metavar="ID", help="As in florin key list.")]
+    session: Session,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id shown by `florin key list`.")],
 ) -> None:
-    """Revoke a key: every worker refuses it within a second. A second time changes nothing. An engine that
-    was registered with it is drained: it is sent no new requests until you `florin engine uncordon` it.
+    """Revoke a key: every worker refuses it within a second. Repeating the command changes nothing. An engine
+    registered with the key is drained until you run `florin engine uncordon`.
 
     Example: florin key revoke 3f9c2a
     """
     body = session.api.delete(f"/admin/v1/keys/{segment(key_id)}")
-    session.result(body, lambda b: say(f"Key {clean(b['id'])} is revoked since {when(b['revoked'])}."))
+    session.result(body, lambda b: say(f"Key {clean(b['id'])} revoked at {when(b['revoked'])}."))
 
 
 def key_table(keys: list[dict[str, Any]]) -> Table:

@@ -1,4 +1,4 @@
-"""What `florin adapter check` does: the checks of a registration, on this machine's files."""
+"""Implements `florin adapter check`: the checks of a registration, on local files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.commands.session import Session
 from gateway.config import Settings
 
 _HIGHEST_RANK = 512
-"""The most that `--max-lora-rank` may be set to: the limit where nobody names one."""
+"""Upper limit of vLLM's `--max-lora-rank`: the default limit."""
 _MAX_BYTES: int = Settings.model_fields["max_adapter_bytes"].default
 
 
@@ -28,13 +28,13 @@ _MAX_BYTES: int = Settings.model_fields["max_adapter_bytes"].default
 class Against:
     base: BaseModel
     ranks: tuple[int, ...]
-    """Of the engines; empty when nobody was asked."""
+    """Of the engines; empty if no gateway was asked."""
 
 
 def check(
     path: Path, against: Against, *, max_rank: int | None, max_bytes: int | None, assume_base: bool
 ) -> Json:
-    """What was found, as `--json` prints it. Raises UsageError when `path` cannot be read."""
+    """The findings, as `--json` prints them. Raises UsageError if `path` cannot be read."""
     findings: tuple[Finding, ...]
     facts: Json | None = None
     limit = max_bytes or _MAX_BYTES
@@ -64,7 +64,7 @@ def check(
 
 
 def against(session: Session, base: str | None) -> Against:
-    """Raises UsageError, and what the gateway's client raises."""
+    """Raises UsageError, ApiError, UnreachableError."""
     if base is not None:
         try:
             local = read_base(base, base)
@@ -73,7 +73,7 @@ def against(session: Session, base: str | None) -> Against:
         if local is not None:
             return Against(local, ())
         if Path(base).exists() or base.startswith((".", "/", "~")):
-            raise UsageError(f"--base: there is no config.json of a model at {base}.")
+            raise UsageError(f"--base: no model config.json at {base}.")
     known = {b["base_model"]: b for b in session.api.get("/admin/v1/bases")["data"]}
     if base is None and len(known) != 1:
         raise UsageError(
@@ -82,7 +82,7 @@ def against(session: Session, base: str | None) -> Against:
     entry = known.get(base) if base is not None else next(iter(known.values()))
     if entry is None:
         raise UsageError(
-            f"--base: {base!r} is neither in the hub's cache on this machine nor served by the gateway; it "
+            f"--base: {base!r} is neither in the local hub cache nor served by the gateway, which "
             f"serves {', '.join(sorted(known)) or 'none'}."
         )
     model = BaseModel(
@@ -93,7 +93,7 @@ def against(session: Session, base: str | None) -> Against:
 
 @contextmanager
 def _directory(path: Path, max_bytes: int) -> Iterator[Path]:
-    """The adapter's files as a directory. Raises RejectedError for an archive that is none."""
+    """The adapter's files as a directory. Raises RejectedError for an invalid archive."""
     if path.is_dir():
         yield path
         return
@@ -102,6 +102,6 @@ def _directory(path: Path, max_bytes: int) -> Iterator[Path]:
         try:
             archive.unpack(path, Path(made), max_bytes=max_bytes, findings=findings)
         except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error}).") from error
+            raise UsageError(f"Cannot read {path} ({error}).") from error
         findings.refuse_if_any(str(path))
         yield Path(made)

@@ -1,7 +1,7 @@
-"""What people and scripts see: tables, JSON, one-sentence errors.
+"""Output for people and scripts: tables, JSON, one-sentence errors.
 
-Results go to stdout; notes, progress and errors to stderr, so that a pipe carries results only. On a pipe
-tables have no lines and never wrap, so that grep and awk can read them.
+Results go to stdout; notes, progress and errors to stderr, so that a pipe carries only results. On a pipe
+tables have no rules and never wrap, so that grep and awk can read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIPE_WIDTH = 20_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Made anew each time: tests and pipes swap the streams."""
+    """Created on each call, since tests and pipes swap the streams."""
     stream: IO[str] = sys.stderr if stderr else sys.stdout
     return Console(
         file=stream,
@@ -39,7 +39,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def clean(value: Any) -> str:
-    """Text that is safe on a terminal: names and findings come from files that strangers wrote."""
+    """Text that is safe on a terminal: names and findings come from untrusted files."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -53,7 +53,7 @@ def clean(value: Any) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """`right` names the columns of numbers."""
+    """`right`: columns to align right."""
     piped = not sys.stdout.isatty()
     made = Table(box=None if piped else SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
@@ -66,7 +66,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
-    """One object, a line a field."""
+    """One object, one line per field."""
     made = Table.grid(padding=(0, 2))
     for name, value in pairs:
         made.add_row(Text(name, "bold"), Text(clean(value)))
@@ -75,16 +75,16 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
 
 def show(renderable: Any) -> None:
     console().print(renderable)
-    sys.stdout.flush()  # whoever reads a pipe sees it now
+    sys.stdout.flush()  # for readers of a pipe
 
 
 def say(text: str) -> None:
-    """A result in a sentence."""
+    """A result, as a sentence."""
     console().print(Text(text), soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Beside the result, for people: stderr. Where that is for JSON, an event of the log."""
+    """A remark for people, to stderr; a log event if stderr carries JSON."""
     if is_json():
         log.info("%s", text)
         return
@@ -92,21 +92,21 @@ def note(text: str) -> None:
 
 
 def print_json(body: Any) -> None:
-    """The API's object as it is. Escaped beyond ASCII only where stdout could not write it."""
+    """The API's object unchanged. Escapes non-ASCII characters only if stdout cannot encode them."""
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=ascii_only) + "\n")
 
 
 def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:
-    """An expected failure: a sentence, and what was found where checks refused an adapter."""
+    """An expected failure: a sentence, with the findings if checks refused an adapter."""
     console(stderr=True).print(Text(f"florin: {clean(message)}"), soft_wrap=True)
     if findings:
         console(stderr=True).print(findings_table(findings))
 
 
 def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
-    """What checks found; warnings say so. The remedy has its column where any finding has one."""
-    columns = {"code": "check", "message": "what is wrong", "found": "found", "expected": "expected"}
+    """Findings of the checks; warnings are marked. Shows a remedy column if any finding has one."""
+    columns = {"code": "check", "message": "problem", "found": "found", "expected": "expected"}
     if any(f.get("remedy") for f in findings):
         columns["remedy"] = "remedy"
     rows = []
@@ -119,7 +119,7 @@ def findings_table(findings: Sequence[dict[str, Any]]) -> Table:
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
-    """A spinner for what takes a while; nothing where nobody watches."""
+    """A spinner on a terminal; nothing otherwise."""
     watched = console(stderr=True)
     if not watched.is_terminal:
         yield

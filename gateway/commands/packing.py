@@ -1,7 +1,7 @@
-"""What `--upload` sends: an archive as it is, or a directory packed into a tar while it is being sent.
+"""Uploads: an archive unchanged, or a directory packed into a tar stream while it is sent.
 
-Nothing is written to this machine's disk, and no more than a piece of a file is in memory. The size is known
-before, so that the gateway can refuse early and the bar knows its end.
+Nothing is written to disk, and only one piece of a file is in memory. The size is known in advance, so that
+the gateway can refuse early and the progress bar has an end.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _END = bytes(2 * _BLOCK)
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What will be sent, in order: of files whole, of a directory each known file after its tar header."""
+    """What is sent, in order: a whole archive, or each known file of a directory after its tar header."""
 
     name: str
     files: tuple[tuple[Path, int], ...]
-    """Paths and sizes, as they were when it was looked at."""
+    """Paths and sizes at the time of the scan."""
     packed: bool
 
     @property
@@ -36,7 +36,7 @@ class Parcel:
         return sum(_BLOCK + size + _padding(size) for _, size in self.files) + len(_END)
 
     def pieces(self) -> Iterator[bytes]:
-        """Raises UsageError when a file cannot be read, or is shorter than it was."""
+        """Raises UsageError if a file cannot be read or has changed."""
         for path, size in self.files:
             if self.packed:
                 yield _header(path.name, size)
@@ -48,8 +48,8 @@ class Parcel:
 
 
 def parcel(path: Path) -> Parcel:
-    """Raises UsageError when there is nothing to send, ApiError with findings for files that the gateway
-    would refuse: they are not sent for nothing."""
+    """Raises UsageError if there is nothing to send, and ApiError with findings for files that the gateway
+    would refuse anyway."""
     try:
         status = path.stat()
         if stat.S_ISREG(status.st_mode):
@@ -57,7 +57,7 @@ def parcel(path: Path) -> Parcel:
         if stat.S_ISDIR(status.st_mode):
             return Parcel(path.resolve().name, _known_files(path), packed=True)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--upload: {path} cannot be read ({_why(error)}).") from error
+        raise UsageError(f"--upload: cannot read {path} ({_why(error)}).") from error
     raise UsageError(f"--upload: {path} is neither a directory nor a file.")
 
 
@@ -68,7 +68,7 @@ def _known_files(directory: Path) -> tuple[tuple[Path, int], ...]:
     from adapters.errors import RejectedError  # only this command needs the checks
 
     findings = Findings()
-    check_files(directory, max_bytes=1 << 62, findings=findings)  # the limit is the gateway's to know
+    check_files(directory, max_bytes=1 << 62, findings=findings)  # the gateway enforces its own limit
     try:
         findings.refuse_if_any(str(directory))
     except RejectedError as refusal:
@@ -91,13 +91,13 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
             while left:
                 piece = file.read(min(PIECE, left))
                 if not piece:
-                    raise UsageError(f"--upload: {path} became shorter while it was being sent.")
+                    raise UsageError(f"--upload: {path} was truncated during the upload.")
                 left -= len(piece)
                 yield piece
             if os.fstat(file.fileno()).st_size != size:
-                raise UsageError(f"--upload: {path} changed while it was being sent.")
+                raise UsageError(f"--upload: {path} changed during the upload.")
     except OSError as error:
-        raise UsageError(f"--upload: {path} cannot be read ({_why(error)}).") from error
+        raise UsageError(f"--upload: cannot read {path} ({_why(error)}).") from error
 
 
 def _padding(size: int) -> int:

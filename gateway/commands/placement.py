@@ -48,13 +48,13 @@ def placement(
         session.result(_fetch(session), lambda b: show(placement_table(b)))
         return
     if session.json:
-        raise UsageError("--watch is for people and --json for scripts: choose one.")
+        raise UsageError("--watch cannot be combined with --json.")
     _watch(session, interval)
 
 
 @command(app, "explain")
 def explain(session: Session, adapter: Adapter) -> None:
-    """Say where a request for an adapter would go now, and why.
+    """Explain where a request for an adapter would go now, and why.
 
     Example: florin explain acme/support
     """
@@ -62,7 +62,7 @@ def explain(session: Session, adapter: Adapter) -> None:
 
 
 def placement_table(body: Json) -> Table:
-    """A line a slot; an engine's empty slots in one line."""
+    """One line per slot; an engine's free slots share a line."""
     rows: list[tuple[Any, ...]] = []
     for engine in body["data"]:
         placed = engine["placements"]
@@ -74,10 +74,10 @@ def placement_table(body: Json) -> Table:
             f"{len(placed)}/{engine['slots']}",
         )
         for p in placed:
-            word = "lost, reloaded on return" if engine["health"] == "down" else clean(p["state"])
+            word = "lost; reloaded on recovery" if engine["health"] == "down" else clean(p["state"])
             state = Text(word, _STATE_STYLE.get(word, "red"))
             rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
-            head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # a pipe wants whole lines
+            head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # complete lines on a pipe
         free = engine["slots"] - len(placed)
         if free > 0:
             rows.append((*head, Text(f"{free} free", "dim"), *(_BLANK,) * 3))
@@ -90,7 +90,7 @@ def _fetch(session: Session) -> Json:
 
 
 def _watch(session: Session, interval: float) -> None:
-    """Until Ctrl-C: one picture that changes; on a pipe, one after the other."""
+    """Until Ctrl-C: refreshes in place; on a pipe, prints one table after another."""
     pictures = _pictures(session, interval)
     try:
         if not sys.stdout.isatty():
@@ -104,7 +104,7 @@ def _watch(session: Session, interval: float) -> None:
 
 
 def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
-    """The first must succeed. A gateway that is away later is said below the last picture of it."""
+    """The first must succeed. If the gateway goes away later, the last table is shown with a note."""
     picture = placement_table(_fetch(session))
     yield picture
     while True:
@@ -113,7 +113,7 @@ def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
             picture = placement_table(_fetch(session))
             yield picture
         except UnreachableError as error:
-            yield Group(picture, Text(f"{error} Trying on.", "bold red"))
+            yield Group(picture, Text(f"{error} Retrying.", "bold red"))
 
 
 def _explained(body: Json) -> None:

@@ -25,35 +25,38 @@ class Purchase(StrEnum):
 def add(
     session: Session,
     *,
-    gpu_type: Annotated[str, typer.Option(help="As the engines are labelled, for example H200.")],
-    rate: Annotated[str, typer.Option(help="Per GPU-hour, a decimal of at most 6 places, for example 2.50.")],
-    currency: Annotated[str, typer.Option(help="Three letters.")] = "USD",
-    purchase: Annotated[Purchase, typer.Option(help="How the GPU is bought.")] = Purchase.ON_DEMAND,
-    region: Annotated[
-        str, typer.Option(help="Where it stands, if rates differ by it.", show_default=False)
-    ] = "",
+    gpu_type: Annotated[str, typer.Option(help="GPU type of the engines, for example H200.")],
+    rate: Annotated[
+        str, typer.Option(help="Rate per GPU-hour with up to 6 decimal places, for example 2.50.")
+    ],
+    currency: Annotated[str, typer.Option(help="Three-letter code.")] = "USD",
+    purchase: Annotated[Purchase, typer.Option(help="Purchase model.")] = Purchase.ON_DEMAND,
+    region: Annotated[str, typer.Option(help="Region, if rates differ by region.", show_default=False)] = "",
     valid_from: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="ISO time from which it holds. Left out: the first price of its kind holds for all open "
-            "months, and a later one from now on.",
+            help="Start of validity, ISO 8601. Default: all open months for the first price of its kind, "
+            "now for a later one.",
         ),
     ] = None,
     valid_to: Annotated[
-        str | None, typer.Option("--to", help="ISO time, not included. Left out: until the next price.")
+        str | None,
+        typer.Option("--to", help="End of validity, ISO 8601, exclusive. Default: the next price."),
     ] = None,
     speedup: Annotated[
         str | None,
-        typer.Option(help="How many times as fast as the GPU named by --reference, for example 2.5."),
+        typer.Option(help="Speed relative to the --reference GPU, for example 2.5."),
     ] = None,
     reference: Annotated[str | None, typer.Option(help="The GPU type that --speedup is relative to.")] = None,
-    speedup_source: Annotated[str | None, typer.Option(help="Who measured the speedup, and how.")] = None,
+    speedup_source: Annotated[
+        str | None, typer.Option(help="Source of the speedup: who measured it, and how.")
+    ] = None,
 ) -> None:
-    """Add an hourly rate. Rates are never edited: a later one takes over from its own time on.
+    """Add an hourly rate. Rates are never edited: a new rate takes effect at its own start.
 
-    A price that changes what closed months cost does not change their books: the difference becomes
-    correction rows in the open month.
+    Closed months do not change: if a price affects their costs, the difference becomes correction rows in the
+    open month.
 
     Example: florin price add --gpu-type H200 --rate 2.50 --from 2026-07-01
     """
@@ -117,7 +120,7 @@ def _speedup(price: Json) -> str | None:
 
 
 def _decimal(option: str, text: str) -> str:
-    """Checked here so that a slip is a usage error; sent as text, never as a float."""
+    """Validated here so that a typo is a usage error; sent as text, never as a float."""
     try:
         value = Decimal(text)
     except InvalidOperation as error:

@@ -12,12 +12,12 @@ from gateway.commands.session import Session, command, confirm
 
 app = typer.Typer()
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
 @command(app, "show")
 def show_(session: Session) -> None:
-    """Say whether Redis still holds the registry that this gateway knows, and what differs.
+    """Compare the registry in Redis with the one that this gateway knows.
 
     Example: florin registry show
     """
@@ -26,20 +26,20 @@ def show_(session: Session) -> None:
 
 @command(app, "restore")
 def restore(session: Session, *, yes: Yes = False) -> None:
-    """Put the registry that this gateway knows back into Redis. What came into Redis meanwhile is dropped.
+    """Restore the registry that this gateway knows to Redis. Later changes in Redis are dropped.
 
     Example: florin registry restore
     """
-    _decide(session, "restore", "Put back what this gateway knows, and drop what Redis has?", yes=yes)
+    _decide(session, "restore", "Restore what this gateway knows, and drop what is in Redis?", yes=yes)
 
 
 @command(app, "accept")
 def accept(session: Session, *, yes: Yes = False) -> None:
-    """Go on with the registry that Redis has now: for an intended reset, or a backup put back on purpose.
+    """Accept the registry in Redis, after an intended reset or a restored backup.
 
     Example: florin registry accept
     """
-    _decide(session, "accept", "Go on with what Redis has, and give up what is missing there?", yes=yes)
+    _decide(session, "accept", "Accept what is in Redis, and give up what is missing there?", yes=yes)
 
 
 def _decide(session: Session, decision: str, question: str, *, yes: bool) -> None:
@@ -64,5 +64,5 @@ def _people(body: Json) -> None:
         for what, ids in told.items():
             more = " …" if ids["count"] > len(ids["first"]) else ""
             note(f"{kind}, {what} in Redis: {ids['count']} ({', '.join(ids['first'])}{more})")
-    note(f"{body['reason']} This gateway serves what it knows, and changes nothing.")
-    note("florin registry restore puts that back; florin registry accept goes on with what Redis has.")
+    note(f"{body['reason']} This gateway serves what it knows and accepts no changes.")
+    note("Run florin registry restore to put it back, or florin registry accept to keep what is in Redis.")

@@ -1,4 +1,4 @@
-"""florin adapter release: an operator overrules a verdict."""
+"""florin adapter release: an operator overrides a version's serving status."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def release(
     version: Version,
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask. Scripts, whom nobody can ask, must say it.")
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
     ] = False,
 ) -> None:
-    """Serve a version that is quarantined or counts as failed. `adapter show` has the evidence against it.
+    """Serve a version that is quarantined or failed. `adapter show` lists the evidence against it.
 
-    A quarantined one may answer like the base model from then on, and is held to what it answers after its
-    next load. Without a verdict nothing changes.
+    A quarantined version may then answer like the base model; its answers after the next load become its new
+    reference. If the version is being served already, nothing changes.
 
     Example: florin adapter release acme/support v2 --yes
     """
     name = f"v{version}" if version.isdecimal() else version
     path = f"/admin/v1/adapters/{full_name(adapter)}/versions/{segment(name)}/release"
-    confirm(f"Serve {adapter}@{name} although it was found wrong?", yes=yes, unattended=False)
+    confirm(f"Serve {adapter}@{name} although it failed verification?", yes=yes, unattended=False)
     session.result(session.api.post(path), _released)
 
 
 def _released(body: Json) -> None:
     full = f"{clean(body['adapter'])}@{clean(body['version'])}"
     if body["released"]:
-        say(f"{full} is released: the next request loads it.")
+        say(f"{full} is released; the next request loads it.")
     else:
-        note(f"There was nothing against {full}.")
+        note(f"{full} was neither quarantined nor failed; nothing to do.")

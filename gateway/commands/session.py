@@ -1,4 +1,4 @@
-"""What every command has in common: where the gateway is, the key, `--json`, and how failures end.
+"""Common to all commands: the gateway's URL, the key, `--json`, and error handling.
 
 A command is a plain function whose first parameter is a Session; `command` gives it the common options and
 turns expected failures into one sentence on stderr and an exit code: 1 refused, 2 usage, 3 unreachable.
@@ -27,16 +27,14 @@ REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 
 Gateway = Annotated[
     str,
-    typer.Option(
-        "--gateway", envvar="FLORIN_URL", help="Where the gateway listens.", rich_help_panel="Gateway"
-    ),
+    typer.Option("--gateway", envvar="FLORIN_URL", help="The gateway's URL.", rich_help_panel="Gateway"),
 ]
 OperatorKey = Annotated[
     str,
     typer.Option(
         "--operator-key",
         envvar="FLORIN_OPERATOR_KEY",
-        help="A key of role operator; better in the environment than on the command line.",
+        help="A key with the operator role; prefer the environment to the command line.",
         show_default=False,
         rich_help_panel="Gateway",
     ),
@@ -46,7 +44,7 @@ KeyFile = Annotated[
     typer.Option(
         "--key-file",
         envvar="FLORIN_OPERATOR_KEY_FILE",
-        help="A file with such a key, which nobody else may read (mode 0600).",
+        help="A file that contains the key, readable only by you (mode 0600).",
         show_default=False,
         rich_help_panel="Gateway",
     ),
@@ -56,12 +54,12 @@ HostKeyFile = Annotated[
     typer.Option(
         "--key-file",
         envvar="FLORIN_ENGINE_KEY_FILE",
-        help="Where this host's own key is kept (mode 0600); ~/.local/state/florin/engines/NAME/key.",
+        help="File of this host's own key (mode 0600). Default: ~/.local/state/florin/engines/NAME/key.",
         show_default=False,
         rich_help_panel="Gateway",
     ),
 ]
-"""Of the commands that run on a GPU host. An operator's file is none of theirs: a token's exchange writes."""
+"""For commands on a GPU host, which write this file. Never an operator's key file."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's object instead of a table.")]
 
 
@@ -72,25 +70,23 @@ class Session:
     key_file: Path | None
     json: bool
     key_on_command_line: bool = False
-    """Where every process of the machine can read it."""
+    """Where every process on the machine can read it."""
 
     @property
     def api(self) -> Api:
-        """Raises UsageError when URL or key cannot be right: of a command that works without a gateway, only
-        if it is asked for one."""
+        """Raises UsageError if the URL or the key is malformed. Commands that work without a gateway must not
+        access it."""
         if self.key_file is None:
             return Api.to(self.gateway, self.operator_key)
         if self.operator_key:
-            raise UsageError(
-                "A key and a key file are both given (FLORIN_OPERATOR_KEY, --key-file): name one."
-            )
+            raise UsageError("Both a key and a key file are set (FLORIN_OPERATOR_KEY, --key-file): use one.")
         try:
             return Api.to(self.gateway, read_key(self.key_file.expanduser()))
         except KeyFileError as error:
             raise UsageError(str(error)) from error
 
     def result(self, body: Json, people: Callable[[Json], None]) -> None:
-        """The object for scripts, or `people`'s rendering of it."""
+        """Print the object for scripts, or render it for people."""
         if self.json:
             output.print_json(body)
         else:
@@ -112,7 +108,7 @@ def command(
             **kwargs: Any,
         ) -> None:
             key_said, file_said = (_on_command_line(context, name) for name in ("operator_key", "key_file"))
-            if key_said != file_said:  # an option counts, and not what the environment has beside it
+            if key_said != file_said:  # an option overrides the environment
                 operator_key, key_file = (operator_key, None) if key_said else ("", key_file)
             _collect_garbage_again()
             session = Session(gateway, operator_key, key_file, as_json, key_said)
@@ -136,15 +132,15 @@ def command(
 
 
 def _collect_garbage_again() -> None:
-    """It was off while this command was loaded (`gateway.cli`), if a process was started for it."""
+    """`gateway.cli` turned it off while the command was loaded."""
     if not gc.isenabled():
-        gc.freeze()  # what is here now stays: it need not be walked, neither now nor at exit
+        gc.freeze()  # what is loaded stays, and need not be traversed
         gc.enable()
 
 
 def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
-    """Run `action`; what may be expected to go wrong ends in a sentence and an exit code. `as_json` prints a
-    refusal as an object, too, so that a script reads its code and findings."""
+    """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal
+    as an object, so that scripts can read its code and findings."""
     try:
         action()
     except UsageError as error:
@@ -162,18 +158,18 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
 
 
 def confirm(question: str, *, yes: bool, unattended: bool = True) -> None:
-    """Ask a person before something is lost. Where nobody can be asked, a script has already decided; unless
-    `unattended` is False: then it must have said so. Raises UsageError, typer.Abort."""
+    """Ask for confirmation. Without a terminal, proceed, unless `unattended` is False: then --yes is
+    required. Raises UsageError, typer.Abort."""
     if yes:
         return
     if sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
     elif not unattended:
-        raise UsageError(f"{question} Nobody can be asked here: say --yes.")
+        raise UsageError(f"{question} Confirm with --yes when not on a terminal.")
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:
-    """Whether a parameter was given as an option, and not by a variable."""
+    """Whether a parameter was given as an option rather than by a variable."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

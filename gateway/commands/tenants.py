@@ -21,10 +21,10 @@ def add(
     name: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9, - and _.")],
     *,
     base_access: Annotated[
-        bool | None, typer.Option("--base-access/--no-base-access", help="May also call the base model.")
+        bool | None, typer.Option("--base-access/--no-base-access", help="Allow calls to the base model.")
     ] = None,
 ) -> None:
-    """Add a tenant. A second time with the same attributes changes nothing.
+    """Add a tenant. Repeating the command changes nothing.
 
     Example: florin tenant add acme
     """
@@ -34,7 +34,7 @@ def add(
 
 @command(app, "list")
 def list_(session: Session) -> None:
-    """List the tenants.
+    """List tenants.
 
     Example: florin tenant list
     """

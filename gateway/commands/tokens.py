@@ -14,7 +14,9 @@ from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command
 from gateway.commands.times import when
 
-_tokens = typer.Typer(no_args_is_help=True, help="Tokens by which GPU hosts come to keys of their own.")
+_tokens = typer.Typer(
+    no_args_is_help=True, help="Enrolment tokens, which GPU hosts exchange for their own keys."
+)
 app = typer.Typer()
 app.add_typer(_tokens, name="token")
 
@@ -25,23 +27,25 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def create(
     session: Session,
     *,
-    name: Annotated[str, typer.Option(help="The engine's name; the token is for no other.")],
-    expires: Annotated[str, typer.Option(help="How long it is valid: 30m, 1h, 7d.")] = "1h",
-    base: Annotated[str | None, typer.Option(help="Pin the base model that it serves.")] = None,
-    gpu_type: Annotated[str | None, typer.Option(help="Pin the label that prices are given for.")] = None,
-    gpu_count: Annotated[int | None, typer.Option(min=1, help="Pin how many GPUs it has.")] = None,
-    region: Annotated[str | None, typer.Option(help="Pin where they are paid for.")] = None,
-    purchase: Annotated[Purchase | None, typer.Option(help="Pin how they are paid for.")] = None,
+    name: Annotated[str, typer.Option(help="The engine that the token is for.")],
+    expires: Annotated[str, typer.Option(help="How long the token is valid: 30m, 1h, 7d.")] = "1h",
+    base: Annotated[str | None, typer.Option(help="Pin the base model.")] = None,
+    gpu_type: Annotated[
+        str | None, typer.Option(help="Pin the GPU type, as named in the price book.")
+    ] = None,
+    gpu_count: Annotated[int | None, typer.Option(min=1, help="Pin the number of GPUs.")] = None,
+    region: Annotated[str | None, typer.Option(help="Pin the region.")] = None,
+    purchase: Annotated[Purchase | None, typer.Option(help="Pin the purchase model.")] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="Host name or IP address of the engine's URLs, where it is not the one that the gateway "
-            "sees the host connect from (proxies, NAT, names)."
+            help="Host name or IP address in the engine's URLs, if it differs from the address that the "
+            "gateway sees (proxies, NAT, names)."
         ),
     ] = None,
 ) -> None:
-    """Make a token with which one GPU host can be enrolled as one engine, once. What is not pinned here is
-    settled by what the host registers with first. Again: the host's key is replaced when the token is used.
+    """Create a single-use token that enrols one GPU host as one engine. What is not pinned here is fixed by
+    the host's first registration. If the host is already enrolled, using the token replaces its key.
 
     Example: florin engine token create --name gpu1 --gpu-type H100 > token
     """
@@ -62,13 +66,13 @@ def _people(body: Json) -> None:
     sys.stdout.write(f"{body['token']}\n")
     engine = clean(body["engine"])
     note(
-        f"Token {clean(body['id'])} for engine {engine}, for one use until {when(body['expires'])}. On its "
-        f"host: florin engine run --name {engine} --token-file FILE -- vllm serve …"
+        f"Token {clean(body['id'])} for engine {engine}: single use, valid until {when(body['expires'])}. On "
+        f"the host: florin engine run --name {engine} --token-file FILE -- vllm serve …"
     )
 
 
 def seconds(text: str) -> int:
-    """Of `90s`, `30m`, `1h`, `7d`. Raises UsageError."""
+    """Parses `90s`, `30m`, `1h`, `7d`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text.strip(), re.ASCII)
     if match is None:
         raise UsageError(f"--expires: {text!r} is not a time like 30m, 1h or 7d.")

@@ -1,8 +1,8 @@
 """The tree of `florin` commands. The commands live in gateway.commands, the server in gateway.serving.server.
 
-Listing the commands imports none of them, and running one imports only its group: `florin --help` and `florin
-engine list` must not wait for the modules of eighty others. A new command joins the group that its module
-belongs to below; a new group, or a command of its own, is a new entry.
+Listing the commands imports none of them, and running one imports only its group, so that `florin --help` and
+`florin engine list` start quickly. To add a command, add its module to a group below; a new group or a
+top-level command is a new entry.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 _HELP = (
-    "Florin: a multi-LoRA serving gateway for vLLM. Each request to the right adapter on the right GPU, "
-    "each customer's cost to the token."
+    "Florin: a multi-LoRA serving gateway for vLLM. Routes each request to the right adapter on the right "
+    "GPU, and accounts for each customer's cost to the token."
 )
 _EPILOG = (
-    "All but serve, demo and version speak to a running gateway: FLORIN_URL, FLORIN_OPERATOR_KEY. "
+    "All commands but serve, demo and version need a running gateway: FLORIN_URL, FLORIN_OPERATOR_KEY. "
     "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
 )
 
@@ -32,7 +32,7 @@ class _Group:
 
     help: str
     load: Callable[[], Sequence[typer.Typer]]
-    """The apps whose commands it consists of."""
+    """Loads the apps whose commands form the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class _Command:
     """`florin NAME`."""
 
     help: str
-    """Its first line, as its docstring has it."""
+    """First line of the command's docstring."""
     load: Callable[[], typer.Typer]
-    """The app that has a command of this name."""
+    """Loads the app that has a command of this name."""
 
 
 def _tenant() -> Sequence[typer.Typer]:
@@ -131,33 +131,33 @@ def _doctor() -> typer.Typer:
 
 
 _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
-    "tenant": _Group("Customers: who owns keys and adapters.", _tenant),
-    "key": _Group("API keys: what clients, operators and finance show.", _key),
-    "adapter": _Group("LoRA adapters: register, ship, roll back.", _adapter),
-    "engine": _Group("vLLM engines: the fleet that serves.", _engine),
+    "tenant": _Group("Customers, who own keys and adapters.", _tenant),
+    "key": _Group("API keys for clients, operators, finance and engines.", _key),
+    "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
+    "engine": _Group("vLLM engines that serve the adapters.", _engine),
     "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),
-    "explain": _Command("Say where a request for an adapter would go now, and why.", _placement),
+    "explain": _Command("Explain where a request for an adapter would go now, and why.", _placement),
     "price": _Group("GPU hourly rates over time.", _price),
     "cost": _Group("What each customer used and cost.", _cost),
     "calibrate": _Command(
-        "Measure what a token costs an engine's GPU: computed, cached, made, kept; and an adapter's load.",
+        "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,
     ),
     "apply": _Command(
-        "Bring the installation to what a file says. The same file again changes nothing.", _declarative
+        "Change the installation to match a fleet file. Applying it again changes nothing.", _declarative
     ),
     "export": _Command(
-        "Write the whole registry as a fleet file: applied to an empty installation, it restores this one.",
+        "Write the registry as a fleet file. Applied to an empty installation, it restores this one.",
         _declarative,
     ),
-    "registry": _Group("The registry in Redis: what to do when it has lost something.", _registry),
-    "audit": _Group("Who did what when, and what answered a request.", _audit),
-    "doctor": _Command("Say what is wrong with this installation, and how to fix it.", _doctor),
+    "registry": _Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
+    "audit": _Group("The audit log, and which version answered a request.", _audit),
+    "doctor": _Command("Diagnose this installation and say how to fix it.", _doctor),
 }
 
 
 class _Root(TyperGroup):
-    """Has a line of help for each of `_LOADED_WHEN_ASKED` until the command itself is asked for."""
+    """Shows a line of help for each of `_LOADED_WHEN_ASKED`, and loads a command only when it runs."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -171,7 +171,7 @@ class _Root(TyperGroup):
         return _loaded(cmd_name, entry)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
-        """As Typer does, but from the lines of help alone."""
+        """Like Typer's, but using only the lines of help."""
         width = formatter.width - 6 - max(map(len, self.commands))
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -206,7 +206,7 @@ def tree() -> typer.Typer:
 
 
 def loaded_tree() -> TyperGroup:
-    """The same with every command loaded, for whoever describes it."""
+    """The same with every command loaded, for documentation and tests."""
     root: Any = typer.main.get_command(tree())
     root.commands |= {name: _loaded(name, entry) for name, entry in _LOADED_WHEN_ASKED.items()}
     return root  # type: ignore[no-any-return]  # as above
@@ -224,12 +224,12 @@ def serve() -> None:
 
 def demo(
     *,
-    exit_after: Annotated[bool, typer.Option("--exit", help="Play the transcript, then stop.")] = False,
+    exit_after: Annotated[bool, typer.Option("--exit", help="Play the transcript, then exit.")] = False,
     env_file: Annotated[
-        Path | None, typer.Option(help="Write the demo's URLs and keys here, as shell lines.")
+        Path | None, typer.Option(help="Write the demo's URLs and keys to this file, as shell variables.")
     ] = None,
 ) -> None:
-    """Show the whole system on this machine: real engines, three customers. Ctrl-C stops all of it.
+    """Run the whole system on this machine: real engines, three customers. Stop it with Ctrl-C.
 
     Example: florin demo --exit
     """

@@ -1,4 +1,4 @@
-"""florin engine trust: an operator says that an engine's base model is what it should be."""
+"""florin engine trust: accept an engine's base model answers as the reference."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def trust(
     name: Name,
     *,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask. Scripts, whom nobody can ask, must say it.")
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
     ] = False,
 ) -> None:
-    """Take what an engine's base model answers now for right, on every engine of its fleet.
+    """Accept an engine's current base model answers as the reference for its fleet.
 
-    For after a change of the base model, its quantization or vLLM, when loads are refused because engines are
-    suspect. The fleet's versions are held to what they answer after their next loads; quarantines stay.
+    Use it after changing the base model, its quantization or vLLM, when loads are refused because engines are
+    suspect. Versions of the fleet get new references at their next loads; quarantines stay.
 
     Example: florin engine trust a1 --yes
     """
-    confirm(f"Hold the whole fleet of {name} to what it answers now?", yes=yes, unattended=False)
+    confirm(f"Use the answers of {name} as the reference for its whole fleet?", yes=yes, unattended=False)
     session.result(session.api.post(f"/admin/v1/engines/{segment(name)}/trust"), _trusted)
 
 
 def _trusted(body: Json) -> None:
     say(
-        f"{clean(body['base'])} is what {clean(body['engine'])} answers; "
-        f"{body['fingerprints_forgotten']} versions are looked at anew when they are loaded next."
+        f"{clean(body['engine'])} is now the reference for {clean(body['base'])}; "
+        f"{body['fingerprints_forgotten']} versions get new references at their next loads."
     )

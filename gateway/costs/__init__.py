@@ -1,14 +1,12 @@
 """From usage records to money.
 
-weights, attribution    pure: what an engine-hour is divided by, and the division
-pool_hours, posting,    one engine-hour from the ledger, its rows, and the roller that keeps all hours'
-  rolling               rows up to date
-lines                   sums of those rows with their price: what all below is made of
-prices, allocation      the price book; who bears what nobody used
-reports, export,        what people read
-  statement
-closing, verifying      a month for good, and the second look at it
-reconciling             against engines' counters and the provider's bill
-calibration             weights, measured
-books, bookkeeper       where and when the sums are made
+rollups/                       divides each engine-hour among its requests and keeps the rows up to date
+cost_lines                     sums of those rows with their prices: the basis of everything below
+prices/, allocation            the price book; who bears unused GPU time
+reports/, export/, statement/  what people read
+closing/                       closes a month: frozen rates, statements, period hash
+verification/, proofs/         recomputes closed months, and proves statements
+reconciliation/                compares with the engines' counters and the provider's bill
+calibration/                   measures what tokens cost on a GPU
+maintenance/                   the ledger process and the maintenance job
 """

@@ -73,9 +73,9 @@ def lines(
     ledger: Ledger, period: Period, by: Sequence[str] = (), *, tenants: Sequence[str] = ()
 ) -> Iterator[CostLine]:
     """Sums by `by` and by what decides on the price, in order of the keys. A period of whole months is read
-    from those months' books: with the corrections posted in it, and without those posted later. Any other is
-    read as it is known now, by the hours that it touches (see `effective`). `tenants`: only rows of a tenant
-    that is each of them.
+    from the rows posted to those months: with the corrections posted in it, and without those posted later.
+    Any other is read as it is known now, by the hours that it touches (see `effective`). `tenants`: only rows
+    of a tenant that is each of them.
 
     Holds a read transaction while it is iterated. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
@@ -95,8 +95,8 @@ def read_lines(
     where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
     if corrections is not None:
         where.append(table.c.correction == corrections)
-    if corrections and (books := months(period)) is not None:  # for the index: they are of months before
-        where.append(table.c.hour < month(books[-1]).start)
+    if corrections and (names := months(period)) is not None:  # for the index: they are of earlier months
+        where.append(table.c.hour < month(names[-1]).start)
     keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
     inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
         and_(*where)
@@ -111,8 +111,8 @@ def effective(period: Period) -> Period:
 
 
 def _within(period: Period) -> ColumnElement[bool]:
-    if (books := months(period)) is not None:
-        return table.c.posted.between(books[0], books[-1])
+    if (names := months(period)) is not None:
+        return table.c.posted.between(names[0], names[-1])
     whole = effective(period)
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
 

@@ -1,4 +1,4 @@
-"""Times as people write them: ISO 8601 and months, all UTC, all ranges half-open [from, to)."""
+"""Parses and formats ISO 8601 times and months; all UTC, all ranges half-open [from, to)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def months(within: Period) -> tuple[str, ...] | None:
         name = iso(at)[:7]
         try:
             whole = month(name)
-        except PeriodError:  # far from any month that has books
+        except PeriodError:  # outside the supported range
             return None
         if at != whole.start or whole.end > within.end:
             return None
@@ -91,7 +91,7 @@ def period(*, start: str | None, end: str | None, whole_month: str | None, now: 
     if one end is missing. Raises PeriodError."""
     if whole_month:
         if start or end:
-            raise PeriodError("month", "`month` and `from`/`to` exclude each other.")
+            raise PeriodError("month", "`month` cannot be combined with `from` or `to`.")
         return month(whole_month)
     current = month(iso(now)[:7])
     if not start and not end:

@@ -1,7 +1,7 @@
-"""One attempt while it runs: what the relay tells it, and the lines of the log that are made of it.
+"""Metering of one attempt while it runs, and the log lines it produces.
 
-The lines are put together from text, in a fraction of the time that a UsageRecord and its serialization would
-take, because intent and final stand between the client and its answer; tests hold them to `UsageRecord.line`.
+The lines are assembled from text, much faster than serializing a UsageRecord, because writing intent and
+final delays the answer; tests compare them with `UsageRecord.line`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gateway.runtime.clock import Clock
 
 HOUR = 3_600_000_000
 FIRST_CHECKPOINT = 1_000_000_000
-"""Nanoseconds of an attempt until its first checkpoint. From then on each comes when the attempt is twice as
-old as at the last, but at least every CHECKPOINT, and when an hour has turned."""
+"""Nanoseconds until an attempt's first checkpoint. The next ones come when its age has doubled, at least
+every CHECKPOINT, and at each full hour."""
 CHECKPOINT = 5_000_000_000
 
 Names = tuple[str, str, str, str, str, str, str, int]
 """Tenant, key id, adapter, version, base model, engine, GPU type, GPU count."""
 Mark = tuple[int, int, int | None, int]
-"""One of `UsageRecord.hour_marks`."""
+"""An entry of `UsageRecord.hour_marks`."""
 
 
 class Recorder(Protocol):
-    """What an attempt needs of the worker's meter."""
+    """The part of `Meter` that an attempt uses."""
 
     clock: Clock
 
@@ -39,9 +39,15 @@ class Recorder(Protocol):
 
 
 class AttemptMeter:
-    """Mutable; written by the event loop, read by the log's thread. Times are monotonic beside one look
-    at the clock of what is booked, so that no clock that is set makes it longer or shorter. Should that clock
-    itself be set, the attempt is booked until then."""
+    """Collects the usage of one attempt and writes its lines. Created by `Meter.begin`.
+
+    The lifecycle awaits `logged` before it sends the request; the relay calls `first_token` and `observe` as
+    the engine answers; the lifecycle calls `end` exactly once, from `finally`. Only the event loop changes
+    it; the log's thread reads it and writes checkpoints (`checkpoint_due`, `checkpoint`).
+
+    Counts are cumulative, and implausible ones are ignored. Durations come from the monotonic clock, anchored
+    to one reading of the gateway's clock, so that setting the system time changes no duration. If the
+    gateway's clock itself is set, the attempt counts until that moment."""
 
     __slots__ = (
         "_billable",
@@ -86,8 +92,7 @@ class AttemptMeter:
         prompts: int = 1,
         continues: bool = False,
     ) -> None:
-        """`estimate`: prompt tokens, should the engine never say. `continues`: it goes on with a stream that
-        another engine has begun."""
+        """See `Meter.begin`."""
         self._meter = meter
         self._names = names
         self._n = n
@@ -111,20 +116,20 @@ class AttemptMeter:
         self._billable = False
         self._exact = False
         self._refused = False
-        """What the engine said last cannot be: what stands here is from before."""
+        """The engine's latest counts were implausible; the counts here are the last plausible ones."""
         self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
         self._marks: tuple[Mark, ...] = ()
         self.first = 0
-        """Monotonic nanoseconds, as `ended`; 0: not yet."""
+        """Monotonic nanoseconds, like `ended`; 0 before it happens."""
         self.ended = 0
         self.outcome: Outcome | None = None
-        # The log's thread's own:
+        # Owned by the log's thread:
         self.seq = 0
         self._due = self._start + FIRST_CHECKPOINT
         self.shown = False
-        """It stands in the gauge of what is in flight."""
+        """Whether the in-flight gauge includes it."""
         self.accounted = False
-        """Its end stands in the metrics."""
+        """Whether the metrics include its end."""
 
     def __repr__(self) -> str:
         return (
@@ -150,7 +155,7 @@ class AttemptMeter:
 
     @property
     def tokens(self) -> tuple[int, int | None, int]:
-        """Prompt, cached, completion, as last heard; the prompt by its estimate if nothing was."""
+        """Prompt, cached and completion tokens as last reported; without a report, the estimated prompt."""
         silent = not (self._prompt or self._completion)  # every prompt has tokens
         return self._estimate if silent else self._prompt, self._cached, self._completion
 
@@ -159,18 +164,18 @@ class AttemptMeter:
         return self._start
 
     def first_token(self) -> None:
-        """The first token has come. Only the first call counts."""
+        """Note the time of the first token. Later calls have no effect."""
         if not self.first:
             self.first = monotonic_ns()
 
     def observe(
         self, prompt_tokens: int, completion_tokens: int, cached_tokens: int | None, reasoning_tokens: int
     ) -> None:
-        """The engine's counts so far: cumulative, each call replaces the one before.
+        """Set the engine's cumulative counts so far.
 
-        Counts that cannot be (see `counts.plausible`) are passed over, whatever their types: the last sound
-        ones stand and the record says `engine_partial`, or without any, `estimated`. A later call with sound
-        counts is believed again."""
+        Implausible counts (see `token_counts.plausible`) of any type are ignored: the last plausible ones
+        remain, and the record says `engine_partial`, or `estimated` if there are none. Later plausible counts
+        are accepted again."""
         self._refused = not plausible(
             prompt_tokens,
             completion_tokens,
@@ -187,16 +192,16 @@ class AttemptMeter:
         self._reasoning = reasoning_tokens
 
     def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
-        """The attempt is over. The first call wins; call it from `finally`.
+        """End the attempt. Call it from `finally`; only the first call has an effect.
 
-        `exact`: the counts seen last are the engine's closing ones. `worked`: the engine may have worked on
-        it, so that without a word from the engine the prompt counts by its estimate.
+        `exact`: the last counts are the engine's final ones. `worked`: the engine may have processed the
+        prompt, so that the estimate applies if it reported no counts.
         """
         if self.outcome is not None:
             return
         self.ended = monotonic_ns()
         if self._continues and billable:
-            billable = self.first != 0  # else nothing of it was delivered
+            billable = self.first != 0  # otherwise nothing was delivered
             if billable:
                 outcome = Outcome.RESUMED if outcome is Outcome.OK else Outcome.RESUMED_CUT
         self._billable = billable
@@ -207,15 +212,15 @@ class AttemptMeter:
         self._meter.finished(self, self._line(FINAL, self.ended))
 
     async def logged(self) -> None:
-        """Until the lines of this attempt have survived this process, or nothing can be written now: await
-        it before the engine hears of the request and before the client hears the end of the answer. It
-        nearly always returns at once."""
+        """Wait until the attempt's lines are written to the operating system, or writing is known to fail.
+        Await it before sending the request to the engine, and before ending the answer to the client. It
+        almost always returns immediately."""
         await self._meter.settled()
 
     def intent(self) -> bytes:
         return self._line(0, self._start)
 
-    # In the log's thread, while the event loop cannot write the final: so a checkpoint stands before it.
+    # In the log's thread, while the event loop cannot write the final, so that checkpoints precede it.
 
     @property
     def checkpoint_due(self) -> bool:
@@ -230,7 +235,7 @@ class AttemptMeter:
         return self._line(self.seq, now)
 
     def at(self, monotonic: int) -> int:
-        """UTC microseconds of a monotonic time."""
+        """Converts a monotonic time to UTC microseconds."""
         clock = self._meter.clock
         if clock.era != self._era:
             monotonic = min(monotonic, max(self._start, clock.ended(self._era) or monotonic))
@@ -240,8 +245,8 @@ class AttemptMeter:
         return self._marks[-1][0] + HOUR if self._marks else self._next_hour
 
     def _marks_until(self, now: int) -> tuple[Mark, ...]:
-        """The marks with those of the hours that have turned since: the counts of this moment, within a
-        second of the turn, under the hour's own time. An hour in which nothing had come yet gets zeros."""
+        """The marks, extended by those of hours that have passed since: the current counts, at most a second
+        after the full hour, under the time of the full hour. Hours before the first token get zeros."""
         marks = self._marks
         if not self.first:
             return marks
@@ -263,7 +268,7 @@ class AttemptMeter:
         return UsageSource.ENGINE_FINAL if exact else UsageSource.ENGINE_PARTIAL
 
     def _line(self, seq: int, when: int) -> bytes:
-        """As UsageRecord.line() would give it."""
+        """The line, as UsageRecord.line() would write it."""
         at = self.at(when)
         marks: tuple[Mark, ...] = self._marks
         if at >= self._next_hour:
@@ -298,8 +303,8 @@ def _named(names: Names) -> str:
 
 
 def _marked(marks: tuple[Mark, ...], prompt: int, completion: int) -> str:
-    """JSON in a JSON string; digits, brackets and `null` need no escape. No mark is above the next or the
-    whole, also where the engine counted backwards."""
+    """JSON within a JSON string; digits, brackets and `null` need no escaping. Makes marks ascend to the
+    final counts, even if the engine counted backwards."""
     rows: list[Mark] = []
     for at, p, cached, done in reversed(marks):
         prompt, completion = min(p, prompt), min(done, completion)

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Table, func, select
 from adapters.model import Engine
 from gateway.metering.engine_metrics import EngineSample
 from gateway.metering.ledger.database import REFUSALS, insert, is_definite
-from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError, PoolHour, mark_dirty
+from gateway.metering.ledger.ledger import HOUR, EngineHour, Ledger, LedgerUnavailableError, mark_dirty
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 
 log = logging.getLogger("florin.metering")
@@ -192,11 +192,11 @@ class EngineTime:
                 begun = self._commit_each(plan, samples)
             except LedgerUnavailableError as error:
                 if not self._away:
-                    log.warning("Ledger: %s What engines do is kept in memory.", error)
+                    log.warning("Ledger: %s Engine time is kept in memory.", error)
                 self._away = True
                 return False
             if self._away:
-                log.warning("Ledger: what engines do is written again.")
+                log.warning("Ledger: engine time is written again.")
             self._away = False
             with self._lock:
                 for (life, seen), beginning in zip(plan, begun, strict=True):
@@ -228,7 +228,7 @@ class EngineTime:
     def _forget_oldest(self) -> None:
         """Of the engine that has the most waiting: one that begins anew all the time costs no other."""
         if len(self._ended) > _MOST or len(self._samples) > _MOST:
-            log.error("The ledger has been away for too long: what engines did at first is forgotten.")
+            log.error("Ledger unavailable for too long: dropping the oldest engine time.")
             lives = Counter(life.engine.name for life in self._ended)
             counters = Counter(key[0] for key in self._samples)
             most = {name for of in (lives, counters) for name, _ in of.most_common(1)}
@@ -252,7 +252,7 @@ class EngineTime:
                 raise
             if len(plan) + len(samples) == 1:
                 what = [*(life.engine for life, _ in plan), *samples.items()]
-                log.error("No ledger can hold what was seen of an engine; given up: %s: %r", error, what)
+                log.error("Dropped engine time that the ledger cannot store: %s: %r", error, what)
                 return [None] * len(plan)
         begun = [begun for one in plan for begun in self._commit_each([one], {})]
         for key, sample in samples.items():
@@ -264,7 +264,7 @@ class EngineTime:
     ) -> list[Beginnings]:
         begun: list[Beginnings] = []
         spans: list[dict[str, Any]] = []
-        dirty: set[PoolHour] = set()
+        dirty: set[EngineHour] = set()
         with self.ledger.write() as connection:
             for life, seen in plan:
                 since = life.begun or _beginnings(connection, life, self.clock.since)
@@ -272,7 +272,7 @@ class EngineTime:
                 spans += self._spans(life.engine, since, seen)
                 # The hour after an end near its turn too: a later life in it may be known already.
                 begins = life.written or since.startup - BRIDGE
-                dirty.update(_pool_hours(life.engine, begins, seen + BRIDGE))
+                dirty.update(_engine_hours(life.engine, begins, seen + BRIDGE))
             _put_latest(connection, engine_spans, "seen", spans)
             _put_latest(connection, engine_counters, "at", _counters(connection, samples))
             mark_dirty(connection, dirty)
@@ -316,7 +316,7 @@ def _beginnings(connection: Connection, life: _Life, since: int) -> Beginnings:
     )
 
 
-def _pool_hours(engine: Engine, start: int, end: int) -> Iterator[PoolHour]:
+def _engine_hours(engine: Engine, start: int, end: int) -> Iterator[EngineHour]:
     for hour in range(start // HOUR * HOUR, end + 1, HOUR):
         yield hour, engine.name, engine.gpu_type, engine.gpu_count
 

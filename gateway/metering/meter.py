@@ -1,8 +1,5 @@
-"""What the lifecycle speaks to: begin an attempt, tell it what the engine says, end it.
-
-One `Meter` per worker. It owns the worker's log and the shipper to the ledger, each with a thread of its
-own. An attempt's intent is written before the engine hears of it, and its final before the client hears the
-end; metrics follow in the log's thread.
+"""Metering of a worker: turns attempts into usage records in the write-ahead log, and ships them to the
+ledger.
 """
 
 from __future__ import annotations
@@ -25,13 +22,31 @@ from gateway.runtime.clock import Clock
 log = logging.getLogger("florin.metering")
 
 _REJECTIONS = 200
-"""Rejections recorded per tick (a second): a flood of them must not fill the ledger."""
+"""Rejections recorded per tick (a second), so that a flood cannot fill the ledger."""
 
 _BEHIND = 60.0
-"""Seconds that a usage record may wait for the ledger."""
+"""Seconds that a usage record may wait for the ledger before `behind` is true."""
 
 
 class Meter:
+    """Meters the attempts of one worker. There is one per worker.
+
+    It owns the worker's write-ahead log and the shipper to the ledger, each with its own thread. The
+    lifecycle calls `begin` for each attempt and then uses the `AttemptMeter`; for requests that never reach
+    an engine, it calls `reject`.
+
+    Invariants:
+
+    - An attempt's intent is written before the engine receives the request, and its final record before the
+      client receives the end of the answer.
+    - Every attempt that has begun gets exactly one final record: from `AttemptMeter.end`, or, if the worker
+      dies, from the worker that adopts its log.
+    - (request id, attempt) identifies a record, so shipping it twice stores it once.
+
+    `begin`, `reject` and the properties are for the event loop. The log's thread calls `_tick`, `_carry` and
+    `_account`, which also updates the metrics.
+    """
+
     def __init__(
         self,
         root: Path,
@@ -51,11 +66,11 @@ class Meter:
         self._segment_bytes = segment_bytes
         self._wal: WriteAheadLog | None = None
         self._shipper: Shipper | None = None
-        # Mutable state of the event loop, looked at by the log's thread:
+        # Mutable state of the event loop, read by the log's thread:
         self._open: dict[AttemptMeter, None] = {}
-        """Attempts whose intent is in the log and whose final is not."""
+        """Attempts with an intent but no final in the log."""
         self._news: deque[AttemptMeter] = deque()
-        """Those that have begun or ended since the thread last looked."""
+        """Attempts that began or ended since the thread's last round."""
         self._rejections = 0
         self._lost = self._logged = 0
         # Mutable state of the thread:
@@ -65,7 +80,7 @@ class Meter:
         return f"<Meter open={len(self._open)} {self._wal!r}>"
 
     async def start(self) -> None:
-        """Raises OSError when the log cannot be written at all. The ledger may be away."""
+        """Raises OSError if the log cannot be written. The ledger may be unavailable."""
         await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
@@ -90,9 +105,8 @@ class Meter:
         self._shipper.start()
 
     async def close(self) -> None:
-        """Write everything, ship what can be shipped, and stop the threads. What cannot be shipped now stays
-        on disk for the next worker. Call it when no attempt runs any more: those still open are closed as
-        orphaned."""
+        """Write everything, ship what can be shipped, and stop the threads. The rest stays on disk for the
+        next worker. Call it when no attempt is running: open attempts are closed as orphaned."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -103,27 +117,28 @@ class Meter:
 
     @property
     def accepting(self) -> bool:
-        """False: the log cannot be written, and the setting is to refuse requests then."""
+        """False if the log cannot be written and the settings say to refuse requests then."""
         return self._serve_when_full or (self._wal is not None and self._wal.healthy)
 
     @property
     def disk_slow(self) -> bool:
-        """Writes to the log take so long that requests wait for them."""
+        """Whether requests have to wait for writes to the log."""
         return self._wal is not None and self._wal.slow
 
     @property
     def backlog(self) -> float:
-        """Seconds that the oldest record which the ledger would not take has waited; 0: none does."""
+        """Seconds that the oldest unshipped record has waited for the ledger; 0 if the ledger accepts
+        records."""
         return self._shipper.age if self._shipper else 0.0
 
     @property
     def behind(self) -> bool:
-        """Somebody should look at the ledger's database."""
+        """Whether the ledger's database needs attention."""
         return self.backlog > _BEHIND
 
     async def flush(self) -> bool:
-        """Bring all that has ended so far on this worker into the ledger. False: there is a backlog that
-        takes longer. Raises LedgerUnavailableError."""
+        """Ship every record of this worker so far. False if the backlog takes longer. Raises
+        LedgerUnavailableError."""
         return self._shipper is not None and await asyncio.to_thread(self._shipper.flush_now)
 
     def begin(
@@ -145,11 +160,12 @@ class Meter:
         estimate: int = 0,
         continues: bool = False,
     ) -> AttemptMeter:
-        """An attempt is about to be sent to an engine, once `await attempt.logged()` has returned. `adapter`
-        is the full name and `version` `v3`; both empty for the base model. `request_id` must be the gateway's
-        own: (request_id, attempt) is the dedupe key. `n`: choices for each of `prompts`. `estimate`: prompt
-        tokens, should the engine never say. `continues`: it goes on with a stream that another engine began.
-        """
+        """Begin an attempt. Send it to the engine only after `await attempt.logged()`.
+
+        `adapter` is the full name and `version` is like `v3`; both are empty for the base model. `request_id`
+        must be generated by the gateway, since (request_id, attempt) is the deduplication key. `n`: choices
+        per prompt. `estimate`: prompt tokens to record if the engine reports none. `continues`: the attempt
+        continues a stream that another engine began."""
         names: Names = (tenant, key_id, adapter, version, base_model, engine, gpu_type, gpu_count)
         made = AttemptMeter(
             self,
@@ -171,8 +187,8 @@ class Meter:
     def reject(
         self, *, request_id: str, tenant: str, key_id: str, adapter: str | None = None, base_model: str = ""
     ) -> None:
-        """A request ended before it was sent to any engine. `adapter` None: it named nothing that the
-        registry knows. No tokens, and nothing to attribute; without a tenant, only counted."""
+        """Record a request that ended before it reached an engine: no tokens, and nothing to attribute.
+        `adapter` is None if the request named no known adapter. Without a tenant, it is only counted."""
         self._metrics.request(adapter, Outcome.REJECTED.value)
         if not tenant:
             return
@@ -220,12 +236,13 @@ class Meter:
         while True:
             try:
                 return list(self._open)
-            except RuntimeError:  # it changed meanwhile
+            except RuntimeError:  # the event loop changed it meanwhile
                 continue
 
     def _account(self) -> None:
-        """Metrics of what has begun or ended. Attempts that ended before this first saw them never stood in
-        the gauge. Tokens are summed first: six counters for each attempt would cost more than its lines."""
+        """Update metrics for attempts that began or ended. Attempts that ended before their first round never
+        appear in the gauge. Tokens are summed first, because updating six counters per attempt would cost
+        more than writing its lines."""
         metrics, tokens = self._metrics, dict[tuple[str, str, str], list[int]]()
         for _ in range(len(self._news)):
             attempt = self._news.popleft()
@@ -263,7 +280,7 @@ class Meter:
             if now > before:
                 self._metrics.usage_records(result, now - before)
         if done[1] > self._counted[1]:
-            log.error("Usage log: %d records are lost.", done[1] - self._counted[1])
+            log.error("Usage log: %d records lost.", done[1] - self._counted[1])
         self._counted = done
 
 

@@ -42,7 +42,7 @@ class ProbeLog:
         """Counts that cannot be are no cost: the reconciliation shows what the engine counted."""
         counts = answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, 0
         if not plausible(*counts, prompts=prompts, choices=prompts):
-            log.warning("Engine %s: a probe's token counts cannot be: %.200r", engine.name, counts)
+            log.warning("Engine %s: implausible token counts of a probe: %.200r", engine.name, counts)
         elif len(self._rows) < _MOST:
             self._rows.append(
                 {
@@ -74,7 +74,7 @@ class ProbeLog:
             try:
                 self._put(rows)
             except LedgerUnavailableError as error:
-                log.warning("Ledger: %s What probes cost is kept in memory.", error)
+                log.warning("Ledger: %s Probe usage is kept in memory.", error)
                 return False
             del self._rows[: len(rows)]
             return True
@@ -89,7 +89,7 @@ class ProbeLog:
             if not is_definite(error):
                 raise
             if len(rows) == 1:
-                log.error("No ledger can hold what a probe cost; given up: %s: %.500r", error, rows[0])
+                log.error("Dropped probe usage that the ledger cannot store: %s: %.500r", error, rows[0])
                 return
             for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
                 self._put(half)

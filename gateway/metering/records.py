@@ -1,8 +1,8 @@
-"""What one attempt of one request used. Integers and UTC microseconds only.
+"""Usage records: what one attempt of one request used. Integers and UTC microseconds only.
 
-An attempt leaves up to three kinds of lines in the log: its intent, checkpoints with the counts so far, and
-its final. All are whole records, told apart by `seq`, so that any of them can stand for the attempt alone.
-Only finals reach the ledger.
+An attempt writes up to three kinds of lines to the log: an intent, checkpoints with the counts so far, and a
+final. All are complete records, distinguished by `seq`, so that any of them can represent the attempt. Only
+finals reach the ledger.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
     FAILOVER = "failover"
     ORPHANED = "orphaned"
-    """The worker died, and its successor closed the attempt from what the log held; or the worker was
-    stopped, and cut the attempt off."""
+    """The worker died and its successor closed the attempt from the log, or the worker stopped and cut the
+    attempt off."""
     RESUMED = "resumed"
-    """It went on with a stream that another engine had begun, to its end."""
+    """It continued a stream that another engine had begun, and completed it."""
     RESUMED_CUT = "resumed_cut"
-    """It went on with such a stream, and did not come to its end: the client left, or this engine failed."""
+    """It continued such a stream but did not complete it: the client left, or this engine failed."""
 
 
 CONTINUED = frozenset({Outcome.RESUMED.value, Outcome.RESUMED_CUT.value})
-"""Outcomes of attempts that are in part waste: the prompt was read once more, with what had been delivered of
-the answer; only the completion is the customer's."""
+"""Outcomes of attempts that are partly waste: the prompt was processed again, with the part of the answer
+already delivered. Only the completion is billed."""
 
 
 class UsageSource(StrEnum):
     ENGINE_FINAL = "engine_final"
-    """The engine's closing counts: exact."""
+    """The engine's final counts: exact."""
     ENGINE_PARTIAL = "engine_partial"
-    """The last counts that the engine sent before the attempt broke off."""
+    """The last counts that the engine sent before the attempt was interrupted."""
     ESTIMATED = "estimated"
     NONE = "none"
 
@@ -59,13 +59,13 @@ class UsageSource(StrEnum):
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
     id: str
-    """uuid5 of request id and attempt: the ledger's dedupe key."""
+    """uuid5 of request id and attempt: the ledger's deduplication key."""
     request_id: str
     attempt: int
     tenant: str
     key_id: str
     adapter: str
-    """Full name, `acme/support`; empty: the base model itself."""
+    """Full name, `acme/support`; empty for the base model."""
     version: str
     """`v3`; empty for the base model."""
     base_model: str
@@ -78,7 +78,7 @@ class UsageRecord:
     """None in intents and checkpoints."""
     prompt_tokens: int
     cached_tokens: int | None
-    """Part of the prompt tokens; None: the engine did not say."""
+    """Part of the prompt tokens; None if the engine did not report it."""
     completion_tokens: int
     reasoning_tokens: int
     """Part of the completion tokens."""
@@ -87,16 +87,17 @@ class UsageRecord:
     outcome: str
     """Empty in intents and checkpoints."""
     billable: bool
-    """The delivered attempt; the rest is retry waste. Of one whose outcome is in CONTINUED, its prompt is."""
+    """True for the delivered attempt; others are retry waste. If the outcome is in CONTINUED, the prompt is
+    waste."""
     adapter_loads: int = 0
-    """Adapter loads that this attempt caused; those that waited for the same load caused none."""
+    """Adapter loads caused by this attempt; attempts that waited for the same load caused none."""
     hour_marks: str | None = None
-    """JSON [[time, prompt, cached or null, completion], …]: the counts at each full UTC hour that the attempt
-    ran across; ascending, cumulative. None: it crossed none, or the engine gave no running counts (answers
-    that are not streamed), and only time can divide it."""
+    """JSON [[time, prompt, cached or null, completion], …]: the cumulative counts at each full UTC hour
+    during the attempt, ascending. None if there was none, or if the engine sent no running counts
+    (non-streamed answers); the attempt is then divided by time."""
     seq: int = FINAL
     seen: int = 0
-    """When this line was true: what an orphan's `ended` is taken from."""
+    """Time of this line; becomes `ended` of an orphaned attempt."""
 
     @property
     def kind(self) -> Literal["intent", "checkpoint", "final"]:
@@ -105,12 +106,13 @@ class UsageRecord:
         return "checkpoint" if self.seq else "intent"
 
     def line(self) -> bytes:
-        """One line of the log, with its newline."""
+        """The log line, with newline."""
         return orjson.dumps(self, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def record_id(request_id: str, attempt: int) -> str:
-    """uuid5(NAMESPACE, "request_id/attempt"), spelled out: three times as fast as the standard library's."""
+    """uuid5(NAMESPACE, "request_id/attempt") (RFC 9562), inlined: three times as fast as the standard
+    library."""
     digest = _NAMED.copy()
     digest.update(f"{request_id}/{attempt}".encode())
     h = digest.hexdigest()
@@ -122,14 +124,11 @@ _FINAL_MARK = f'"seq":{FINAL},'.encode()
 
 
 def is_final(line: bytes) -> bool:
-    """Cheap, and sure: inside a JSON string the quotes of the mark would be escaped."""
+    """A substring test is safe, because quotes inside a JSON string are escaped."""
     return _FINAL_MARK in line
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
-_LATER = {"adapter_loads": 0, "hour_marks": None}
-"""What lines of earlier versions lack: an upgrade must lose nothing that waits in the log."""
-_EARLIER = tuple(name for name in _FIELDS if name not in _LATER)
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks"}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
@@ -137,37 +136,34 @@ _TYPES: dict[str, type] = {
 _OUTCOMES = {"", *(o.value for o in Outcome)}
 _SOURCES = {s.value for s in UsageSource}
 _LONGEST = 366 * 24 * 3_600_000_000
-"""Microseconds of an attempt; more is a damaged time, which would touch a million hours' roll-ups."""
+"""Longest attempt in microseconds; a damaged time could otherwise touch the roll-ups of a million hours."""
 _HOUR = 3_600_000_000
 _LAST = 4_102_444_800_000_000
-"""The year 2100, Unix microseconds. A host's clock may be wrong, but not by so much."""
+"""The year 2100, Unix microseconds: a limit for wrong clocks."""
 MOST_ATTEMPTS = 10_000
-"""Of one request: the router gives up long before."""
+"""Per request; the router gives up long before."""
 _MOST_TEXT = 1024
-"""Characters of a request id, a key's id, or a GPU type."""
+"""Characters of a request id, key id or GPU type."""
 _ODD = re.compile(rb"u0000|:-?\d{19}")
-"""What no database of ours can hold, or looks like it: NUL in a text, integers beyond 64 bits. One record
-that cannot be stored would hold up all behind it."""
+"""Candidates for values that the databases cannot store: NUL in text, integers beyond 64 bits. One such
+record would block all behind it."""
 _VERSION = re.compile(r"v[1-9]\d{0,9}", re.ASCII)
 
 
 def parse_line(line: bytes) -> UsageRecord:
-    """Raises ValueError for anything but a whole record that the writer could have written: torn, foreign,
-    damaged and forged lines."""
+    """Parse a line. Raises ValueError unless the writer could have written it: for torn, damaged, foreign and
+    forged lines."""
     data = orjson.loads(line)
-    # One spelling only. A key that stands there twice, or a number in other digits, may mean one thing here
-    # and another to whoever reads the log next.
+    # Canonical form only. A duplicate key or an unusual number could mean something else to another reader.
     if not isinstance(data, dict) or orjson.dumps(data) != line.rstrip(b"\n"):
-        raise ValueError("not a usage record: not as the writer spells it")
-    if tuple(data) == _EARLIER:
-        data = {name: data.get(name, _LATER.get(name)) for name in _FIELDS}
+        raise ValueError("not a usage record: not in canonical form")
     if tuple(data) != _FIELDS:
         raise ValueError("not a usage record")
     values = tuple(data.values())
     if not _typed(tuple(map(type, values))):
         raise ValueError("not a usage record: a field has a wrong type")
     if _ODD.search(line) and not all(map(_storable, values)):
-        raise ValueError("not a usage record: a value that no database can hold")
+        raise ValueError("not a usage record: a value that no database can store")
     record = UsageRecord(*values)
     if wrong := _impossible(record):
         raise ValueError(f"not a usage record: {wrong}")
@@ -175,25 +171,25 @@ def parse_line(line: bytes) -> UsageRecord:
 
 
 def _impossible(r: UsageRecord) -> str:
-    """Why no writer can have written this; empty: it can."""
+    """Why the writer cannot have written this, or an empty string."""
     if r.usage_source not in _SOURCES or r.outcome not in _OUTCOMES:
-        return "an unknown outcome or source"
+        return "unknown outcome or source"
     final = r.seq == FINAL
     if (r.ended is not None) != final or (r.outcome != "") != final or (r.billable and not final):
-        return "it has no end, or one too early"
+        return "its end does not fit its kind"
     if not _in_time(r):
-        return "a time that cannot be"
+        return "an impossible time"
     if r.id != record_id(r.request_id, r.attempt):
-        return "its id is another attempt's"
+        return "the id belongs to another attempt"
     if not (0 <= r.attempt <= MOST_ATTEMPTS and 0 <= r.seq <= FINAL and 0 <= r.adapter_loads < 2**31):
         return "a number out of range"
     if not _well_named(r.tenant, r.adapter, r.version, r.engine, r.key_id, r.gpu_type) or not (
         0 < len(r.request_id) <= _MOST_TEXT
     ):
-        return "a name that cannot be"
+        return "an invalid name"
     if not _countable(r):
-        return "token counts that cannot be"
-    return "" if r.hour_marks is None or _marked(r, r.hour_marks) else "hour marks that cannot be"
+        return "implausible token counts"
+    return "" if r.hour_marks is None or _marked(r, r.hour_marks) else "invalid hour marks"
 
 
 def _in_time(r: UsageRecord) -> bool:
@@ -222,7 +218,7 @@ def _countable(r: UsageRecord) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)  # the same few for as long as an adapter is called
+@lru_cache(maxsize=4096)  # the same few while an adapter is in use
 def _well_named(tenant: str, adapter: str, version: str, engine: str, key_id: str, gpu_type: str) -> bool:
     owner, slash, name = adapter.partition("/")
     return (
@@ -236,7 +232,7 @@ def _well_named(tenant: str, adapter: str, version: str, engine: str, key_id: st
 
 
 def _marked(r: UsageRecord, text: str) -> bool:
-    """Whole hours within the attempt, ascending; counts that never fall and end at or below the record's."""
+    """Full hours within the attempt, ascending, with counts that never decrease or exceed the record's."""
     try:
         marks = orjson.loads(text)
         before, least = r.dispatched, (0, 0)
@@ -256,7 +252,7 @@ def _marked(r: UsageRecord, text: str) -> bool:
     return bool(marks)
 
 
-@cache  # a handful of patterns: which of the optional fields are there
+@cache  # a few patterns, depending on the optional fields
 def _typed(types: tuple[type, ...]) -> bool:
     return all(
         have is _TYPES[name] or (have is NoneType and name in _MAYBE)
@@ -269,9 +265,8 @@ def _storable(value: object) -> bool:
 
 
 def orphaned(last: UsageRecord) -> UsageRecord:
-    """The final of an attempt whose worker died, from the last line that it wrote. A function of that line
-    alone: whoever closes it, and however often, comes to the same record. Not billable: nobody can say that
-    the answer was delivered."""
+    """The final of an attempt whose worker died, computed from its last line alone, so that closing it again
+    gives the same record. Not billable, because delivery is unknown."""
     return replace(
         last, seq=FINAL, outcome=Outcome.ORPHANED.value, ended=max(last.seen, last.dispatched), billable=False
     )

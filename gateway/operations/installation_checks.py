@@ -132,19 +132,19 @@ def _kept(books: LedgerHealth) -> Iterator[Diagnosis]:
         )  # fmt: skip
     if books.trouble:
         yield Diagnosis(
-            "books", "problem", "", f"The last attempt to keep the books failed: {books.trouble}",
+            "books", "problem", "", f"The last ledger maintenance failed: {books.trouble}",
             "See the gateway's log for what was met; reports roll up for themselves meanwhile, or fail as "
             "this did.",
         )  # fmt: skip
     elif books.late:
-        since = "never" if books.kept is None else f"last at {iso(books.kept)}"
+        since = "never" if books.last_pass is None else f"last at {iso(books.last_pass)}"
         yield Diagnosis(
-            "books", "problem", "", f"The books are not kept: {since}.",
+            "books", "problem", "", f"Ledger maintenance does not run: {since}.",
             "See that a gateway runs that reaches Redis (which says who keeps them) and the ledger, and "
-            "look for \"books\" in the gateways' logs.",
+            "look for \"Ledger maintenance\" in the gateways' logs.",
         )  # fmt: skip
     else:
-        yield Diagnosis("books", "ok", "", "The books are kept.")
+        yield Diagnosis("books", "ok", "", "Ledger maintenance is up to date.")
 
 
 def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:

@@ -100,7 +100,7 @@ class Month:
         self._outcomes = np.cumsum([share for _, share, _, _ in _OUTCOMES])
         self.made = 0
         self.touched: set[tuple[int, str, str, int]] = set()
-        """Pool-hours of the rows so far."""
+        """Engine-hours of the rows so far."""
 
     @property
     def batch(self) -> int:

@@ -69,7 +69,7 @@ def _peak_mib() -> float:
 
 def _roll(ledger: Ledger) -> dict[str, Any]:
     done = roll(ledger, END)
-    return {"pool_hours": done.rolled, "pending": done.pending}
+    return {"engine_hours": done.rolled, "pending": done.pending}
 
 
 def _imbalance(ledger: Ledger) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _later(n: int, engine: str, gpu_type: str) -> UsageRecord:
 
 def _roll_later(ledger: Ledger) -> dict[str, Any]:
     done = roll(ledger, END + HOUR)
-    return {"pool_hours": done.rolled, "pending": done.pending}
+    return {"engine_hours": done.rolled, "pending": done.pending}
 
 
 def _close(ledger: Ledger) -> dict[str, Any]:

@@ -194,8 +194,8 @@ async def test_a_disk_that_was_full_has_lost_nothing(root, url, ledger):
     """It refuses, recovers by itself, and even `kill -9` right afterwards finds everything in the log."""
     said, errors = await asyncio.to_thread(fill_the_disk, root, url)
     assert said == "done\n", errors
-    assert errors.count("wait in memory") == 1
-    assert "can be written again" in errors
+    assert errors.count("held in memory") == 1
+    assert "writable again" in errors
     heir = Meter(root, ledger, Metrics())
     await heir.start()
     await until_adopted(root, heir)

@@ -118,7 +118,7 @@ async def test_one_absurd_count_in_the_ledger_ends_finance_for_nobody(
             hour = body["data"][0]["hour"]
             done = await florin(gateway, "cost", "exclude", "a", hour, "--yes")
             assert done.exit_code == 0, done.output
-            assert "1 records are in quarantine" in done.output
+            assert "1 records quarantined" in done.output
             report = await florin(gateway, "cost", "report")
             assert "set aside" not in report.output
 

@@ -83,7 +83,7 @@ async def test_a_bill_with_differences_of_many_kinds(may, tmp_path):
         "rate": ("0.00", "3.00"),
     }
     assert (found["bill"]["provisioned_gpu_hours"], found["bill"]["attributed_gpu_hours"]) == ("3.50", "0.06")
-    assert found["books"]["hours_pending"] == 0
+    assert found["completeness"]["hours_pending"] == 0
     tokens = {one["token_type"]: one for one in found["tokens"]["checks"]}
     assert [(line["kind"], line["tokens"]) for line in tokens["input"]["lines"]] == [
         ("prompt_of_each_answer", 20)
@@ -91,7 +91,7 @@ async def test_a_bill_with_differences_of_many_kinds(may, tmp_path):
     assert [(line["kind"], line["tokens"]) for line in tokens["output"]["lines"]] == [("broken_off", 3)]
     assert [one["unexplained"] for one in tokens.values()] == [0, 0]
     people = await florin(may, "reconcile", "--month", "2026-05", "--accounts")
-    assert "All is explained, to 0.10 percent." in people.stdout
+    assert "Everything is explained within 0.10 percent." in people.stdout
     bill.write_text(HEAD + "2026-05-01T01:00Z,2026-05-01T02:00Z,gpu-a,H100,1,2.50,USD\n")
     again = await told(may, "import-bill", str(bill))
     twice = await told(may, "reconcile", "--month", "2026-05", code=1)

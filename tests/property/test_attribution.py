@@ -19,7 +19,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.attribution import (
     BRIDGED,
     Attempt,
-    PoolHour,
+    HourInput,
     divide,
     largest_remainder,
     nano_gpu_hours,
@@ -68,7 +68,7 @@ def named(found):
 
 @st.composite
 def hours(draw):
-    return PoolHour(
+    return HourInput(
         draw(st.sampled_from([0, HOUR])),
         draw(st.sampled_from([1, 7, 8])),
         up=draw(spans),
@@ -89,7 +89,7 @@ cuts = st.lists(st.integers(1, HOUR - 1), max_size=3)
 
 
 def with_cuts(pool, found):
-    return PoolHour(pool.hour, pool.gpus, pool.up, pool.startup, cuts_in(pool.hour, found), pool.weights)
+    return HourInput(pool.hour, pool.gpus, pool.up, pool.startup, cuts_in(pool.hour, found), pool.weights)
 
 
 def by_id(pieces, found):
@@ -125,7 +125,7 @@ def test_the_order_of_attempts_and_sightings_changes_nothing(pool, cut, found, r
     other, up, startup = list(found), list(pool.up), list(pool.startup)
     for some in (other, up, startup):
         random.shuffle(some)
-    again = PoolHour(pool.hour, pool.gpus, up, startup, pool.cuts, pool.weights)
+    again = HourInput(pool.hour, pool.gpus, up, startup, pool.cuts, pool.weights)
     assert by_id(divide(again, other), other) == by_id(divide(pool, found), found)
 
 
@@ -227,7 +227,9 @@ def test_what_an_attempt_weighs_in_all_hours_is_what_it_weighs(found, cut, weigh
     kept, without marks; with them they are counted from mark to mark."""
     sums = {a.id: [0, 0, 0, 0] for a in found}
     for hour in range(-HOUR, 3 * SPAN, HOUR):
-        pool = PoolHour(hour, 1, cuts=[t for t in sorted(set(cut)) if hour < t < hour + HOUR], weights=weight)
+        pool = HourInput(
+            hour, 1, cuts=[t for t in sorted(set(cut)) if hour < t < hour + HOUR], weights=weight
+        )
         for piece in divide(pool, found):
             for n, *parts in zip(piece.who, *piece.omegas, strict=True):
                 assert min(parts) >= 0
@@ -246,7 +248,7 @@ def test_an_attempt_with_marks_is_like_its_pieces_one_by_one(found, hour, weight
     hour *= HOUR
     # Nothing cached: what the cache held of which piece is no question then.
     found = [a._replace(cached=None, marks=a.marks and _without_cached(a.marks)) for a in found]
-    pool = PoolHour(hour, 8, up=[(hour, hour + HOUR // 2)], weights=weight)
+    pool = HourInput(hour, 8, up=[(hour, hour + HOUR // 2)], weights=weight)
     by_hand = [p for a in found for p in _cut(a)]
     [one], [other] = divide(pool, found), divide(pool, by_hand)
     assert [found[n].id for n in one.who] == [by_hand[n].id for n in other.who]

@@ -1,5 +1,5 @@
-"""/finance/v1/…: what was used and what it cost. Role finance or operator; a tenant's key sees its own rows
-and nothing else. One module a noun, each thin."""
+"""/finance/v1/…: usage and costs. Requires the finance or operator role; a tenant's key sees only its own
+rows. One thin module per resource."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
-From = Annotated[str | None, Query(alias="from", description="ISO 8601, UTC; included.")]
-To = Annotated[str | None, Query(description="ISO 8601, UTC; not included.")]
+From = Annotated[str | None, Query(alias="from", description="Start, ISO 8601, UTC; inclusive.")]
+To = Annotated[str | None, Query(description="End, ISO 8601, UTC; exclusive.")]
 Month = Annotated[str | None, Query(description="`2026-11`, instead of from and to.")]
 Tenant = Annotated[str | None, Query(description="Only this tenant's rows.")]
-After = Annotated[str | None, Query(max_length=2000, description="`next` of the page before.")]
+After = Annotated[str | None, Query(max_length=2000, description="`next` of the previous page.")]
 
 
 class Tagged(APIRoute):
@@ -108,13 +108,13 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int) ->
 
 
 def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
-    """Whose rows are shown: the tenant asked for, and of a tenant's key its own only."""
+    """The tenants whose rows are shown: the requested one, limited to its own for a tenant's key."""
     own = (key.tenant,) if key.role is Role.TENANT else ()
     return own if asked is None else (*own, asked)
 
 
-def books_of(state: State, key: Key) -> LedgerProcess:
-    """Where the question is answered: tenants' beside operators' and analysts', never before them."""
+def ledger_process_of(state: State, key: Key) -> LedgerProcess:
+    """The ledger process that answers: tenants have their own, so that operators and analysts do not wait."""
     return state.ledger_process.for_tenants() if key.role is Role.TENANT else state.ledger_process
 
 
@@ -125,6 +125,6 @@ def rendered(data: bytes, **beside: Any) -> Response:
 
 
 def only_staff(key: Key) -> None:
-    """Raises FlorinError for a tenant's key: what follows is about all tenants."""
+    """Raises FlorinError for a tenant's key."""
     if key.role is Role.TENANT:
-        raise FlorinError("insufficient_role", "This is for keys of role finance or operator.")
+        raise FlorinError("insufficient_role", "This requires the finance or operator role.")

@@ -24,12 +24,12 @@ async def compare(
     *,
     key: FinanceKey,
     state: StateDep,
-    month: Annotated[str | None, Query(description="`2026-11`; left out: the last whole month.")] = None,
+    month: Annotated[str | None, Query(description="`2026-11`. Default: the last full month.")] = None,
     gpu_type: Annotated[
-        list[str], Query(max_length=50, description="Repeatable; left out: all of the price book.")
+        list[str], Query(max_length=50, description="Repeatable. Default: all in the price book.")
     ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
     reference: Annotated[
-        str | None, Query(max_length=63, description="GPU type; left out: the one with the most hours.")
+        str | None, Query(max_length=63, description="GPU type. Default: the one with the most hours.")
     ] = None,
 ) -> dict[str, Any]:
     """Total and effective cost of the month's work on each GPU of the price book, the cheapest first: if

@@ -15,8 +15,8 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
-    books_of,
     dimensions_of,
+    ledger_process_of,
     only_staff,
     period_of,
     position,
@@ -48,23 +48,26 @@ async def costs(
     request: Request,
     key: FinanceKey,
     state: StateDep,
-    by: Annotated[str, Query(description=f"Of {', '.join(DIMENSIONS)}, by commas.")] = ",".join(DEFAULT_BY),
+    by: Annotated[str, Query(description=f"Comma-separated list of {', '.join(DIMENSIONS)}.")] = ",".join(
+        DEFAULT_BY
+    ),
     start: From = None,
     to: To = None,
     month: Month = None,
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate what nobody used: none, proportional, even, fixed.")
+        str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="Of fixed: `acme=60,bolt=40`.")
+        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
     ] = None,
     limit: Annotated[
         int | None, Query(ge=1, le=100_000, description=f"Rows; JSON: {ROWS} unless told, files: all.")
     ] = None,
     after: After = None,
     form: Annotated[
-        Literal["json", "csv", "parquet"] | None, Query(alias="format", description="Or by Accept.")
+        Literal["json", "csv", "parquet"] | None,
+        Query(alias="format", description="Default: from the Accept header."),
     ] = None,
 ) -> Response:
     """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. What was delivered is in
@@ -86,13 +89,13 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await books_of(state, key).run(report_text, question, now=state.clock.now())
+        text, beside = await ledger_process_of(state, key).run(report_text, question, now=state.clock.now())
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(books_of(state, key), question, made, flushed=flushed, now=state.clock.now())
+    return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
 
 
 def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tenant, books_of, only_staff, tenants_of
+from gateway.api.finance.common import Tenant, ledger_process_of, only_staff, tenants_of
 from gateway.costs.export.columns import Dataset, Format
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
 from gateway.costs.export.spool import unwritable
@@ -80,7 +80,7 @@ class _Download(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _make(self, path: Path, most: int) -> int:
-        ledger_process: LedgerProcess = books_of(self._state, self._key)
+        ledger_process: LedgerProcess = ledger_process_of(self._state, self._key)
         await self._state.meter.flush()
         await ledger_process.run(roll, self._state.clock.now(), patience=_ROLL_SECONDS)
         try:

@@ -12,18 +12,23 @@ class ClosingTerms(BaseModel):
 
     policy: Annotated[
         Literal["none", "proportional", "even", "fixed"] | None,
-        Field(description="Who bears idle time, headroom and start-up. Left out: none."),
+        Field(description="Who bears idle time, headroom and start-up. Default: none."),
     ] = None
     shares: Annotated[
         dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
-        Field(description="Of policy `fixed`: by tenant, in any proportion.", examples=[{"acme": 60}]),
+        Field(
+            description="For policy `fixed`: shares by tenant, in any proportion.", examples=[{"acme": 60}]
+        ),
     ] = None
     allow_missing_prices: Annotated[
         bool,
-        Field(description="GPU-time without a price costs nothing then; a later price makes a correction."),
+        Field(description="Charge nothing for unpriced GPU time; a price added later becomes a correction."),
     ] = False
     force: Annotated[
-        bool, Field(description="Even within the hour after the month, when workers may still hold records.")
+        bool,
+        Field(
+            description="Close within an hour of the month's end, although workers may still hold records."
+        ),
     ] = False
 
 
@@ -56,15 +61,15 @@ class PeriodModel(BaseModel):
     policy: str | None = None
     shares: dict[str, int] | None = None
     currency: str | None = None
-    records: Annotated[int | None, Field(description="Usage records that it covers.")] = None
+    records: Annotated[int | None, Field(description="Number of usage records covered.")] = None
     tenants: int | None = None
     root: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
     previous_root: str | None = None
     missing_prices: list[str] | None = None
     totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
-    progress: Annotated[ClosingProgress | None, Field(description="Of a closing that is under way.")] = None
+    progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
     statements: list[StatementSums] | None = None
-    already: Annotated[bool | None, Field(description="It was closed before.")] = None
+    already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
 
 
 class Periods(BaseModel):
@@ -73,7 +78,7 @@ class Periods(BaseModel):
 
 class VerificationCheck(BaseModel):
     name: str
-    ok: Annotated[bool | None, Field(description="null: it cannot be said; `detail` tells why.")]
+    ok: Annotated[bool | None, Field(description="null if it could not be checked; see `detail`.")]
     detail: str
 
 

@@ -1,4 +1,4 @@
-"""Months: closing them, what was sealed, and what proves it."""
+"""Months: closing, verification and proofs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import After, Tagged, books_of, only_staff, rendered
+from gateway.api.finance.common import After, Tagged, ledger_process_of, only_staff, rendered
 from gateway.api.finance.period_models import ClosingTerms, PeriodModel, Periods, Proof, Records, Verification
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.allocation import PolicyError, policy_of
@@ -48,22 +48,22 @@ _closings: WeakKeyDictionary[LedgerProcess, dict[tuple[Any, ...], asyncio.Task[b
 """Mutable: what this worker is at, so that who asks again joins it."""
 
 Month = Annotated[str, Path(description="`2026-11`")]
-Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its own only.")]
+Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key sees only its own.")]
 
 
 @router.get("", response_model_exclude_unset=True)
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
-    """All months that have books, oldest first."""
+    """List the months with usage, oldest first."""
     await state.meter.flush()
-    shown = await books_of(state, key).run(overview, state.clock.now(), _own(key))
+    shown = await ledger_process_of(state, key).run(overview, state.clock.now(), _own(key))
     return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
 async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
-    """One month; closed: with its statements."""
+    """One month, with its statements if it is closed."""
     return PeriodModel.model_validate(
-        await books_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
+        await ledger_process_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
     )
 
 
@@ -73,7 +73,7 @@ async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
 async def close_period(
     month: Month, terms: ClosingTerms, key: FinanceKey, state: StateDep, response: Response
 ) -> PeriodModel:
-    """Close a month, for good: its figures never change afterwards; what comes later for it becomes
+    """Close a month: its figures never change afterwards; later changes become
     correction rows of the next open month. 202 where it takes longer: ask again with the same body until it
     is 200 (`GET` shows the progress). Closing a closed month changes nothing."""
     only_staff(key)
@@ -112,11 +112,11 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     own = _own(key)
     whose = tenant or own
     if whose is None:
-        raise FlorinError("invalid_value", "tenant: whose proof?", param="tenant")
+        raise FlorinError("invalid_value", "tenant is required.", param="tenant")
     with _refusals():
         if own not in {None, whose}:  # not yours: as if there were none
             raise NotClosedError(no_statement(_month(month), whose))
-        return Proof.model_validate(await books_of(state, key).run(proof_of, _month(month), whose))
+        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, _month(month), whose))
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -136,7 +136,9 @@ async def records(
     if own not in {None, whose}:  # not yours: as if there were none
         return rendered(b"[]", next=None)
     with _refusals():
-        page, last = await books_of(state, key).run(covered_page, _month(month), whose, position, limit)
+        page, last = await ledger_process_of(state, key).run(
+            covered_page, _month(month), whose, position, limit
+        )
     return rendered(page, next=None if last is None else token_of(*last))
 
 

@@ -1,4 +1,4 @@
-"""Records against the engines' counters, GPU-hours against the bill, the books against themselves."""
+"""Reconciliation of records with the engines' counters and of GPU-hours with the bill."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ async def reconciliation(
     *,
     key: FinanceKey,
     state: StateDep,
-    month: Annotated[str | None, Query(description="`2026-11`; left out: this month so far.")] = None,
+    month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
     tolerance: Annotated[
         Decimal,
         Query(  # of few places: 1e-999999 is a number, and its fraction hours of work
-            ge=0, le=100, decimal_places=9, description="Percent of a whole that may be unexplained."
+            ge=0, le=100, decimal_places=9, description="Percentage that may remain unexplained."
         ),
     ] = Decimal(TOLERANCE.numerator) / TOLERANCE.denominator,
 ) -> dict[str, Any]:
-    """Every difference as a line with its cause; `unexplained` has a sentence for each that exceeds the
-    tolerance, and `ok` is true when there is none. Role finance or operator. Reads the month's records."""
+    """Compare usage with engine counters and bills. Each difference is a line with its cause; `unexplained`
+    has a sentence for each that exceeds the tolerance, and `ok` is true if there is none. Role finance or
+    operator. Reads the month's records."""
     only_staff(key)
     now = state.clock.now()
     of = month or iso(now)[:7]

@@ -1,4 +1,4 @@
-"""Engine-hours that cannot be rolled up, and what is done about them."""
+"""Engine-hours that cannot be rolled up, and their exclusion."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Hour(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(max_length=200, examples=["gpu-a"])
-    hour: str = Field(max_length=40, description="As it is listed.", examples=["2026-11-03T14:00:00Z"])
-    everything: bool = Field(False, description="All records of the hour, not only those that cannot be.")
+    hour: str = Field(max_length=40, description="As listed.", examples=["2026-11-03T14:00:00Z"])
+    everything: bool = Field(False, description="Exclude all records of the hour, not only implausible ones.")
 
 
 @router.get("")
@@ -41,8 +41,8 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
 
 @router.post("/exclude")
 async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict[str, Any]:
-    """Put the records that cannot be into quarantine and roll the rest of the hour up; without such records,
-    only try again. Records that a closed month covers stay (`sealed`), and so do that month's figures.
+    """Quarantine the implausible records of an hour and roll up the rest; without such records,
+    only try again. Records that a closed month covers stay (`kept`), and so do that month's figures.
     `set_aside` says whether the hour still is."""
     only_staff(key)
     now = state.clock.now()
@@ -59,7 +59,7 @@ async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict
         "engine": asked.engine,
         "hour": asked.hour,
         "quarantined": done.quarantined,
-        "sealed": done.sealed,
+        "kept": done.kept,
         "set_aside": any((one["engine"], one["hour"]) == (asked.engine, asked.hour) for one in left),
     }
 

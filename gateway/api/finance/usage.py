@@ -1,4 +1,4 @@
-"""The usage records themselves."""
+"""Usage records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def usage(
     after: After = None,
 ) -> Response:
     """The usage records themselves, by the time at which they ended. `next` is null on the last page.
-    `complete` is false while records are on their way into the ledger."""
+    `complete` is false while records are still arriving in the ledger."""
     within = period_of(start, to, month, state.clock.now())
     complete = await state.meter.flush()
     tenants = tenants_of(key, tenant)
@@ -81,5 +81,5 @@ def token_of(ended: int, record_id: str) -> str:
 def position_of(after: str) -> tuple[int, str]:
     ended, record_id = position(after, 2)
     if not (_TIME.fullmatch(ended) and _ID.fullmatch(record_id)):
-        raise FlorinError("invalid_value", "after: use `next` of the page before, as it is.", param="after")
+        raise FlorinError("invalid_value", "after: use `next` of the previous page unchanged.", param="after")
     return int(ended), record_id

@@ -1,1 +1,1 @@
-"""florin cost …: one module a command or two, each registered on `app`."""
+"""florin cost …: one module for each command or pair of commands."""

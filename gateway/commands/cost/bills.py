@@ -31,30 +31,34 @@ class Cost(StrEnum):
 @command(app, "import-bill")
 def import_bill(
     session: Session,
-    file: Annotated[Path, typer.Argument(help="The bill, CSV in UTF-8.")],
+    file: Annotated[Path, typer.Argument(help="The bill: CSV, UTF-8.")],
     *,
     kind: Annotated[
         BillFileFormat | None,
-        typer.Option("--format", help="Left out: told by the heading.", show_default=False),
+        typer.Option("--format", help="Default: detected from the header.", show_default=False),
     ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
-            help="FIELD=COLUMN, or FIELD=COLUMN.KEY in JSON, where a field is elsewhere. Repeatable.",
+            help="Map a field to a column: FIELD=COLUMN, or FIELD=COLUMN.KEY for a JSON column. Repeatable.",
         ),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(help="FIELD:THEIRS=OURS, for example gpu_type:p5.48xlarge=H100. Repeatable."),
+        typer.Option(
+            help="Rename a value: FIELD:THEIRS=OURS, for example gpu_type:p5.48xlarge=H100. Repeatable."
+        ),
     ] = None,
-    cost: Annotated[Cost, typer.Option(help="FOCUS: which cost column.")] = Cost.BILLED,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Import the good lines all the same.")] = False,
+    cost: Annotated[Cost, typer.Option(help="FOCUS: the cost column to use.")] = Cost.BILLED,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Import the valid lines and skip the others.")
+    ] = False,
 ) -> None:
-    """Import a GPU provider's bill, to reconcile with: plain CSV or FOCUS 1.0 to 1.4.
+    """Import a GPU provider's bill for reconciliation: plain CSV or FOCUS 1.0 to 1.4.
 
-    CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description. The
-    same file again changes nothing. Nothing is imported unless every line is good.
+    CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description.
+    Importing the same file again changes nothing. Nothing is imported unless every line is valid.
 
     Example: florin cost import-bill july.csv --map resource=Tags.engine
     """
@@ -69,7 +73,9 @@ def import_bill(
         "skip_bad": "true" if skip_bad else None,
     }
     try:
-        if file.stat().st_size > MAX_BYTES:  # said before it is sent: a refusal may not get through meanwhile
+        if (
+            file.stat().st_size > MAX_BYTES
+        ):  # checked first: a refusal may not get through while the file is being sent
             raise UsageError(f"{file} is larger than {MAX_BYTES:,} bytes: split it.")
         with file.open("rb") as content, busy(f"Importing {file.name}"):
             body = session.api.upload("/finance/v1/bills", content, params)
@@ -82,29 +88,29 @@ def _imported(body: Json) -> None:
     known = body["lines"] - body["new"]
     say(
         f"Imported {_lines(body['new'])} of {clean(body['file_name'])}: {body['gpu_hours']} GPU-hours, "
-        f"{_money(body['cost'])}{f' (there already: {_lines(known)})' if known else ''}."
+        f"{_money(body['cost'])}{f' (already imported: {_lines(known)})' if known else ''}."
     )
     if body["repeated"]:
-        note(f"In another import, too, word for word: {_lines(body['repeated'])}. See florin cost bills.")
+        note(f"Identical to lines of another import: {_lines(body['repeated'])}. See florin cost bills.")
     if body["ignored"]:
-        note(f"Left out, not about GPUs: {_lines(body['ignored'])}, {_money(body['ignored_cost'])}.")
+        note(f"Skipped, not about GPUs: {_lines(body['ignored'])}, {_money(body['ignored_cost'])}.")
     if body["bad_lines"]:
-        note(f"Left out, bad: {_lines(body['bad_lines'])}:")
+        note(f"Skipped, invalid: {_lines(body['bad_lines'])}:")
         for bad in body["bad"]:
             note(f"  line {bad['line']}: {clean(bad['reason'])}")
-    note(f"florin cost remove-bill {body['source'][:_SHOWN]} takes it back.")
+    note(f"To undo: florin cost remove-bill {body['source'][:_SHOWN]}")
 
 
 @command(app, "bills")
 def bills(session: Session) -> None:
-    """List the bills that were imported, the latest first.
+    """List imported bills, newest first.
 
     Example: florin cost bills
     """
 
     def people(body: Json) -> None:
         if not body["data"]:
-            note("No bill yet: florin cost import-bill FILE")
+            note("No bills yet: florin cost import-bill FILE")
             return
         rows = [
             (
@@ -122,11 +128,11 @@ def bills(session: Session) -> None:
 @command(app, "remove-bill")
 def remove_bill(
     session: Session,
-    source: Annotated[str, typer.Argument(help="As `florin cost bills` shows it.")],
+    source: Annotated[str, typer.Argument(help="The source shown by `florin cost bills`.")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Forget an imported bill.
+    """Remove an imported bill.
 
     Example: florin cost remove-bill 3f2a90c1d4e7
     """

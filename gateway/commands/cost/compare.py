@@ -20,16 +20,17 @@ def compare(
     session: Session,
     *,
     month: Annotated[
-        str | None, typer.Option(help="For example 2026-07, UTC. Left out: the last whole month.")
+        str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: the last full month.")
     ] = None,
     gpu_type: Annotated[
-        list[str] | None, typer.Option(help="Repeatable. Left out: all of the price book.")
+        list[str] | None,
+        typer.Option(help="GPU type to compare; repeatable. Default: all in the price book."),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(help="GPU type to measure by. Left out: the one with the most hours.")
+        str | None, typer.Option(help="GPU type to measure by. Default: the one with the most hours.")
     ] = None,
 ) -> None:
-    """Price a month's traffic on other GPU types and purchase models, the cheapest first.
+    """Price a month's traffic on other GPU types and purchase models, cheapest first.
 
     Example: florin cost compare --month 2026-07 --gpu-type H100 --gpu-type L40
     """
@@ -40,7 +41,7 @@ def compare(
 def _people(body: Json) -> None:
     actual, work = body["actual"], body["work"]
     reference, currency = clean(body["reference"]), clean(body["currency"])
-    cost = "unknown, a price is missing" if actual["cost"] is None else f"{_money(actual['cost'])} {currency}"
+    cost = "unknown: a price is missing" if actual["cost"] is None else f"{_money(actual['cost'])} {currency}"
     note(
         f"{clean(body['month'])}: {_hours(work['busy_reference_hours'])} busy of "
         f"{_hours(work['provisioned_reference_hours'])} provisioned hours of {reference} "
@@ -61,17 +62,17 @@ def _people(body: Json) -> None:
     ]  # fmt: skip  # as the columns
     show(table(columns, rows, right=(*columns[1:3], *columns[4:9])))
     note(
-        f"The same work, if nothing stood idle (if busy), or with {_percent(work['utilisation'])} of "
-        f"the hours used, as in {clean(body['month'])} (cost {currency})."
+        f"The same work without idle time (if busy), and at {_percent(work['utilisation'])} utilisation, "
+        f"as in {clean(body['month'])} (cost {currency})."
     )
     for source, names in _sources(body["rows"]).items():
-        note(f"The speed of {', '.join(names)} is as stated: {clean(source)}.")
+        note(f"Stated speed of {', '.join(names)}: {clean(source)}.")
     for name in actual["left_out"]:
-        note(f"What ran on {clean(name)} is left out: {_advice(name, reference)}")
+        note(f"Usage on {clean(name)} is left out: {_advice(name, reference)}")
     for name in dict.fromkeys(row["gpu_type"] for row in body["rows"] if row["speedup"] is None):
         note(f"The speed of {clean(name)} is unknown: {_advice(name, reference)}")
     if not body["complete"]:
-        note("Records are still on their way into the ledger: ask again.")
+        note("Records are still arriving in the ledger; try again shortly.")
 
 
 def _advice(gpu_type: str, reference: str) -> str:
@@ -82,14 +83,14 @@ def _advice(gpu_type: str, reference: str) -> str:
 
 
 def _gpu(row: Json) -> str:
-    """`H100 spot in eu-west, -64.0 %`: what is bought."""
+    """The offer, like `H100 spot in eu-west, -64.0 %`."""
     where = f" in {row['region']}" if row["region"] else ""
     discount = "" if row["discount"] is None else f", -{_percent(row['discount'])}"
     return f"{row['gpu_type']} {row['purchase'].replace('_', ' ')}{where}{discount}"
 
 
 def _sources(rows: list[Json]) -> dict[str, list[str]]:
-    """Who stated a speed → of which GPU types."""
+    """Source of a stated speed → the GPU types it covers."""
     found: dict[str, list[str]] = {}
     for row in rows:
         names = found.setdefault(row["speedup_source"], []) if row["speedup_source"] else []

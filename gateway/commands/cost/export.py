@@ -20,19 +20,21 @@ app = typer.Typer()
 def export(
     session: Session,
     *,
-    month: Annotated[str, typer.Option(help="For example 2026-07, UTC.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; replaced if there.")],
+    month: Annotated[str, typer.Option(help="Month in UTC, for example 2026-07.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write; replaced if it exists.")],
     kind: Annotated[
         str, typer.Option("--format", help="focus-1.2, focus-1.4, csv or parquet.")
     ] = "focus-1.2",
     dataset: Annotated[
         str,
-        typer.Option(help="chargeback: tokens by tenant; infrastructure: each engine-hour and who used it."),
+        typer.Option(help="chargeback: tokens by tenant; infrastructure: engine-hours and who used them."),
     ] = "chargeback",
-    parquet: Annotated[bool, typer.Option("--parquet", help="FOCUS as Parquet instead of CSV.")] = False,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write FOCUS as Parquet instead of CSV.")
+    ] = False,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's rows.")] = None,
 ) -> None:
-    """Write a month's costs to a file: FOCUS 1.2 or 1.4, or plain ledger lines as CSV or Parquet.
+    """Export a month's costs to a file: FOCUS 1.2 or 1.4, or plain ledger lines as CSV or Parquet.
 
     Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
     """

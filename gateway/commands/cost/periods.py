@@ -28,7 +28,7 @@ class IdlePolicy(StrEnum):
 
 @command(app, "periods")
 def periods(session: Session) -> None:
-    """List the months that have books: open, or closed with their Merkle roots.
+    """List the months with usage: open, or closed with their Merkle roots.
 
     Example: florin cost periods
     """
@@ -44,7 +44,7 @@ def _periods(body: Json) -> None:
         row = (period["month"], period["state"] if period["state"] != "open" else state)
         rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("root")))
     if not rows:
-        note("No month has books yet.")
+        note("No month has any usage yet.")
         return
     show(table(("month", "state", "records", "billed", "closed", "root"), rows, right=("records", "billed")))
 
@@ -59,40 +59,40 @@ def _money(cents: int | None, currency: str | None) -> str | None:
 @command(app, "close")
 def close(
     session: Session,
-    month: Annotated[str, typer.Argument(metavar="MONTH", help="For example 2026-11.")],
+    month: Annotated[str, typer.Argument(metavar="MONTH", help="Month, for example 2026-11.")],
     *,
     policy: Annotated[
         IdlePolicy | None,
         typer.Option(
-            help="Who bears idle time, headroom and start-up. Left out: nobody.", show_default=False
+            help="Who bears idle time, headroom and start-up. Default: no tenant.", show_default=False
         ),
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(help="Of policy fixed: TENANT=SHARE, once for each.", show_default=False),
+        typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
     ] = None,
     allow_missing_prices: Annotated[
         bool,
         typer.Option(
             "--allow-missing-prices",
-            help="GPU time without a price costs nothing; a price added later makes a correction.",
+            help="Charge nothing for GPU time without a price; a price added later becomes a correction.",
         ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Do not wait for the hour after the month's end, in which workers may still bring records "
-            "from their logs.",
+            help="Close within an hour of the month's end, although workers may not have shipped all "
+            "records.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Close a month for good: its figures never change afterwards, and a Merkle root says what they were.
+    """Close a month: its figures never change again, and a Merkle root proves what they are.
 
-    What comes later for it (a worker that was cut off, a price, a calibration) becomes correction rows of the
-    next open month. A gateway can flush its own usage log only: close when all workers have been running, or
-    have been started again, since the month's end.
+    Later changes (records of a disconnected worker, a price, a calibration) become correction rows in the
+    next open month. A gateway flushes only its own usage log: close the month when every worker has been
+    running, or was restarted, since the month ended.
 
     Example: florin cost close 2026-11 --policy proportional
     """
@@ -114,7 +114,9 @@ def _shares(given: list[str]) -> dict[str, int]:
     for text in given:
         tenant, _, share = text.partition("=")
         if not tenant or not share.isascii() or not share.isdigit() or tenant in shares:
-            raise UsageError(f"--share: {text!r} is not TENANT=SHARE, once for each tenant, like acme=60.")
+            raise UsageError(
+                f"--share: {text!r} is not TENANT=SHARE, like acme=60, given once for each tenant."
+            )
         shares[tenant] = int(share)
     return shares
 
@@ -122,13 +124,13 @@ def _shares(given: list[str]) -> dict[str, int]:
 def _announce(api: Api, month: str, *, force: bool) -> None:
     totals = api.get("/finance/v1/costs", {"month": month, "by": "tenant"})["totals"]
     hours = f"{totals['gpu_seconds'] / 3600:,.3f}"
-    note(f"{month}: {totals['requests']:,} delivered requests, which took {hours} GPU-hours.")
+    note(f"{month}: {totals['requests']:,} delivered requests used {hours} GPU-hours.")
     if force:
-        note("By force: records that workers still hold in their logs become corrections of the next month.")
+        note("Closing early: records that workers have not shipped yet become corrections in the next month.")
 
 
 def _close(api: Api, path: str, body: Json) -> Json:
-    """Asks again until it is done. A terminal shows how far it is, meanwhile."""
+    """Retries until the month is closed, and shows progress on a terminal."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         period = _watched(api, path, pool.submit(api.post, f"{path}/close", body))
         waited = False
@@ -154,9 +156,7 @@ def _watched(api: Api, path: str, answer: Future[Json]) -> Json:
 
 def _closed(period: Json) -> None:
     if period["already"]:
-        note(
-            f"{clean(period['month'])} was closed already, {clean(period['closed_at'])}; nothing has changed."
-        )
+        note(f"{clean(period['month'])} was already closed at {clean(period['closed_at'])}; nothing changed.")
     totals, currency = period["totals"], period["currency"]
     show(
         facts(
@@ -168,14 +168,14 @@ def _closed(period: Json) -> None:
                     (name.replace("_", " "), _money(totals[name]["amount_cents"], currency))
                     for name in _PARTS
                 ),
-                ("in all", _money(totals["amount_cents"], currency)),
+                ("total", _money(totals["amount_cents"], currency)),
                 ("root", period["root"]),
-                ("root before", period["previous_root"]),
+                ("previous root", period["previous_root"]),
             )
         )
     )
     for series in period["missing_prices"]:
-        note(f"Without a price, so at no cost: {clean(series)}")
+        note(f"No price, so charged nothing: {clean(series)}")
     rows = [
         (
             s["tenant"], s["records"], f"{s['nano_gpu_hours'] / 10**9:,.6f}",
@@ -183,7 +183,7 @@ def _closed(period: Json) -> None:
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row
-    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "root of its records")
+    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "root of records")
     if rows:
         show(table(heads, rows, right=heads[1:5]))
 

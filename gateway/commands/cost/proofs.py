@@ -24,16 +24,16 @@ _PATH = "/finance/v1/periods"
 def proof(
     session: Session,
     *,
-    month: Annotated[str, typer.Option(help="For example 2026-11.")],
+    month: Annotated[str, typer.Option(help="Month, for example 2026-11.")],
     tenant: Annotated[
-        str | None, typer.Option(help="Whose. A tenant's own key need not say it.", show_default=False)
+        str | None, typer.Option(help="The tenant. Not needed with a tenant's own key.", show_default=False)
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="Write the records that it covers here, one a line.", show_default=False),
+        typer.Option(help="Write the covered records to this file, one per line.", show_default=False),
     ] = None,
 ) -> None:
-    """Print, as JSON, what proves that a tenant's statement covers its records and no others.
+    """Print a JSON proof that a tenant's statement covers exactly its own records.
 
     Example: florin cost proof --tenant acme --month 2026-11 --records records.jsonl > proof.json
     """
@@ -45,7 +45,7 @@ def proof(
                 for record in _records(session.api, path, found["statement"]["tenant"]):
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
-            raise UsageError(f"--records: {records} cannot be written ({error.strerror}).") from error
+            raise UsageError(f"--records: cannot write {records} ({error.strerror}).") from error
     print_json(found)
 
 
@@ -65,33 +65,31 @@ def verify(
     *,
     month: Annotated[
         str | None,
-        typer.Option(help="For example 2026-11. Left out: every closed month.", show_default=False),
+        typer.Option(help="Month, for example 2026-11. Default: every closed month.", show_default=False),
     ] = None,
     proof: Annotated[
         Path | None,
-        typer.Option(help="Check this proof instead, without any gateway.", show_default=False),
+        typer.Option(help="Check this proof file, without a gateway.", show_default=False),
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option(help="With --proof: the records, as JSON, or one a line.", show_default=False),
+        typer.Option(help="With --proof: the records, as JSON or one per line.", show_default=False),
     ] = None,
     root: Annotated[
         str | None,
-        typer.Option(
-            help="The root that you have from elsewhere, an invoice for example.", show_default=False
-        ),
+        typer.Option(help="The root you expect, for example from an invoice.", show_default=False),
     ] = None,
 ) -> None:
-    """Compute closed months once more and compare, or check a tenant's proof. Exit code 1 if a check fails.
+    """Recompute closed months and compare, or check a tenant's proof. Exit code 1 if a check fails.
 
     Example: florin cost verify --month 2026-11; florin cost verify --proof proof.json --records records.jsonl
     """
     if proof is not None and month is None:
         found = [_offline(proof, records, root)]
     elif proof is not None or records is not None:
-        raise UsageError("--records belongs to --proof, and --proof and --month exclude each other.")
+        raise UsageError("--records requires --proof, and --proof cannot be combined with --month.")
     elif root is not None and month is None:
-        raise UsageError("--root is of one --month, or of a --proof.")
+        raise UsageError("--root requires one --month or a --proof.")
     else:
         found = _online(session.api, month, root)
     if session.json:
@@ -109,7 +107,7 @@ def _online(api: Api, month: str | None, root: str | None) -> list[Json]:
     found = [api.get(f"{_PATH}/{segment(name)}/verify") for name in ([month] if month else closed)]
     for made in found if root else ():
         same = made["root"] == str(root).strip().lower()
-        said = made["root"] if same else f"It is {made['root']}, you expect {root}."
+        said = made["root"] if same else f"The root is {made['root']}; expected {root}."
         made["checks"].insert(0, {"name": "root expected", "ok": same, "detail": said})
         made["ok"] = made["ok"] and same
     return found
@@ -124,7 +122,7 @@ def _offline(path: Path, records: Path | None, root: str | None) -> Json:
     try:
         checks = verify_proof(document, None if records is None else _read_records(records), root)
     except ProofError as error:
-        raise UsageError(f"{path} or the records are not what they should be: {error}") from error
+        raise UsageError(f"{path} or the records are invalid: {error}") from error
     ok = all(check.ok is not False for check in checks)
     made = [asdict(check) for check in checks]
     return {"month": document["month"], "root": document["root"], "ok": ok, "checks": made}
@@ -134,11 +132,11 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as JSON ({error}).") from error
+        raise UsageError(f"Cannot read {path} as JSON ({error}).") from error
 
 
 def _read_records(path: Path) -> list[Json]:
-    """An array, the API's pages, or one record a line."""
+    """Reads an array, the API's pages, or one record per line."""
     try:
         text = path.read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -159,6 +157,6 @@ def _verified(found: list[Json]) -> None:
         None: Text("not checked", "yellow"),
     }
     rows = [(v["month"], c["name"], words[c["ok"]], c["detail"]) for v in found for c in v["checks"]]
-    show(table(("month", "check", "result", "what was found"), rows))
+    show(table(("month", "check", "result", "details"), rows))
     failed = [v["month"] for v in found if not v["ok"]]
-    say(f"Not as it was closed: {', '.join(failed)}." if failed else "Everything that was checked is right.")
+    say(f"Changed since it was closed: {', '.join(failed)}." if failed else "All checks passed.")

@@ -20,16 +20,16 @@ def reconcile(
     session: Session,
     *,
     month: Annotated[
-        str | None, typer.Option(help="For example 2026-07, UTC. Left out: this month so far.")
+        str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: this month so far.")
     ] = None,
     tolerance: Annotated[
-        str, typer.Option(help="Percent of a whole that may stay unexplained, for example 0.5.")
+        str, typer.Option(help="Percentage that may remain unexplained, for example 0.5.")
     ] = "0.1",
-    accounts: Annotated[bool, typer.Option("--accounts", help="The bill engine by engine, too.")] = False,
+    accounts: Annotated[bool, typer.Option("--accounts", help="Also show the bill for each engine.")] = False,
 ) -> None:
-    """Hold the records against the engines' counters, and GPU-hours against the bill.
+    """Compare usage records with the engines' counters, and GPU-hours with the bill.
 
-    Every difference is a line with its cause. Exit code 1 when more than the tolerance has none.
+    Each difference is listed with its cause. Exit code 1 if more than the tolerance is unexplained.
 
     Example: florin cost reconcile --month 2026-07
     """
@@ -49,16 +49,16 @@ def _people(body: Json, *, accounts: bool) -> None:
     note(f"{clean(body['from'])} to {clean(body['to'])}")
     _tokens(body["tokens"])
     if body["bill"] is None:
-        note("No bill was imported for this time: florin cost import-bill FILE")
+        note("No bill imported for this period: florin cost import-bill FILE")
     else:
         _bill(body["bill"], accounts=accounts)
-    _books(body["books"])
+    _completeness(body["completeness"])
     if not body["complete"]:
-        note("Records are still on their way into the ledger: ask again.")
+        note("Records are still arriving in the ledger; try again shortly.")
     for sentence in body["unexplained"]:
         note(f"Unexplained: {clean(sentence)}")
     if body["ok"]:
-        say(f"All is explained, to {clean(body['tolerance_percent'])} percent.")
+        say(f"Everything is explained within {clean(body['tolerance_percent'])} percent.")
 
 
 def _tokens(tokens: Json) -> None:
@@ -79,14 +79,14 @@ def _tokens(tokens: Json) -> None:
     if rows:
         columns = ("engine", "since", "tokens", "engine counted", "in records", "difference", "unexplained")
         blank = [[cell if cell != "" else Text("") for cell in row] for row in rows]
-        say("Tokens: engines' counters and records")
+        say("Tokens: engine counters and usage records")
         show(table(columns, blank, right=columns[3:]))
     elif not tokens["note"]:
-        note("No engine's counters were sampled in this time.")
+        note("No engine counters were sampled in this period.")
     for one in tokens["unsampled"]:
         note(
             f"{clean(one['engine'])}: {one['records']:,} records from {clean(one['from'])} to "
-            f"{clean(one['to'])} have no counters beside them."
+            f"{clean(one['to'])} have no engine counters to compare with."
         )
 
 
@@ -97,7 +97,7 @@ def _reason(line: Json) -> str:
 def _bill(bill: Json, *, accounts: bool) -> None:
     currency = clean(bill["currency"])
     say("")
-    say("GPU-hours and cost: Florin and the bill")
+    say("GPU-hours and cost: Florin compared with the bill")
     rows = [
         ["Florin: provisioned", _hours(bill["provisioned_gpu_hours"]), _money(bill["own_cost"]), Text("")],
         *_differences(bill["lines"]),
@@ -108,7 +108,7 @@ def _bill(bill: Json, *, accounts: bool) -> None:
     ]  # fmt: skip  # as the columns
     columns = ("", "GPU-hours", f"cost {currency}", "explained")
     show(table(columns, rows, right=columns[1:3]))
-    note(f"Of the provisioned hours, {bill['attributed_gpu_hours']} are attributed to tenants' requests.")
+    note(f"{bill['attributed_gpu_hours']} of the provisioned hours are attributed to tenants' requests.")
     if accounts:
         _accounts(bill["accounts"], columns)
 
@@ -151,25 +151,25 @@ def _when(line: Json) -> str:
     return f" ({line['hours']:,} hours, {line['first']} to {line['last']})"
 
 
-def _books(books: Json) -> None:
+def _completeness(found: Json) -> None:
     say("")
-    say("The books")
+    say("Completeness of the ledger")
     sure = {"engine_final": 0, "engine_partial": 0, "estimated": 0, "none": 0}
-    for row in books["records"]:
+    for row in found["records"]:
         sure[row["usage_source"]] = sure.get(row["usage_source"], 0) + row["records"]
-    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in books["quarantined"].items())
+    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in found["quarantined"].items())
     show(
         facts(
             [
                 ("records with the engine's closing counts", sure["engine_final"]),
-                ("with its last counts before they broke off", sure["engine_partial"]),
+                ("with the last counts before they broke off", sure["engine_partial"]),
                 ("estimated by the gateway", sure["estimated"]),
                 ("without tokens", sure["none"]),
-                ("requests billed twice", books["delivered_twice"]),
+                ("requests billed twice", found["delivered_twice"]),
                 ("records in quarantine", quarantined or 0),
-                ("engine-hours still to be rolled up", books["hours_pending"]),
-                ("engine-hours set aside", len(books.get("set_aside", ()))),
-                ("engine-hours whose parts do not sum to the whole", len(books["imbalances"])),
+                ("engine-hours still to be rolled up", found["hours_pending"]),
+                ("engine-hours set aside", len(found.get("set_aside", ()))),
+                ("engine-hours whose parts do not sum to the whole", len(found["imbalances"])),
             ]
         )
     )
@@ -184,7 +184,7 @@ def _rest(tokens: int) -> Text:
 
 
 def _hours(text: str, sign: str = "") -> str:
-    """To six places, for people; --json has them exactly."""
+    """Rounded to six places for people; --json is exact."""
     return f"{Decimal(text):{sign},.6f}"
 
 

@@ -39,41 +39,41 @@ def report(
     by: Annotated[
         str,
         typer.Option(
-            help="Of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
+            help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
         ),
     ] = "tenant,adapter,gpu_type",
-    month: Annotated[str | None, typer.Option(help="For example 2026-07, UTC.")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="ISO time, included.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="ISO time, not included.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    month: Annotated[str | None, typer.Option(help="Month in UTC, for example 2026-07.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     policy: Annotated[
         IdlePolicy | None,
         typer.Option(
-            help="Show who would bear what nobody used. Left out: as the month was closed, or nobody.",
+            help="How to allocate unused GPU time. Default: as the month was closed, or not at all.",
             show_default=False,
         ),
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(help="Of policy fixed: TENANT=SHARE, once for each.", show_default=False),
+        typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
     ] = None,
-    kind: Annotated[ReportFormat, typer.Option("--format", help="In which form.")] = ReportFormat.TABLE,
+    kind: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TABLE,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write, for csv and parquet.", show_default=False),
+        typer.Option("--output", "-o", help="File to write, for csv and parquet.", show_default=False),
     ] = None,
 ) -> None:
-    """Report what each customer used and cost, what else the GPUs' time went into, and that both together are
-    the whole bill; this month if no time is given.
+    """Report what each customer used and cost, and where the rest of the GPU time went, adding up to the
+    whole bill. Default: this month.
 
     Example: florin cost report --month 2026-07 --by tenant,gpu_type
     """
     if month and (start or end):
-        raise UsageError("--month and --from/--to exclude each other.")
+        raise UsageError("--month cannot be combined with --from or --to.")
     if output is None and kind is ReportFormat.PARQUET:
-        raise UsageError("--format parquet needs --output FILE: it is no text.")
+        raise UsageError("--format parquet requires --output FILE, since it is binary.")
     if output is not None and kind not in {ReportFormat.CSV, ReportFormat.PARQUET}:
-        raise UsageError("--output is for --format csv and parquet.")
+        raise UsageError("--output requires --format csv or parquet.")
     params: Json = {
         "by": by,
         "month": month,
@@ -91,7 +91,7 @@ def report(
 
 
 def _all(session: Session, params: Json) -> Json:
-    """Every page in one."""
+    """All pages in one object."""
     body = session.api.get(_PATH, params)
     after = body.get("next")
     while after is not None:

@@ -29,7 +29,7 @@ _PARTS = {
 }
 _COUNTED = {"delivered", "retry waste", "corrections"}
 _SAID = {
-    "books": "from the books",
+    "posted": "as posted",
     "as known now": "as known now",
     "open": "still open",
     "closing": "being closed",
@@ -37,17 +37,17 @@ _SAID = {
 }
 _UNUSED = ("idle", "startup", "headroom")
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
-INCOMPLETE = "Not complete: records are still on their way into the ledger. Ask again shortly."
+INCOMPLETE = "Incomplete: records are still arriving in the ledger. Try again shortly."
 _WAYS = {"saturated": "saturated", "busy": "busy", "loaded": "fully loaded"}
 
 
 def show_report(body: Json) -> None:
-    """Tables to stdout; what to know about them to stderr."""
+    """Tables to stdout; remarks about them to stderr."""
     note(_heading(body))
     parts = {"delivered": body["totals"]}
     parts |= {label: body[n]["totals"] for n, label in _PARTS.items() if _present(body.get(n))}
     if not body["rows"] and len(parts) == 1:
-        note("No usage in that time.")
+        note("No usage in this period.")
     else:
         _main(body, parts)
     if body.get("utilisation"):
@@ -59,7 +59,7 @@ def show_report(body: Json) -> None:
 
 
 def _heading(body: Json) -> str:
-    basis = {"books": "from the books", "as known now": "as known now"}.get(body.get("basis", ""), "")
+    basis = {"posted": "as posted", "as known now": "as known now"}.get(body.get("basis", ""), "")
     state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
         body.get("state") or "", ""
     )
@@ -82,7 +82,7 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
         names.append([label, *blank])
         counts.append(_counts(figures) if label in _COUNTED else [""] * len(_COUNTS))
     if whole is not None:
-        names.append(["whole bill", *blank])
+        names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
     heads = [*_COUNTS.values(), "GPU-hours", f"cost{currency}"]
     columns = [hours, costs]
@@ -102,7 +102,7 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
 def _fitting(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], heads: Sequence[str], ends: set[int]
 ) -> Table:
-    """With as many of the token counts as the window is wide. `ends`: rows after which a section ends."""
+    """Shows as many token columns as fit the window. `ends`: rows after which a section ends."""
     screen = console()
     for hidden in ((), ("cached",), ("cached", "prompt", "completion")):
         kept = [index for index, name in enumerate(columns) if name not in hidden]
@@ -116,7 +116,7 @@ def _fitting(
 
 
 def _names(row: Json, groups: Sequence[str]) -> list[str]:
-    """An empty adapter is the base model itself; where nothing was used, time is only borne."""
+    """An empty adapter is the base model; a row without usage only bears allocated time."""
     used = row["requests"] or row["gpu_seconds"]
     return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
 
@@ -134,7 +134,7 @@ def _cost(figures: Json) -> Decimal | None:
 
 
 def _allocated(body: Json, length: int) -> list[str]:
-    """What each row bears of what nobody used, and of the whole what nobody bears."""
+    """Unused time allocated to each row, and the rest that no tenant bears."""
     figures = [*body["rows"], body["totals"]]
     known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
     places = _places(known)
@@ -150,8 +150,8 @@ def _column(
     *,
     least: int = 2,
 ) -> list[str]:
-    """Cells of the rows, the parts (the first is the rows' total) and the whole. As they are shown, rounded,
-    they sum to what is shown as their sum: a reader will check."""
+    """Cells of the rows, the parts (the first is the rows' total) and the whole. The rounded amounts add up
+    to the sums shown, because a reader will check."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
     total = _sum(outside) if whole is None else amount(whole)
     places = max(least, _places([total, *outside]))
@@ -166,14 +166,14 @@ def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
 
 
 def _places(amounts: Sequence[Decimal | None]) -> int:
-    """Of the currency: the smaller the amounts, the more."""
+    """Decimal places of the currency: more for smaller amounts."""
     largest = max((abs(amount) for amount in amounts if amount is not None), default=Decimal(0))
     return 2 if largest >= 100 else 4 if largest >= 1 else 6
 
 
 def _rounded(amounts: Sequence[Decimal | None], total: Decimal | None, places: int) -> list[Decimal | None]:
-    """Rounded down, and one more in the last place for the largest remainders, to sum to `total`, rounded.
-    If something is unknown, each for itself."""
+    """Rounds by the largest remainder, so that the amounts sum to the rounded `total`. If one is unknown,
+    each is rounded on its own."""
     unit = Decimal(1).scaleb(-places)
     known = [amount for amount in amounts if amount is not None]
     if total is None or len(known) < len(amounts):
@@ -191,7 +191,7 @@ def _text(amount: Decimal | None, places: int) -> str:
 
 
 def _utilisation(rows: Sequence[Json]) -> None:
-    heads = ("GPU-hours paid", "busy", "utilisation", "cost of the rest")
+    heads = ("GPU-hours paid", "busy", "utilisation", "cost of idle time")
     costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
     cells = []
     for row, cost in zip(rows, costs, strict=True):
@@ -203,7 +203,7 @@ def _utilisation(rows: Sequence[Json]) -> None:
 
 
 def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
-    """A line for each GPU and way, but for ways of which nothing is known."""
+    """A line for each GPU and kind of price, except prices that are unknown."""
     prices = {
         (index, way): [None if row[way][kind] is None else Decimal(row[way][kind]) for kind in _KINDS]
         for index, row in enumerate(rows)
@@ -228,19 +228,19 @@ def _remarks(body: Json) -> Iterator[str]:
     cost = None if whole is None else _cost(whole)
     if unused and cost:
         money = f"{_text(unused, _places([unused]))} {body['currency']}"
-        yield f"Idle time, start-up and headroom cost {money}, {unused / cost:.1%} of the whole bill."
+        yield f"Idle time, start-up and headroom cost {money}, {unused / cost:.1%} of the total."
     if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
-        yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is borne by no tenant."
+        yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
     if body.get("rejected"):
-        yield f"{body['rejected']:,} requests were rejected before they reached an engine, and cost nothing."
+        yield f"{body['rejected']:,} requests were rejected before reaching an engine and cost nothing."
     if body.get("weights") == "uncalibrated" and body["rows"]:
-        yield "Shares of GPU-time are uncalibrated (input to output 1:2): florin calibrate measures them."
+        yield "GPU-time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif body.get("weights") == "partly calibrated":
-        yield "Some shares of GPU-time are uncalibrated (input to output 1:2)."
+        yield "Some GPU-time is divided by uncalibrated weights (input to output 1:2)."
     for series in body["missing_prices"]:
         yield _missing(series)
     for one in body.get("set_aside", ()):
-        why = f": {one['reason']}" if "reason" in one else ", because its usage cannot be right"
+        why = f": {one['reason']}" if "reason" in one else ", because its usage is implausible"
         what = f"{one['engine']} at {one['hour']}"
         yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
     if body.get("complete") is False:
@@ -253,4 +253,4 @@ def _missing(series: dict[str, str]) -> str:
         options += f" --region {shlex.quote(clean(series['region']))}"
     if series["purchase"] != "on_demand":
         options += f" --purchase {series['purchase']}"
-    return f"No price for {clean(series['gpu_type'])}: florin price add {options} --rate …"
+    return f"No price for {clean(series['gpu_type'])}: add one with florin price add {options} --rate …"

@@ -17,7 +17,7 @@ _PATH = "/finance/v1/set-aside"
 
 @command(app, "set-aside")
 def set_aside(session: Session) -> None:
-    """List the engine-hours that cannot be rolled up, with the reason. They are in no report and no bill.
+    """List engine-hours that cannot be rolled up, and why. They are in no report and no bill.
 
     Example: florin cost set-aside
     """
@@ -32,27 +32,27 @@ def _listed(body: Json) -> None:
         (one["engine"], one["hour"], one["gpu_type"], one["since"], one["reason"]) for one in body["data"]
     ]
     show(table(("engine", "hour", "GPU", "since", "reason"), rows))
-    note("florin cost exclude ENGINE HOUR puts the records that cannot be into quarantine.")
+    note("To quarantine the implausible records: florin cost exclude ENGINE HOUR")
 
 
 @command(app, "exclude")
 def exclude(
     session: Session,
-    engine: Annotated[str, typer.Argument(help="As `florin cost set-aside` shows it.")],
-    hour: Annotated[str, typer.Argument(help="As `florin cost set-aside` shows it.")],
+    engine: Annotated[str, typer.Argument(help="The engine shown by `florin cost set-aside`.")],
+    hour: Annotated[str, typer.Argument(help="The hour shown by `florin cost set-aside`.")],
     *,
     everything: Annotated[
-        bool, typer.Option("--everything", help="All records of the hour, not only those that cannot be.")
+        bool, typer.Option("--everything", help="Exclude all records of the hour, not only implausible ones.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Put the records of an engine-hour that cannot be into quarantine, and roll up the rest of the hour.
+    """Quarantine the implausible records of an engine-hour, and roll up the rest of the hour.
 
-    Nobody is billed for what is in quarantine. Exit code 1 when the hour still cannot be rolled up.
+    Quarantined usage is not billed. Exit code 1 if the hour still cannot be rolled up.
 
     Example: florin cost exclude gpu-a 2026-11-03T14:00:00Z
     """
-    confirm(f"Exclude records of {engine} at {hour} from the books?", yes=yes)
+    confirm(f"Exclude records of {engine} at {hour} from all reports and bills?", yes=yes)
     asked = {"engine": engine, "hour": hour, "everything": everything}
     body = session.api.post(f"{_PATH}/exclude", asked)
     session.result(body, _excluded)
@@ -61,13 +61,13 @@ def exclude(
 
 
 def _excluded(body: Json) -> None:
-    say(f"{body['quarantined']:,} records are in quarantine.")
-    if body["sealed"]:
-        note(f"{body['sealed']:,} records of closed months stay where they are, as do those months' figures.")
+    say(f"{body['quarantined']:,} records quarantined.")
+    if body["kept"]:
+        note(f"{body['kept']:,} records belong to closed months and stay; the figures do not change.")
     if body["set_aside"]:
         note(
             f"{clean(body['engine'])} at {clean(body['hour'])} still cannot be rolled up: "
-            "florin cost set-aside says why; --everything excludes all of its records."
+            "see florin cost set-aside, or exclude all of its records with --everything."
         )
     else:
-        note(f"{clean(body['engine'])} at {clean(body['hour'])} is in the books again.")
+        note(f"{clean(body['engine'])} at {clean(body['hour'])} is rolled up again.")

@@ -19,13 +19,13 @@ app = typer.Typer()
 def statement(
     session: Session,
     *,
-    tenant: Annotated[str, typer.Option(help="The customer.")],
-    month: Annotated[str, typer.Option(help="For example 2026-07, UTC.")],
+    tenant: Annotated[str, typer.Option(help="The tenant.")],
+    month: Annotated[str, typer.Option(help="Month in UTC, for example 2026-07.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; left out: TENANT-MONTH.html.")
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: TENANT-MONTH.html.")
     ] = None,
 ) -> None:
-    """Write a customer's statement of a month as one HTML page, which a browser prints on one sheet of A4.
+    """Write a tenant's monthly statement as an HTML page that prints on one sheet of A4.
 
     Preliminary until the month is closed. Example: florin cost statement --tenant acme --month 2026-07
     """

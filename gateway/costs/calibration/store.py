@@ -14,7 +14,7 @@ from gateway.costs.prices.repricing import marked
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, mark_dirty, next_batch
 from gateway.metering.ledger.schema import calibrations as table
-from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 
 
 class CalibrationConflictError(Exception):
@@ -99,11 +99,13 @@ def add_calibration(
         text = orjson.dumps(document).decode()
         made = connection.execute(insert(table).values(**row, document=text).returning(table))
         kept = _calibration(made.mappings().one())
-        pools = select(pool_hours.c.hour, pool_hours.c.engine, pool_hours.c.gpu_type, pool_hours.c.gpu_count)
+        pools = select(
+            engine_hours.c.hour, engine_hours.c.engine, engine_hours.c.gpu_type, engine_hours.c.gpu_count
+        )
         touched = pools.where(
-            pool_hours.c.hour >= since,
-            pool_hours.c.gpu_type == gpu_type,
-            pool_hours.c.base_model == base_model,
+            engine_hours.c.hour >= since,
+            engine_hours.c.gpu_type == gpu_type,
+            engine_hours.c.base_model == base_model,
         )
         waiting = marked(connection, gpu_type, dirty_hours.c.hour >= since)
         mark_dirty(connection, [*waiting, *(tuple(row) for row in connection.execute(touched))])

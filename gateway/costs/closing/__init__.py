@@ -1,1 +1,1 @@
-"""Closing a month for good: cut off, freeze, sum, seal."""
+"""Closing a month: cut off, freeze rates, sum, hash."""

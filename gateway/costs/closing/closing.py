@@ -1,13 +1,13 @@
-"""Closing a month: after it, its figures never change, and a Merkle root says what they were.
+"""Closing a month: its figures never change afterwards, and a Merkle root proves what they are.
 
-1. Flush: every pool-hour of the month whose roll-up is stale is rolled up.
-2. Cut off, in one transaction: which records the month covers, the rates of its rows, the price book as it
-   is. From here on whatever comes for the month's hours becomes correction rows in the next open month.
-3. Sum, without any lock: a tree of each tenant's records, its statement, the root.
-4. Seal, in one transaction: statements and root are written.
+1. Flush: roll up every stale engine-hour of the month.
+2. Cut off, in one transaction: fix the covered records, freeze the rates of the month's rows, and store the
+   price book. Later changes to the month's hours become correction rows in the next open month.
+3. Sum, without locks: build the tree of each tenant's records, its statement, and the root.
+4. Commit, in one transaction: write statements and root.
 
-A crash after any step is repaired by closing again: 1 can be repeated, 2 and 4 happen or do not, and 3 is a
-function of what 2 froze. Two who close at once do the same work, and one of them writes it.
+After a crash, close again: step 1 can be repeated, steps 2 and 4 are atomic, and step 3 is a function of what
+step 2 froze. If two workers close at once, both do the same work and one of them writes it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,34 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from gateway.costs.closing.coverage import BEFORE_ALL, Coverage
 from gateway.costs.closing.frozen_rates import calibrations_of, freeze
-from gateway.costs.closing.period_hash import HashedPeriod, Progress, previous_root, seal, sums_of_records
+from gateway.costs.closing.period_hash import (
+    HashedPeriod,
+    Progress,
+    compute_hash,
+    previous_root,
+    sums_of_records,
+)
 from gateway.costs.periods import HOUR, Period, iso, month
 from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.balance import imbalances
-from gateway.costs.rollups.rollup import lock_books, roll
+from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.rollups.set_aside import hour_text, read_set_aside
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
 from gateway.metering.ledger.schema import dirty_hours, period_tenants, periods, rollups, usage_records
 
 GRACE = HOUR
-"""How long after its end a month may be closed: until then records may still lie in a worker's log."""
+"""Wait after the end of a month before closing it: until then workers may still hold records in their
+logs."""
 _ROLL_SECONDS = 5.0
 
 
 class ClosingError(Exception):
-    """The month cannot be closed as asked; the message says why, and what to do."""
+    """The month cannot be closed as requested; the message says why and what to do."""
 
 
 class UnpricedError(ClosingError):
-    """Some of its GPU-time has no price."""
+    """Some of the month's GPU-time has no price."""
 
 
 def close(
@@ -56,9 +63,12 @@ def close(
     force: bool = False,
     progress: Progress = lambda *_: None,
 ) -> dict[str, Any]:
-    """The closed period's row, and `already`: whether it was closed before. Takes a minute for some four
-    million records. `actor`: who is noted as having done it; empty: nobody. `policy`: none if left out;
-    `shares` of policy `fixed`, in any proportion; `force`: do not wait for GRACE.
+    """Close the month `of`. Returns the period's row, and `already`: whether it was closed before. Takes
+    about a minute for four million records.
+
+    `actor`: recorded in the audit log; empty to record nothing. `policy`: allocation of unused time, `none`
+    by default. `shares`: for policy `fixed`, in any proportion. `force`: do not wait for GRACE. Run it in the
+    ledger process; calling it again is safe.
 
     Raises PeriodError, ClosingError, LedgerUnavailableError."""
     whole = month(of)
@@ -81,10 +91,10 @@ def close(
     _check_terms(held, policy, shares)
     if held["state"] == "closed":
         return {**held, "already": True}
-    sealed = _sum(ledger, held, progress)
+    hashed = _sum(ledger, held, progress)
     with ledger.write() as connection:
-        if _seal(connection, held, sealed, now):
-            told = {"root": sealed.root, "policy": held["policy"], "records": sealed.books["records"]}
+        if _commit(connection, held, hashed, now):
+            told = {"root": hashed.root, "policy": held["policy"], "records": hashed.summary["records"]}
             record(connection, actor, "period.close", of, told, now)
     closed = _row(ledger, of)
     assert closed is not None
@@ -99,21 +109,21 @@ def _row(ledger: Ledger, of: str) -> dict[str, Any] | None:
 
 def _check_over(whole: Period, of: str, now: int, *, force: bool) -> None:
     if now < whole.end:
-        raise ClosingError(f"{of} is not over: it ends {iso(whole.end)}.")
+        raise ClosingError(f"{of} is not over yet; it ends {iso(whole.end)}.")
     if now < whole.end + GRACE and not force:
         raise ClosingError(
-            f"{of} ended less than an hour ago, and workers may still hold records of it in their logs. "
-            f"Close it after {iso(whole.end + GRACE)}, or by force: what comes later is corrected in the "
-            "next month."
+            f"{of} ended less than an hour ago, and workers may not have shipped all its "
+            f"records. Close it after {iso(whole.end + GRACE)}, or with force: "
+            "records that arrive later are corrected in the next month."
         )
 
 
 def _check_terms(held: Mapping[str, Any], policy: str | None, shares: Mapping[str, int] | None) -> None:
-    """Closing again may not mean something else."""
+    """Closing again must use the same terms."""
     same = policy in {None, held["policy"]} and (not shares or shares == json.loads(held["policy_shares"]))
     if not same:
         raise ClosingError(
-            f"{held['month']} was closed with policy {held['policy']}, which does not change any more."
+            f"{held['month']} was closed with policy {held['policy']}, which can no longer change."
         )
 
 
@@ -126,7 +136,7 @@ def _flush(ledger: Ledger, whole: Period, now: int, progress: Progress) -> None:
         left = _stale(ledger, whole)
         if left >= stale and not rolled:
             raise ClosingError(
-                f"{left} engine-hours of the month or before it cannot be rolled up: see the gateway's log."
+                f"{left} engine-hours of the month or before cannot be rolled up; check the gateway's log."
             )
         stale, most = left, max(left, most)
 
@@ -151,10 +161,10 @@ def _cut_off(
     shares: Mapping[str, int],
     allow_missing_prices: bool,
 ) -> None:
-    """In a write transaction. Nothing is done if somebody else was first."""
+    """In a write transaction. Does nothing if another worker was first."""
     whole = month(of)
-    lock_books(connection)
-    cutoff = next_batch(connection)  # every batch before it is committed, and later ones wait for us
+    lock_postings(connection)
+    cutoff = next_batch(connection)  # all earlier batches are committed; later ones wait
     known = connection.execute(
         select(periods.c.month, periods.c.state, periods.c.cutoff_batch).order_by(periods.c.month)
     ).all()
@@ -162,19 +172,19 @@ def _cut_off(
         return
     _check_order(connection, of, whole, [(row.month, row.state) for row in known])
     if stale := _stale_hours(connection, whole):
-        raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours): try again.")
+        raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours); try again.")
     _check_set_aside(connection, of, whole)
     if wrong := imbalances(connection, of):
         raise ClosingError(
-            "The parts of some engine-hours do not sum to their wholes, which is a defect or tampering: "
+            "The parts of some engine-hours do not add up to the whole, because of a defect or tampering: "
             + "; ".join(map(str, wrong))
         )
     currency, missing, prices = freeze(connection, of)
     if missing and not allow_missing_prices:
         names = ", ".join(" ".join(part for part in series if part) for series in missing)
         raise UnpricedError(
-            f"No price for {names}: add it (florin price add), or allow missing prices; then that time costs "
-            "nothing in this month, and a price added later makes a correction in the next."
+            f"No price for {names}: add one (florin price add), or allow missing prices: this time is then "
+            "free in this month, and a price added later becomes a correction in the next."
         )
     terms = {
         "policy": policy,
@@ -201,27 +211,26 @@ def _cut_off(
 
 
 def _check_set_aside(connection: Connection, of: str, whole: Period) -> None:
-    """Usage that is in no report would be in no bill, for good."""
+    """Usage that is set aside when the month closes would never be billed."""
     aside = read_set_aside(connection, Period(-(2**63), whole.end))
     if aside:
         first = aside[0]
         raise ClosingError(
-            f"{len(aside)} engine-hours of {of} or before it are set aside, because what they are made of "
-            f"cannot be; the first is {first}. See florin cost set-aside; florin cost exclude "
-            f"{first.engine} {hour_text(first.hour)} puts the records that cannot be into quarantine, and "
-            "rolls up the rest of the hour."
+            f"{len(aside)} engine-hours up to the end of {of} are set aside because of implausible usage; "
+            f"the first is {first}. See florin cost set-aside. To quarantine the implausible records and "
+            f"roll up the rest of the hour: florin cost exclude {first.engine} {hour_text(first.hour)}"
         )
 
 
 def _check_order(connection: Connection, of: str, whole: Period, known: list[tuple[str, str]]) -> None:
-    """Months close in order. Those in which there was nothing may be left out, and then stay so."""
+    """Months close in order. Months without usage may be skipped, and then stay skipped."""
     if half := next((name for name, state in known if state != "closed"), None):
-        raise ClosingError(f"The closing of {half} was interrupted: close {half} again first.")
+        raise ClosingError(f"Closing {half} was interrupted; close {half} again first.")
     latest = known[-1][0] if known else None
     if latest is not None and latest > of:
         raise ClosingError(
-            f"{latest} is closed; {of}, in which there was nothing, has been passed over. What comes late "
-            "for it is in the open month."
+            f"{latest} is already closed and {of}, which had no usage, was skipped. Usage of {of} "
+            "that arrives late is in the open month."
         )
     since = month(latest).end if latest else 0
     ended = usage_records.c.ended
@@ -233,7 +242,7 @@ def _check_order(connection: Connection, of: str, whole: Period, known: list[tup
     )
     names = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
     if names:
-        raise ClosingError(f"{min(names)} has usage and is not closed: close it first.")
+        raise ClosingError(f"{min(names)} has usage and is not closed; close it first.")
 
 
 def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> HashedPeriod:
@@ -242,30 +251,30 @@ def _sum(ledger: Ledger, held: Mapping[str, Any], progress: Progress) -> HashedP
     with ledger.read() as connection:
         before = previous_root(connection, held["month"])
     progress("statements", 0, len(sums))
-    return seal(ledger, cover, json.loads(held["document"])["terms"], before, sums)
+    return compute_hash(ledger, cover, json.loads(held["document"])["terms"], before, sums)
 
 
-def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod, now: int) -> bool:
-    """In a write transaction. False: somebody else was first, and nothing is done."""
+def _commit(connection: Connection, held: Mapping[str, Any], hashed: HashedPeriod, now: int) -> bool:
+    """In a write transaction. False if another worker was first; nothing is written then."""
     done = connection.execute(
         update(periods)
         .where(periods.c.month == held["month"], periods.c.state == "closing")
         .values(
             state="closed",
             closed_at=now,
-            records=sealed.books["records"],
-            root=sealed.root,
-            previous_root=sealed.header["previous_root"],
+            records=hashed.summary["records"],
+            root=hashed.root,
+            previous_root=hashed.header["previous_root"],
             document=canonical(
                 {
                     "terms": json.loads(held["document"])["terms"],
-                    "header": sealed.header,
-                    "books": sealed.books,
+                    "header": hashed.header,
+                    "summary": hashed.summary,
                 }
             ).decode(),
         )
     )
-    if done.rowcount and sealed.statements:
+    if done.rowcount and hashed.statements:
         rows = [
             {
                 "month": held["month"],
@@ -274,7 +283,7 @@ def _seal(connection: Connection, held: Mapping[str, Any], sealed: HashedPeriod,
                 "root": statement["root"],
                 "document": canonical(statement).decode(),
             }
-            for statement in sealed.statements
+            for statement in hashed.statements
         ]
         connection.execute(insert(period_tenants), rows)
     return bool(done.rowcount)

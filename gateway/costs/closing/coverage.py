@@ -1,8 +1,8 @@
-"""Which records a period covers, and in which order; which roll-up rows stand in its books.
+"""Which records and roll-up rows a period covers, and in which order.
 
-A period covers the records that ended in its month and came before its cutoff, and those of earlier months
-that came between the cutoff before and its own. Each record is covered by one period. In order of
-(ended, id): the late ones first.
+A period covers the records that ended in its month and arrived before its cutoff, and records of earlier
+months that arrived between the previous cutoff and its own. Each record is covered by exactly one period. The
+order is (ended, id), so late records come first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups, usage_records
 
 BEFORE_ALL = -1
-"""Cutoff before the first period's: records from before batches were counted have batch 0."""
+"""The cutoff before the first period."""
 _PAGE = 10_000
 _SORTED_FIELDS = tuple(sorted(RECORD_FIELDS))
 _ROW = tuple(sorted(str(c.name) for c in rollups.columns if c.name not in {"id", "posted"}))
@@ -32,13 +32,13 @@ Record = Mapping[str, Any]
 class Coverage:
     month: str
     first_batch: int
-    """Not included."""
+    """Exclusive."""
     cutoff_batch: int
-    """Included."""
+    """Inclusive."""
 
 
 def cover_of(connection: Connection, of: str) -> Coverage | None:
-    """Of a month that is closed or being closed."""
+    """The coverage of a month that is closed or being closed; None if it is open."""
     query = select(periods.c.month, periods.c.first_batch, periods.c.cutoff_batch).where(
         periods.c.month == of
     )
@@ -47,16 +47,16 @@ def cover_of(connection: Connection, of: str) -> Coverage | None:
 
 
 def late_hours(connection: Connection, of: str) -> list[int]:
-    """Hours of earlier months to which the books of this one hold corrections. A record that came late is in
-    one of them: it changed its hour's counts."""
+    """Hours of earlier months that this month has corrections for. Every late record is in one of them, since
+    it changed the counts of its hour."""
     table = rollups.c
     query = select(table.hour).where(table.posted == of, table.hour < month(of).start).distinct()
     return sorted(connection.execute(query).scalars())
 
 
 def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
-    """All, in order, each with RECORD_FIELDS. Reads page by page, so that no transaction lasts long: what is
-    covered does not change any more. Raises LedgerUnavailableError."""
+    """All covered records, in order, with RECORD_FIELDS. Reads page by page to keep transactions short;
+    covered records never change. Raises LedgerUnavailableError."""
     after: tuple[int, str] | None = None
     while page := record_page(ledger, cover, tenant=tenant, after=after, limit=_PAGE):
         yield from page
@@ -66,7 +66,7 @@ def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> It
 def record_page(
     ledger: Ledger, cover: Coverage, *, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> list[Record]:
-    """The first `limit` of those after `after`, in order. Raises LedgerUnavailableError."""
+    """The first `limit` records after the position `after`, in order. Raises LedgerUnavailableError."""
     whole = month(cover.month)
     page: list[Record] = []
     with ledger.read() as connection:
@@ -74,8 +74,7 @@ def record_page(
         for start, end, first_batch in [*late, (whole.start, whole.end, BEFORE_ALL - 1)]:
             if after is not None and after[0] >= end:
                 continue
-            # One lower bound only: SQLite enters its index at the first that it is told, and would read all
-            # pages before this one again.
+            # One lower bound only: SQLite uses the first it is given, and would reread all earlier pages.
             begin = start if after is None else max(start, after[0])
             where = [*_within(begin, end, first_batch, cover.cutoff_batch), *_after(after)]
             if tenant is not None:
@@ -111,8 +110,8 @@ def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) 
 
 
 def rollups_digest(connection: Connection, of: str) -> str:
-    """SHA-256 over the rows that stand in a month's books, in order of (hour, id): each row's canonical JSON
-    without its id, and a newline."""
+    """SHA-256 over the rows posted to a month, in order of (hour, id): each row's canonical JSON without its
+    id, and a newline."""
     table = rollups.c
     query = select(*(table[name] for name in _ROW)).where(table.posted == of).order_by(table.hour, table.id)
     made = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What a month's rows are priced with, written into them when it is closed."""
+"""Frozen rates: the rates that are written into a month's rows when it is closed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CALIBRATION = tuple(str(c.name) for c in calibrations.columns if c.name != "doc
 
 
 def freeze(connection: Connection, of: str) -> tuple[str | None, list[Series], list[dict[str, Any]]]:
-    """In a write transaction: write the rates into a month's rows. Returns the currency, the series that
-    lack a price at a time in which they ran, and the price book. Without a price the rate is frozen as 0
-    without a currency, so that a later price makes a correction and changes nothing here."""
+    """In a write transaction: write the rates into a month's rows. Returns the currency, the series that lack
+    a price for some time in which they ran, and the price book. A missing rate is frozen as 0 without a
+    currency, so that a price added later becomes a correction and changes nothing here."""
     prices = read_prices(connection)
     book = PriceBook(prices)
     table = rollups.c
@@ -37,7 +37,7 @@ def freeze(connection: Connection, of: str) -> tuple[str | None, list[Series], l
             here = and_(
                 *unfrozen,
                 *(column == name for column, name in zip(series, names, strict=True)),
-                table.hour > start - HOUR,  # for the index; an hour's pieces begin within it
+                table.hour > start - HOUR,  # uses the index; pieces begin within their hour
                 table.piece >= start,
                 table.piece < end,
             )
@@ -54,9 +54,9 @@ def _uses_time(connection: Connection, where: Any) -> bool:
 
 
 def calibrations_of(connection: Connection, of: str) -> list[dict[str, Any]]:
-    """Those with which the rows were made."""
+    """The calibrations that the rows were computed with."""
     used = select(rollups.c.calibration).where(rollups.c.posted == of).distinct()
     query = select(*(calibrations.c[name] for name in _CALIBRATION)).where(calibrations.c.id.in_(used))
-    # By our own names: those that a row of mappings has are no plain texts, and have no canonical JSON.
+    # Our own names, because the keys of a row mapping are not plain str and have no canonical JSON.
     rows = connection.execute(query.order_by(calibrations.c.id))
     return [dict(zip(_CALIBRATION, row, strict=True)) for row in rows]

@@ -1,11 +1,11 @@
-"""What a period's root is made of, computed from the ledger: a function of what was frozen when the month was
-cut off, so that it comes out the same however often it is computed, and by whom.
+"""The period hash: the root of a closed month, computed from the ledger. A function of what was frozen at the
+cutoff, so every computation gives the same result.
 
     record ──► tree of each tenant ──► its statement ──► tree of statements ─┐
-    roll-up rows in the month's books ──► digest ────────────────────────────┤
-    price book as it was ──► digest ─────────────────────────────────────────┼─► header ──► root
-    books: cutoff, policy, totals ──► digest ────────────────────────────────┤
-    root of the period before ───────────────────────────────────────────────┘
+    roll-up rows of the month ──► digest ────────────────────────────────────┤
+    price book at the cutoff ──► digest ─────────────────────────────────────┼─► header ──► root
+    summary: cutoff, policy, totals ──► digest ──────────────────────────────┤
+    root of the previous period ─────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 
 Progress = Callable[[str, int, int], None]
-"""(what is being done, how much of it, of how much)"""
+"""(step, done, total)"""
 _EVERY = 10_000
 
 
@@ -53,7 +53,7 @@ class TenantSums:
 class HashedPeriod:
     root: str
     header: dict[str, Any]
-    books: dict[str, Any]
+    summary: dict[str, Any]
     statements: list[dict[str, Any]]
 
 
@@ -63,7 +63,7 @@ def sums_of_records(
     progress: Progress,
     each: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> dict[str, TenantSums]:
-    """By tenant, in one pass over the records. `each` sees every one of them, in order."""
+    """Sums by tenant, in one pass over the records. `each` is called with every record, in order."""
     with ledger.read() as connection:
         query = select(func.coalesce(func.sum(rollups.c.requests), 0)).where(rollups.c.posted == cover.month)
         expected = int(connection.execute(query).scalar_one())
@@ -80,19 +80,19 @@ def sums_of_records(
 def settlement_of(
     connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
 ) -> Settlement:
-    """From the rows in a month's books, whose rates are frozen."""
+    """The settlement of a month, from its rows with frozen rates."""
     lines = list(read_lines(connection, PriceBook([]), month(of), ("tenant", "adapter")))
     return settle(lines, allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines), tenants)
 
 
-def seal(
+def compute_hash(
     ledger: Ledger,
     cover: Coverage,
     terms: Mapping[str, Any],
     previous_root: str | None,
     sums: Mapping[str, Mapping[str, Any]],
 ) -> HashedPeriod:
-    """`terms` as `closing` wrote them down at the cutoff; `sums`: of each tenant's records, Sums.document().
+    """`terms`: as stored at the cutoff. `sums`: `TenantSums.document()` of each tenant.
 
     Raises LedgerUnavailableError."""
     with ledger.read() as connection:
@@ -110,7 +110,7 @@ def seal(
         }
         for tenant, figures in sorted(settlement.statements.items())
     ]
-    books = {
+    summary = {
         "first_batch": cover.first_batch,
         "cutoff_batch": cover.cutoff_batch,
         **{name: value for name, value in terms.items() if name != "prices"},
@@ -125,13 +125,13 @@ def seal(
         "tenants_root": tenants_root(statements),
         "rollups": rows,
         "prices": digest(terms["prices"]),
-        "books": digest(books),
+        "summary": digest(summary),
     }
-    return HashedPeriod(header_hash(header).hex(), header, books, statements)
+    return HashedPeriod(header_hash(header).hex(), header, summary, statements)
 
 
 def previous_root(connection: Connection, of: str) -> str | None:
-    """Of the latest period before a month."""
+    """The root of the latest period before a month."""
     query = select(periods.c.root).where(periods.c.month < of).order_by(periods.c.month.desc()).limit(1)
     root: str | None = connection.execute(query).scalar_one_or_none()
     return root

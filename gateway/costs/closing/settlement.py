@@ -1,9 +1,9 @@
 """What each tenant is billed for a month, from its cost lines. Pure, and exact until the last step.
 
-Delivered usage is billed, and what the policy allocates of the time that nobody used. Retries are not: they
-and what is left unallocated stay with whoever runs the fleet. Here, once, amounts are rounded to hundredths
-of the currency, by the largest remainder: all parts together, so that they sum to the rounded whole, and then
-each tenant's among its lines.
+Tenants are billed for delivered usage and for the unused time that the policy allocates to them. Retries and
+unallocated time are borne by the operator of the fleet. This is the only place where amounts are rounded to
+hundredths of the currency, by the largest remainder method: first all parts together, so that they sum to the
+rounded whole, then each tenant's lines.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.costs.cost_lines import CostLine
 from gateway.costs.prices.book import decimal_text
 
 CENT = 10**13
-"""In units of 10**-15, which costs come in."""
+"""In units of 10**-15 of the currency, as costs are."""
 BILLED = ("usage", "allocated")
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class StatementEntry:
-    """One line of a statement."""
+    """A line of a statement."""
 
     tenant: str
     kind: str
@@ -58,13 +58,13 @@ class StatementEntry:
 @dataclass(frozen=True, slots=True)
 class Settlement:
     statements: dict[str, dict[str, Any]]
-    """By tenant: its figures and lines."""
+    """Tenant → its figures and lines."""
     totals: dict[str, Any]
-    """Of everybody, with what stays with whoever runs the fleet."""
+    """Of all tenants, and what the operator bears."""
 
 
 def settle(lines: Sequence[CostLine], allocated: Allocated, tenants: Iterable[str] = ()) -> Settlement:
-    """`lines` by (tenant, adapter), each with a rate. `tenants`: who gets a statement, lines or not."""
+    """`lines` by (tenant, adapter), each with a rate. `tenants`: get a statement even without lines."""
     entries = _entries(lines, allocated)
     whole = sum(_cost(line) for line in lines)
     own: dict[str, list[StatementEntry]] = {name: [] for name in tenants}
@@ -82,18 +82,18 @@ def settle(lines: Sequence[CostLine], allocated: Allocated, tenants: Iterable[st
 
 
 def rounded(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any, int]:
-    """Each part in whole units, rounded down, and one more for the largest remainders (ties: the smaller
-    key) until they sum to `whole`, which must be their sum, rounded up or down."""
+    """Largest remainder method: round each part down to whole units, then add one to the largest remainders
+    (ties: smaller key) until they sum to `whole`, which must be their sum, rounded up or down."""
     floors = {key: part // unit for key, part in parts.items()}
     left = whole - sum(floors.values())
-    assert 0 <= left <= len(parts), "the whole is not that of these parts"
+    assert 0 <= left <= len(parts), "the whole is not the sum of the parts"
     for key in sorted(parts, key=lambda key: (-(parts[key] % unit), key))[:left]:
         floors[key] += 1
     return floors
 
 
 def _entries(lines: Sequence[CostLine], allocated: Allocated) -> list[StatementEntry]:
-    """Lines of one kind, adapter and GPU are one entry, whatever their rates were."""
+    """Lines of the same kind, adapter and GPU form one entry, regardless of their rates."""
     sums: dict[tuple[Any, ...], list[int]] = {}
 
     def add(key: tuple[Any, ...], values: Iterable[int]) -> None:
@@ -114,7 +114,7 @@ def _entries(lines: Sequence[CostLine], allocated: Allocated) -> list[StatementE
 
 
 def _cost(line: CostLine) -> int:
-    assert line.cost is not None, "rates are frozen first"
+    assert line.cost is not None, "rates must be frozen first"
     return line.cost
 
 

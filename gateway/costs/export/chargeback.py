@@ -49,7 +49,7 @@ def allocated_rows(allocated: Allocated, tenants: Collection[str], month: str) -
             "ChargePeriodEnd": iso(period.end),
             **sku("unused-gpu-time", "GPU Time", gpu_type, region, purchase),
             **gpu_time(nano, rate),
-            "ChargeDescription": f"Share of time that nobody used on {gpu_type} ({PURCHASE[purchase]})",
+            "ChargeDescription": f"Share of unused GPU time on {gpu_type} ({PURCHASE[purchase]})",
             "ResourceId": f"pool/{gpu_type}",
             "ResourceName": f"All {gpu_type} GPUs",
             "ResourceType": "GPU Pool",
@@ -86,7 +86,7 @@ def _meters(line: CostLine) -> Iterator[Row]:
         yield {
             **sku("gpu-time", "GPU Time", gpu_type, region, purchase),
             **gpu_time(rest, rate),
-            "ChargeDescription": f"GPU time {on}, of answers whose tokens are counted elsewhere",
+            "ChargeDescription": f"GPU time {on}, for answers whose tokens are counted in another row",
             "x_GpuHours": Fixed(rest, 9),
         }
 

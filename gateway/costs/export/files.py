@@ -139,7 +139,7 @@ def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterab
 
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
     if missing := missing_prices(_lines(connection, book, order, ())):
-        raise MissingPriceError(f"No price of {missing} for all of {order.month}: florin price add has it.")
+        raise MissingPriceError(f"No price for {missing} during {order.month}: add it with florin price add.")
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:

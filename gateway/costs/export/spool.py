@@ -128,15 +128,13 @@ class Spool:
 
 
 def unwritable(error: OSError) -> FlorinError:
-    return FlorinError(
-        "export_failed", f"The file of the export cannot be written: {error.strerror or error}."
-    )
+    return FlorinError("export_failed", f"Cannot write the export file: {error.strerror or error}.")
 
 
 def _too_many(most: int, *, own: bool) -> FlorinError:
     return FlorinError(
         "too_many_reports" if own else "worker_full",
-        f"{most} exports {'of yours ' if own else ''}are being made or sent: read them to their ends first.",
+        f"{most} exports {'of yours ' if own else ''}are in progress: wait until they finish.",
         retry_after=5,
     )
 

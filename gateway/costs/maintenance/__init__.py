@@ -1,1 +1,1 @@
-"""What keeps the ledger up to date: its process and its regular job."""
+"""The ledger process, and the job that maintains the ledger."""

@@ -1,4 +1,4 @@
-"""Are the books kept? What `florin doctor` asks of the ledger."""
+"""Health of the ledger's maintenance, for `florin doctor`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from gateway.metering.ledger.ledger import HOUR, Ledger
 from gateway.metering.ledger.schema import dirty_hours, snapshots
 
 LATE = 1_800_000_000
-"""Microseconds without a pass after which somebody should look: as the alert FlorinBooksNotKept."""
+"""Microseconds without a pass after which `florin doctor` reports a problem. The alert
+`FlorinLedgerMaintenanceLate` uses the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerHealth:
-    kept: int | None
-    """When the last whole pass began, Unix microseconds; None: there was none."""
+    last_pass: int | None
+    """When the last complete pass began, Unix microseconds; None if there was none."""
     trouble: str
-    """What stopped a later pass; empty: nothing did."""
+    """Error of a later pass; empty if none failed."""
     late: bool
-    """Something waits to be rolled up, and nobody has done it for too long."""
+    """Hours have been waiting for a roll-up for too long."""
     set_aside: int
     first: SetAside | None
 
@@ -40,14 +41,16 @@ def health(ledger: Ledger, now: int, *, interval: float) -> LedgerHealth:
         ).scalar()
         first = read_set_aside(connection, limit=1)
         count = count_set_aside(connection)
-    kept = found[METRICS].at if METRICS in found else None
+    last_pass = found[METRICS].at if METRICS in found else None
     trouble = found.get(TROUBLE)
     patience = max(LATE, int(3e6 * interval))
     waiting = None if oldest is None else oldest + HOUR
-    since = waiting if kept is None else kept
+    since = waiting if last_pass is None else last_pass
     return LedgerHealth(
-        kept=kept,
-        trouble=orjson.loads(trouble.document) if trouble is not None and trouble.at > (kept or 0) else "",
+        last_pass=last_pass,
+        trouble=orjson.loads(trouble.document)
+        if trouble is not None and trouble.at > (last_pass or 0)
+        else "",
         late=since is not None and now - since > patience,
         set_aside=count,
         first=first[0] if first else None,

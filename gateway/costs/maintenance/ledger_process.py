@@ -1,7 +1,5 @@
-"""Where the sums are made: a process beside the worker, so that adding up a month delays no request.
-
-It starts with the first question, opens the ledger itself, runs one question at a time, and ends with the
-worker, however that ends.
+"""The ledger process: computes reports, closings and roll-ups outside the worker, so that adding up a month
+delays no request.
 """
 
 from __future__ import annotations
@@ -26,10 +24,18 @@ R = TypeVar("R")
 
 
 class LedgerProcess:
-    """One per worker."""
+    """Runs ledger functions in a child process of this worker, one at a time.
+
+    The process starts with the first call, opens the ledger itself, runs at low priority, and ends with the
+    worker, even if the worker is killed. Calls wait in order; long jobs and tenants' questions have processes
+    of their own (`aside`, `for_tenants`), so that operators and analysts do not wait behind them. If the
+    process dies, the call is retried once in a new one; functions must therefore be safe to repeat.
+
+    Called by the finance API and the maintenance job, on the event loop.
+    """
 
     def __init__(self, ledger_url: str, *, patience: float = 3.0) -> None:
-        """`patience`: seconds that what runs at the end may take."""
+        """`patience`: seconds that a running call may take to finish when the worker stops."""
         self._url = ledger_url
         self._patience = patience
         self._starting = asyncio.Lock()
@@ -44,9 +50,9 @@ class LedgerProcess:
     async def run(
         self, function: Callable[Concatenate[Ledger, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """`function(ledger, *args, **kwargs)` in the process. It must be a module's own function, and what
-        goes in and comes out must be plain data. Raises what it raises. Where the process dies (killed, out
-        of memory), it is asked once more in another."""
+        """Run `function(ledger, *args, **kwargs)` in the process and return its result. The function must be
+        defined at the top level of a module; arguments and result must be picklable. Raises what it raises,
+        and BrokenProcessPool if the process died (killed, out of memory) twice."""
         call = partial(_call, function, args, kwargs)
         loop = asyncio.get_running_loop()
         pool = await self._open()
@@ -64,13 +70,11 @@ class LedgerProcess:
             raise
 
     def aside(self) -> LedgerProcess:
-        """A second process, for what takes minutes: questions need not wait behind it. It is closed with
-        this one."""
+        """A second process, for work that takes minutes. It is closed with this one."""
         return self._other("aside")
 
     def for_tenants(self) -> LedgerProcess:
-        """A third process, for what tenants ask: operators and analysts need not wait behind it. It is closed
-        with this one."""
+        """A third process, for tenants' own questions. It is closed with this one."""
         return self._other("tenants")
 
     def _other(self, name: str) -> LedgerProcess:
@@ -79,7 +83,8 @@ class LedgerProcess:
         return self._beside[name]
 
     async def close(self) -> None:
-        """What runs may finish, for a while; then it is cut off: what it had not committed is undone."""
+        """Let a running call finish within the patience, then kill it; what it had not committed is
+        undone."""
         self._closed = True
         await asyncio.gather(*(other.close() for other in self._beside.values()))
         pool, self._pool = self._pool, None
@@ -93,7 +98,7 @@ class LedgerProcess:
         await ending
 
     async def _open(self) -> ProcessPoolExecutor:
-        """The process is started by a thread: that takes longer than the event loop should stand still."""
+        """A thread starts the process, since starting it would block the event loop."""
         async with self._starting:
             if self._closed:
                 raise BrokenProcessPool("The worker stops.")
@@ -110,22 +115,22 @@ class LedgerProcess:
             return pool
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:
-        """Unless another caller has already replaced it."""
+        """Forget the pool, unless another caller has already replaced it."""
         if self._pool is pool:
             self._pool = None
 
 
 _ledger: Ledger | None = None
-"""The process's own."""
+"""The ledger of this child process."""
 
 
 def _prepare(url: str) -> None:
-    global _ledger  # noqa: PLW0603  # a process pool's initializer has no other place
-    # Ctrl-C in a terminal goes to the whole group; the worker says when to stop.
+    global _ledger  # noqa: PLW0603  # set by the pool's initializer
+    # Ctrl-C in a terminal signals the whole group; only the worker decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Millions of rows come and go, none in a cycle: the usual threshold costs a sixth of the time.
+    # Millions of rows, none in a reference cycle: the default threshold costs a sixth of the time.
     gc.set_threshold(50_000, 20, 50)
     _ledger = Ledger(url)
 
@@ -136,7 +141,7 @@ def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _end_with_parent() -> None:
-    """A pool's processes outlive a parent that was killed, waiting for work for ever."""
+    """Exit when the parent was killed; otherwise a pool's process would wait for work forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,5 +1,5 @@
-"""Keeps the books up to date without being asked: roll-ups, retention, the checks, and the figures that every
-worker shows as metrics. One worker at a time leads; the sums are made in its process beside it.
+"""Ledger maintenance, at regular intervals: roll-ups, retention, checks, and the figures that every worker
+exports as metrics.
 """
 
 from __future__ import annotations
@@ -26,85 +26,88 @@ from gateway.runtime.clock import system_time
 
 log = logging.getLogger(__name__)
 
-ROLE = "bookkeeper"
+ROLE = "ledger-maintenance"
 LEASE_MS = 15_000
 LOOK_SECONDS = 5.0
 FIRST_SECONDS = 15.0
-"""After its start a worker has better things to do; what was found before is shown meanwhile."""
+"""Delay after a worker's start; until then, metrics show the figures of the last pass."""
 REST = 20
-"""Times the last pass's length: bookkeeping takes at most 5 % of a processor."""
+"""Pause as a multiple of the last pass's duration: maintenance takes at most 5 % of a processor."""
 READ_SECONDS = 15.0
 ROLL_SECONDS = 10.0
-"""So long may a pass roll; what is left is for the next, so that others need not wait behind it."""
+"""Longest roll-up in one pass; the next pass continues, so that other work does not wait behind it."""
 METRICS = "metrics"
-"""Name of the snapshot that workers show."""
+"""Name of the snapshot that workers export as metrics."""
 TROUBLE = "trouble"
-"""Name of the snapshot that says what stopped the latest pass that came to nothing."""
+"""Name of the snapshot with the error of the last failed pass."""
 _MOST_TROUBLE = 500
 
 
 @dataclass(slots=True)
 class MaintenanceJob:
+    """Runs `maintain` regularly on one worker of the installation: the one that holds the leadership lease in
+    the store. Every worker runs the job; a new leader takes over when the lease lapses. A pass is idempotent,
+    so two overlapping leaders do no harm. While Redis is away no one leads, and reports roll up on demand."""
+
     store: Store
     ledger_process: LedgerProcess
-    """A process that has time: with many roll-ups a pass takes seconds."""
+    """A process of its own, since a pass with many roll-ups takes seconds."""
     owner: str
     interval: float
     retention_days: int
     look: float = LOOK_SECONDS
     clock: Callable[[], int] = system_time
     """Microseconds, UTC."""
-    # Mutable: what was said last of the books' being away.
+    # Mutable: the error of the last pass, to log changes only.
     _trouble: str = ""
 
     async def run(self) -> None:
-        """For ever; cancel to stop. Where Redis is away, nobody leads, and reports roll up for themselves."""
-        keeping: asyncio.Task[float] | None = None
+        """Run until cancelled."""
+        running: asyncio.Task[float] | None = None
         due = time.monotonic() + min(FIRST_SECONDS, self.interval)
         try:
             while True:
                 with contextlib.suppress(StoreUnavailableError):
                     leads = await self.store.lead(ROLE, self.owner, LEASE_MS)
-                    if leads and keeping is None and time.monotonic() >= due:
-                        keeping = asyncio.create_task(self._keep())
+                    if leads and running is None and time.monotonic() >= due:
+                        running = asyncio.create_task(self._pass())
                 await asyncio.sleep(min(self.look, self.interval))
-                if keeping is not None and keeping.done():
-                    due = time.monotonic() + max(self.interval, REST * keeping.result())
-                    keeping = None
+                if running is not None and running.done():
+                    due = time.monotonic() + max(self.interval, REST * running.result())
+                    running = None
         finally:
-            if keeping is not None:
-                keeping.cancel()
-                await asyncio.wait([keeping])
-            with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
+            if running is not None:
+                running.cancel()
+                await asyncio.wait([running])
+            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
                 await self.store.resign(ROLE, self.owner)
 
-    async def _keep(self) -> float:
-        """Seconds of work after which it should rest: none where it only waited for a ledger that is away.
-        What it meets is logged when it changes, and met again."""
+    async def _pass(self) -> float:
+        """One pass. Returns the seconds of work to rest after: none if the ledger was unavailable. An error
+        is logged when it changes."""
         began = time.monotonic()
         trouble, worked = "", True
         try:
-            await self.ledger_process.run(keep, self.clock(), self.retention_days)
+            await self.ledger_process.run(maintain, self.clock(), self.retention_days)
         except (LedgerUnavailableError, BrokenProcessPool) as error:
             trouble, worked = str(error), isinstance(error, BrokenProcessPool)
             if not self._trouble:
-                log.warning("The books cannot be kept: %s", error)
-        except Exception as error:  # a defect in one pass; nobody else would keep the books
+                log.warning("Ledger maintenance failed: %s Retrying.", error)
+        except Exception as error:  # a defect in one pass must not end the job
             trouble = repr(error)
             if trouble != self._trouble:
-                log.exception("Keeping the books failed.")
+                log.exception("Ledger maintenance failed.")
         if self._trouble and not trouble:
-            log.warning("The books are kept again.")
+            log.warning("Ledger maintenance recovered.")
         self._trouble = trouble
-        if trouble:  # for `florin doctor`, which may ask another worker
-            with contextlib.suppress(Exception):  # what stopped the pass may stop this too
+        if trouble:  # for `florin doctor`, which may run on another worker
+            with contextlib.suppress(Exception):  # the same error may prevent this too
                 await self.ledger_process.run(write_snapshot, TROUBLE, self.clock(), trouble[:_MOST_TROUBLE])
         return time.monotonic() - began if worked else 0.0
 
 
-def keep(ledger: Ledger, now: int, retention_days: int) -> None:
-    """One pass, in the process beside the worker. Raises LedgerUnavailableError; what was done until then
-    stays."""
+def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
+    """One pass, in the ledger process. Raises LedgerUnavailableError; completed steps stay."""
     roll(ledger, now, patience=ROLL_SECONDS)
     prune(ledger, now, retention_days)
     found = totals(ledger, now)
@@ -126,10 +129,10 @@ def keep(ledger: Ledger, now: int, retention_days: int) -> None:
 
 
 async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:
-    """Every worker's: what the bookkeeper last found is what /metrics shows. For ever; cancel to stop."""
+    """On every worker: export the figures of the last pass on /metrics, until cancelled."""
     at = -1
     while True:
-        with contextlib.suppress(LedgerUnavailableError):  # the shipper says so
+        with contextlib.suppress(LedgerUnavailableError):  # logged by the shipper
             figures = await asyncio.to_thread(read_figures, ledger, after=at)
             if figures is not None:
                 at = figures.at
@@ -138,6 +141,6 @@ async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:
 
 
 def read_figures(ledger: Ledger, *, after: int) -> LedgerFigures | None:
-    """None: there is nothing newer. Raises LedgerUnavailableError."""
+    """None if there is nothing newer. Raises LedgerUnavailableError."""
     document = read_snapshot(ledger, METRICS, after=after)
     return None if document is None else LedgerFigures.of(document)

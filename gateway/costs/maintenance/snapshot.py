@@ -1,5 +1,5 @@
-"""What the bookkeeper last found, by name, as JSON documents in the ledger. Whole numbers in them
-have at most 64 bits."""
+"""Results of the maintenance job, stored in the ledger as named JSON documents. Integers have at most 64
+bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.metering.ledger.schema import snapshots
 
 
 def read_snapshot(ledger: Ledger, name: str, *, after: int = -1) -> Any:
-    """None: there is none, or none later than `after` (Unix microseconds). Raises LedgerUnavailableError."""
+    """None if there is none, or none after `after` (Unix microseconds). Raises LedgerUnavailableError."""
     query = select(snapshots.c.document).where(snapshots.c.name == name, snapshots.c.at > after)
     with ledger.read() as connection:
         text = connection.execute(query).scalar_one_or_none()
@@ -22,7 +22,7 @@ def read_snapshot(ledger: Ledger, name: str, *, after: int = -1) -> Any:
 
 
 def write_snapshot(ledger: Ledger, name: str, at: int, document: Any) -> None:
-    """Unless there is one of a pass that began later. Raises LedgerUnavailableError."""
+    """Store it, unless a pass that began later already has. Raises LedgerUnavailableError."""
     with ledger.write() as connection:
         put = insert(connection, snapshots).values(name=name, at=at, document=orjson.dumps(document).decode())
         connection.execute(

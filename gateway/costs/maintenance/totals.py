@@ -1,5 +1,5 @@
-"""Totals over all time for the metrics, at the price of the open months only: what closed months sum to never
-changes again, and is kept."""
+"""Totals over all time, for metrics. Sums of closed months never change and are cached, so that a pass reads
+only the open months."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.set_aside import count_set_aside
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods, pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, periods, rollups
 from gateway.observability.metrics import BASE, LABEL_CAP, OTHER, Series
 
 SETTLED = "settled"
-"""Name of the snapshot in which the sums of closed months are kept."""
+"""Name of the snapshot that caches the sums of closed months."""
 _NOBODYS = ("headroom", "startup", "idle")
 _MOST_IMBALANCES = 1000
 assert set(_NOBODYS) < set(BUCKETS)
@@ -39,11 +39,11 @@ class Totals:
     """GPU-seconds by engine and GPU type."""
     busy: Series
     cost: Series
-    """In the currency. Without a price there is none."""
+    """In the currency; omitted without a price."""
     imbalance: int
-    """Nano-GPU-hours by which the parts of the open months' pool-hours miss their wholes."""
+    """Nano-GPU-hours by which the parts of the open months' engine-hours differ from their wholes."""
     set_aside: int
-    """Engine-hours that are in none of these figures."""
+    """Engine-hours excluded from these figures."""
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class _Settled:
     """Mutable: grows by a month at a time."""
 
     through: str = ""
-    """The last closed month that is in it."""
+    """The last closed month that is included."""
     adapters: dict[str, None] = field(default_factory=dict)
-    """Those that have a label of their own, so that they keep it."""
+    """Adapters that have a label of their own, and keep it."""
     cost: defaultdict[CostKey, int] = field(default_factory=lambda: defaultdict(int))
     """10**-15 of the currency."""
 
@@ -105,12 +105,12 @@ def totals(ledger: Ledger, now: int) -> Totals:
 
 
 def _months(connection: Connection, through: str, now: int) -> tuple[list[str], list[str]]:
-    """Those after `through` that have books, in order: closed, and not closed."""
+    """Months after `through` that have usage, in order: closed, and not closed."""
     last_closed = (
         connection.execute(select(func.max(periods.c.month)).where(periods.c.state == "closed")).scalar_one()
         or ""
     )
-    first = connection.execute(select(func.min(pool_hours.c.hour))).scalar_one()
+    first = connection.execute(select(func.min(engine_hours.c.hour))).scalar_one()
     last = max(iso(now)[:7], connection.execute(select(func.max(rollups.c.posted))).scalar_one() or "")
     names = [] if first is None else [n for n in _between(iso(first)[:7], last) if n > through]
     return [n for n in names if n <= last_closed], [n for n in names if n > last_closed]
@@ -132,7 +132,7 @@ def _add(
 
 
 def _imbalance(connection: Connection, names: Iterable[str]) -> int:
-    """Of what can still change: corrections of closed months' hours stand in the open ones' books."""
+    """Of the open months, including the corrections of earlier hours posted in them."""
     wrong = {
         (i.hour, i.engine, i.gpu_type): i for n in names for i in imbalances(connection, n, _MOST_IMBALANCES)
     }
@@ -140,9 +140,9 @@ def _imbalance(connection: Connection, names: Iterable[str]) -> int:
 
 
 def _gpu_seconds(connection: Connection) -> tuple[Series, Series]:
-    table = pool_hours.c
+    table = engine_hours.c
     key = (table.engine, table.gpu_type)
-    # As fractions: whole numbers end at 64 bits, and a year of many GPUs is not far from there.
+    # As floats: a year of many GPUs comes close to the 64-bit limit of integers.
     sums = [func.sum(literal(1.0) * us * table.gpu_count) for us in (table.provisioned_us, table.busy_us)]
     rows = connection.execute(
         select(*key, *sums).where(table.engine != "").group_by(*key).order_by(*key)

@@ -125,19 +125,21 @@ def check(new: Price, book: Iterable[Price]) -> Price | None:
     """The same price, if it stands already. Raises PriceConflictError if `new` would overlap another."""
     for old in book:
         if old.currency != new.currency:
-            raise PriceConflictError(f"The price book is in {old.currency}; {new.currency} cannot join it.")
+            raise PriceConflictError(
+                f"The price book uses {old.currency}; a price in {new.currency} cannot be added."
+            )
         if old.series != new.series:
             continue
         if old.valid_from == new.valid_from:
             if (old.rate_micros, old.valid_to) == (new.rate_micros, new.valid_to) and _as_fast(old, new):
                 return old
             raise PriceConflictError(
-                f"{new.gpu_type} has another price from {iso(old.valid_from)} on: prices are never edited."
+                f"{new.gpu_type} already has a price from {iso(old.valid_from)}; prices are never edited."
             )
         first, second = sorted((old, new), key=lambda p: p.valid_from)
         if first.valid_to is not None and first.valid_to > second.valid_from:
             raise PriceConflictError(
-                f"It overlaps the price of {new.gpu_type} that begins {iso(old.valid_from)}."
+                f"The price overlaps the price of {new.gpu_type} from {iso(old.valid_from)}."
             )
     return None
 

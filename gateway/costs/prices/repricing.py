@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.book import PriceBook
-from gateway.metering.ledger.ledger import PoolHour
-from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
+from gateway.metering.ledger.ledger import EngineHour
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 
 Schedule = tuple[tuple[int, int | None], ...]
 
@@ -30,11 +30,11 @@ def stale(
     start: int,
     end: int | None,
     opened: int,
-) -> Iterator[PoolHour]:
-    """Pool-hours to be rolled up anew when a price of `gpu_type` for [start, end) makes `new` of `old`."""
+) -> Iterator[EngineHour]:
+    """Engine-hours to be rolled up anew when a price of `gpu_type` for [start, end) makes `new` of `old`."""
     cut = {at - at % HOUR for at in (start, end) if at is not None and at % HOUR}
     yield from marked(connection, gpu_type, dirty_hours.c.hour.in_(cut))
-    table = pool_hours.c
+    table = engine_hours.c
     touched = [table.hour >= start - start % HOUR, table.hour < opened]
     if end is not None:
         touched.append(table.hour < end)
@@ -48,8 +48,8 @@ def stale(
             yield hour, engine, gpu_type, gpu_count
 
 
-def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[PoolHour]:
-    """Pool-hours that wait to be rolled up. Somebody may be computing them just now as they were: what
+def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[EngineHour]:
+    """Engine-hours that wait to be rolled up. Somebody may be computing them just now as they were: what
     changes them marks them again, or its mark would go with theirs."""
     mark = dirty_hours.c
     query = select(mark.hour, mark.engine, mark.gpu_type, mark.gpu_count)

@@ -1,9 +1,9 @@
-"""GPU-hours and cost on the provider's bill against those that Florin saw: pure.
+"""Compares GPU-hours and cost on the provider's bill with those that Florin observed. Pure.
 
-In each account (see `bill_accounts`) a line's hours are laid on the hours of its time: first where an engine
-of ours was up, then on the rest of those hours, then where none was up. So what the two disagree on falls
-apart into differences, each with its hours, that sum to the whole exactly; and so does the cost, each hour
-taken at the price book's rate, and what the provider charged otherwise as differences of rate.
+In each account (see `bill_accounts`), the hours of a bill line are matched with the hours of its period:
+first where an engine was up, then the rest of those hours, then hours in which none was up. What remains
+splits into differences, each with its hours, that sum exactly to the total difference. The same holds for the
+cost: hours are valued at the price book's rate, and deviations become differences of rate.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ MINUTE = NANO // 60
 HALF_A_CENT = Fraction(5, 1000)
 
 KINDS: Mapping[str, tuple[bool, str]] = {
-    "never_registered": (True, "billed, and no engine of that name was ever registered"),
-    "down": (True, "billed for hours in which the engine was not up, or not registered"),
-    "partly_up": (True, "billed for the rest of hours in which the engine was up for a part"),
+    "never_registered": (True, "billed, but no engine of this name was ever registered"),
+    "down": (True, "billed for hours in which the engine was down or not registered"),
+    "partly_up": (True, "billed for full hours in which the engine was up only partly"),
     "rounding": (True, "rounded to whole minutes by the provider"),
-    "not_billed": (True, "up by Florin's account, and the bill has no line for the time"),
-    "taken_back": (True, "hours taken back by the provider"),
+    "not_billed": (True, "up according to Florin, but not billed"),
+    "taken_back": (True, "hours credited by the provider"),
     "other_charges": (True, "charges without GPU-time: taxes, credits, purchases"),
-    "rate": (True, "charged at another rate than the price book's"),
-    "cost_rounding": (True, "each line's cost rounded by the provider"),
-    "no_price": (False, "the price book has no price for the time"),
-    "other_currency": (False, "billed in another currency than the price book's, so not compared"),
-    "billed_less": (False, "billed for fewer hours than the engine was up in the line's time"),
-    "more_than_time": (False, "billed for more hours than its GPUs have: twice, or of more GPUs"),
-    "remaining": (False, "no cause known (or a price that changed within an hour)"),
+    "rate": (True, "charged at a different rate than the price book's"),
+    "cost_rounding": (True, "cost of each line rounded by the provider"),
+    "no_price": (False, "no price in the price book for this time"),
+    "other_currency": (False, "billed in a different currency than the price book's; not compared"),
+    "billed_less": (False, "billed for fewer hours than the engine was up"),
+    "more_than_time": (False, "billed for more hours than its GPUs have: billed twice, or for more GPUs"),
+    "remaining": (False, "unknown cause (possibly a price that changed within an hour)"),
 }
-"""Kind of a difference → whether it counts as explained, and what a person is told."""
+"""Kind of a difference → whether it counts as explained, and its description."""
 
 RateAt = Callable[[str, str, str, int], int | None]
 """GPU type, region, purchase model, time → millionths of the currency per GPU-hour."""

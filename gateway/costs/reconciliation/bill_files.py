@@ -124,14 +124,14 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
     heading = next(rows, (0, [], ""))[1]
     columns = {name.strip(): index for index, name in enumerate(heading)}
     if len(columns) != len(heading):
-        raise BillError("The heading names a column twice.")
+        raise BillError("The header names a column twice.")
     kind = reading.format or ("focus" if "ChargePeriodStart" in columns else "csv")
     sources = _sources(kind, reading)
     _check_heading(kind, sources, columns)
     parsed = Parsed(kind)
     for number, cells, trouble in rows:
         if trouble or len(cells) != len(heading):
-            reason = trouble or f"It has {len(cells)} fields, and the heading {len(heading)}."
+            reason = trouble or f"The line has {len(cells)} fields, the header has {len(heading)}."
             parsed.bad.append(BadLine(number, reason))
             continue
         try:
@@ -143,7 +143,7 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
         except (BillError, PeriodError) as error:
             parsed.bad.append(BadLine(number, str(error)))
         if len(parsed.lines) > MAX_LINES:
-            raise BillError(f"It has more than {MAX_LINES:,} lines about GPUs: split the file.")
+            raise BillError(f"More than {MAX_LINES:,} lines about GPUs: split the file.")
     return parsed
 
 
@@ -153,7 +153,7 @@ def _sources(kind: str, reading: BillFormat) -> dict[str, tuple[str, ...]]:
         known["cost"] = ("EffectiveCost",)
     for name, source in reading.columns.items():
         if name not in known:
-            raise BillError(f"A {kind} bill has no field {name!r} to map; it has {', '.join(known)}.")
+            raise BillError(f"A {kind} bill has no field {name!r}; its fields are {', '.join(known)}.")
         known[name] = (source, *known[name])
     return known
 
@@ -168,7 +168,7 @@ def _check_heading(kind: str, sources: Mapping[str, tuple[str, ...]], columns: M
     if kind == "focus" and not measured and not sources["gpu_hours"]:
         missing.append("ConsumedQuantity and ConsumedUnit")
     if missing:
-        raise BillError(f"The heading of a {kind} bill must name {', '.join(missing)}.")
+        raise BillError(f"The header of a {kind} bill must name {', '.join(missing)}.")
 
 
 def _line(number: int, cells: Cells, kind: str) -> BillLine:
@@ -179,7 +179,7 @@ def _line(number: int, cells: Cells, kind: str) -> BillLine:
     hours = _csv_hours(cells) if kind == "csv" else _focus_hours(cells, currency, cost)
     start, end = instant("start", cells.need("start")), instant("end", cells.need("end"))
     if end <= start:
-        raise BillError("It ends before it begins.")
+        raise BillError("The line ends before it begins.")
     if abs(hours) > _LARGEST:
         raise BillError(f"More than {_LARGEST:,} GPU-hours in one line.")
     return BillLine(
@@ -211,7 +211,7 @@ def _focus_hours(cells: Cells, currency: str, cost: Decimal) -> Fraction:
     of_gpus = any(unit.casefold().startswith("gpu") for _, unit in quantities)
     if not cells.get("gpu_type"):
         if of_gpus:
-            raise BillError("Nothing says the GPU type: map gpu_type to the column that does.")
+            raise BillError("No GPU type: map gpu_type to the column that has it.")
         raise _NotGpuError(currency, cost)
     if (cells.get("category") or "Usage") != "Usage":
         return Fraction(0)
@@ -221,13 +221,13 @@ def _focus_hours(cells: Cells, currency: str, cost: Decimal) -> Fraction:
             hours = Fraction(decimal_in("quantity", quantity)) / _PER_HOUR[match[2][0]]
             return hours if match[1] else hours * _gpus(cells, unit)
     units = " or ".join(repr(unit) for _, unit in quantities if unit) or "nothing"
-    raise BillError(f"A quantity of GPU-Hours or Hours is needed, and the unit is {units[:80]}.")
+    raise BillError(f"The unit must be GPU-Hours or Hours, not {units[:80]}.")
 
 
 def _gpus(cells: Cells, unit: str) -> Fraction:
     count = cells.get("gpu_count")
     if not count:
-        raise BillError(f"The unit is {unit!r}, and nothing says of how many GPUs: map gpu_count.")
+        raise BillError(f"The unit is {unit!r} but the number of GPUs is missing: map gpu_count.")
     return Fraction(decimal_in("gpu_count", count))
 
 

@@ -30,16 +30,16 @@ PREFIX = 8
 
 
 class BillRefusedError(Exception):
-    """Nothing was imported: `bad` says which lines, and why."""
+    """Nothing was imported; `bad` lists the invalid lines."""
 
     def __init__(self, message: str, bad: tuple[BadLine, ...] = ()) -> None:
-        super().__init__(message, bad)  # both, so that it survives the way from the books' process
+        super().__init__(message, bad)  # both, so that it can be unpickled from the ledger process
         self.message = message
         self.bad = bad
 
 
 class BillConflictError(Exception):
-    """The file was imported before, and read otherwise."""
+    """The file was imported before with different options."""
 
 
 class BillNotFoundError(Exception):
@@ -69,10 +69,10 @@ def import_bill(
             raise BillRefusedError(str(error)) from error
     if parsed.bad and not skip_bad:
         count = len(parsed.bad)
-        what = "1 line is bad" if count == 1 else f"{count:,} lines are bad"
-        raise BillRefusedError(f"{what}, so nothing was imported.", tuple(parsed.bad[:_SHOWN]))
+        what = "1 line is invalid" if count == 1 else f"{count:,} lines are invalid"
+        raise BillRefusedError(f"{what}; nothing was imported.", tuple(parsed.bad[:_SHOWN]))
     if not parsed.lines:
-        raise BillRefusedError("It has no line about a GPU.", tuple(parsed.bad[:_SHOWN]))
+        raise BillRefusedError("The file has no line about a GPU.", tuple(parsed.bad[:_SHOWN]))
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
         if new:
@@ -103,8 +103,8 @@ def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, 
     for line in parsed.lines:
         if line.line in known and known[line.line] != _content(line):
             raise BillConflictError(
-                f"This file was imported before, and line {line.line} read otherwise: remove that import "
-                f"({digest[:PREFIX]}) first."
+                f"This file was imported before with different options (line {line.line} differs): remove "
+                f"that import first ({digest[:PREFIX]})."
             )
     rows = [
         {
@@ -176,7 +176,7 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
         found = connection.execute(query).scalars().all()
         if len(source) < PREFIX or len(found) != 1:
             raise BillNotFoundError(
-                f"{len(found) or 'No'} imports begin with {source[:64]!r}: give at least {PREFIX} digits of "
+                f"{len(found) or 'No'} imports match {source[:64]!r}: give at least {PREFIX} digits of "
                 "one, as the list of bills shows them."
             )
         count = connection.execute(delete(table).where(_is(found[0])).returning(table.c.id)).all()

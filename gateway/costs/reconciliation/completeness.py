@@ -1,4 +1,4 @@
-"""Is everything of a month in the ledger, once, and rolled up?"""
+"""Completeness: whether a month's usage is in the ledger, exactly once, and rolled up."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sqlalchemy import Connection, and_, case, func, select
 
 from gateway.costs.periods import Period, month
 from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.plausibility import storable
 from gateway.costs.rollups.set_aside import read_set_aside
-from gateway.costs.rollups.soundness import storable
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
 from gateway.metering.records import CONTINUED, MOST_ATTEMPTS, record_id
 
@@ -18,8 +18,8 @@ _CHUNK = 500
 
 
 def completeness(connection: Connection, of: str, within: Period) -> dict[str, Any]:
-    """Of the month `of`, as far as it lies in `within`; but hours that are set aside, of all of it. Reads the
-    month's records once."""
+    """Of the month `of` within the period; hours that are set aside, of the whole month. Reads the month's
+    records once."""
     records, second_attempts = _records(connection, within)
     return {
         "imbalances": [str(one) for one in imbalances(connection, of)],
@@ -33,14 +33,14 @@ def completeness(connection: Connection, of: str, within: Period) -> dict[str, A
 
 
 def _pending(connection: Connection, within: Period) -> int:
-    """Pool-hours whose roll-up is older than what is known."""
+    """Engine-hours whose roll-up is stale."""
     hour = dirty_hours.c.hour
     query = select(func.count()).where(hour >= within.start, hour < within.end)
     return int(connection.execute(query).scalar() or 0)
 
 
 def _quarantined(connection: Connection) -> dict[str, int]:
-    """All there are, by reason: when they came says little of the month that they are about."""
+    """All, by reason: their time of arrival says little about the month they belong to."""
     reason = quarantine.c.reason
     rows = connection.execute(select(reason, func.count()).group_by(reason).order_by(reason))
     return {name: int(count) for name, count in rows}

@@ -1,20 +1,19 @@
-"""Records against the engines' own token counters: pure.
+"""Compares usage records with the engines' own token counters. Pure.
 
-A window is what one engine process counted between two samples of its counters. Beside it stand the records
-that ended in the window. They differ by rules that are exact, and by what can only be bounded:
+A window is what one engine process counted between two samples of its counters; it is compared with the
+records that ended in the window. Some differences are exact, others can only be bounded:
 
-- Probes: Florin asks for a few tokens of its own after each load. They are no customer's, and no record.
-- `n` answers to a prompt: its tokens are once in the usage, and so in the record; the engine counts them `n`
-  times.
-- In flight at a sample: the engine had counted a part of what the record, which belongs to the time at which
-  it ended, has whole.
-- Broken off: the engine went on for a moment after the last count that it sent.
-- Without any counts (an answer that was not streamed, given up): between nothing and the largest that was
-  seen elsewhere.
-- Estimated: the gateway's guess in place of the engine's word.
+- Probes: Florin sends a few requests of its own after each load. They have no usage records.
+- `n` answers to a prompt: the usage, and so the record, has the prompt's tokens once; the engine counts them
+  `n` times.
+- In flight at a sample: the engine had already counted a part of the attempt, while its record counts
+  entirely at the time at which it ended.
+- Interrupted: the engine continued for a moment after the last count that it sent.
+- Without counts (a non-streamed answer that was interrupted): between zero and the largest count observed.
+- Estimated: the gateway's estimate instead of the engine's count.
 
-What is bounded takes of the difference as much as its bounds allow, in this order; what is left is `rest`:
-somebody else uses the engine, or a warm-up (above 0), or the engine never counted it (below 0).
+Bounded differences account for as much as their bounds allow, in this order. The remainder is `rest`: other
+users of the engine or a warm-up (positive), or tokens that the engine never counted (negative).
 """
 
 from __future__ import annotations
@@ -269,14 +268,14 @@ def _uncertain(tally: TokenTally, largest: TokenTally, of: str) -> list[Span]:
 
 
 REASONS: Mapping[str, str] = {
-    "verification": "asked for by Florin itself, to verify what was loaded",
+    "verification": "Florin's own requests that verify loaded adapters",
     "prompt_of_each_answer": "n > 1: the engine counts the prompt once for each answer",
-    "cached_not_told": "cached tokens that the engine counted and did not tell of in each answer",
-    "in_flight_at_start": "in flight at the first sample: counted in part before it",
+    "cached_not_told": "cached tokens that the engine counted but did not report in its answers",
+    "in_flight_at_start": "in flight at the first sample: partly counted before it",
     "in_flight_at_end": "in flight at the last sample: recorded later",
-    "broken_off": "broken off: the engine went on after the last count seen",
-    "orphaned": "a gateway worker died: the engine went on after the last checkpoint",
-    "without_counts": "given up before the engine told any counts",
-    "estimated": "estimated by the gateway, where the engine said nothing",
+    "broken_off": "interrupted: the engine continued after the last reported count",
+    "orphaned": "a gateway worker died: the engine continued after the last checkpoint",
+    "without_counts": "interrupted before the engine reported any counts",
+    "estimated": "estimated by the gateway, since the engine reported nothing",
 }
-"""Kind of a line → what a person is told."""
+"""Kind of a line → its description."""

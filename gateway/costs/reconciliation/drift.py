@@ -20,10 +20,10 @@ from gateway.costs.reconciliation.counters import (
     outside,
     windows,
 )
-from gateway.costs.rollups.soundness import MOST_TOKENS, storable
+from gateway.costs.rollups.plausibility import MOST_TOKENS, storable
 from gateway.metering.engine_metrics import MOST_COUNTED
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import engine_counters, engine_probes, pool_hours
+from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
 from gateway.metering.ledger.schema import usage_records as table
 from gateway.metering.records import Outcome
 
@@ -93,8 +93,10 @@ def unsampled(connection: Connection, within: Period) -> list[Unsampled]:
     for window in read_windows(connection, within):
         covered.setdefault(window.engine, []).append(window)
     engines = (
-        select(pool_hours.c.engine)
-        .where(pool_hours.c.hour >= within.start, pool_hours.c.hour < within.end, pool_hours.c.engine != "")
+        select(engine_hours.c.engine)
+        .where(
+            engine_hours.c.hour >= within.start, engine_hours.c.hour < within.end, engine_hours.c.engine != ""
+        )
         .distinct()
     )
     found: list[Unsampled] = []
@@ -123,7 +125,7 @@ def _latest(connection: Connection, where: ColumnElement[bool]) -> list[CounterS
     query = (
         select(c.engine, c.epoch, c.at, c.prompt_tokens, c.completion_tokens, c.cached_tokens)
         .join(newest, and_(c.engine == newest.c.engine, c.epoch == newest.c.epoch, c.hour == newest.c.hour))
-        # Counters that no engine can have: an older Florin took what it was told.
+        # Ignores impossible counters, which `read_metrics` would have refused.
         .where(
             c.epoch.between(0, LAST_HOUR),
             c.at.between(0, LAST_HOUR),

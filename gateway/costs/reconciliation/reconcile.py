@@ -1,5 +1,5 @@
-"""Does it agree? Records with the engines' own counters, GPU-hours with the provider's bill, the books with
-themselves. Each difference is a line with its cause; what has none is `unexplained`."""
+"""Reconciliation: compares records with the engines' counters and GPU-hours with the provider's bill, and
+checks that the ledger is complete. Each difference is a line with its cause; the rest is `unexplained`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gateway.costs.reconciliation.completeness import completeness
 from gateway.costs.reconciliation.counters import REASONS, CounterCheck
 from gateway.costs.reconciliation.drift import Unsampled, drift, token_checks, unsampled
 from gateway.metering.ledger.ledger import Ledger, pruned_before
-from gateway.metering.ledger.schema import engine_spans, pool_hours
+from gateway.metering.ledger.schema import engine_hours, engine_spans
 
 __all__ = ["TOLERANCE", "drift", "reconcile"]
 
 TOLERANCE = Fraction(1, 10)
-"""Percent of the whole that may be without a cause: a warm-up, a look at /metrics between two steps."""
+"""Percentage that may remain unexplained: a warm-up, a scrape of /metrics between two steps."""
 _SHOWN = 10
 _ATTRIBUTED = {"usage", "retry_waste"}
 
 
 def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: int) -> dict[str, Any]:
-    """The month `of`, as far as its hours are over. `tolerance`: percent. docs/finance.md shows the document.
+    """Reconcile the complete hours of the month `of`. `tolerance`: percent. docs/finance.md shows the result.
 
     Raises PeriodError, LedgerUnavailableError."""
     whole = month(of)
@@ -41,8 +41,12 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
     with ledger.read() as connection:
         tokens = _tokens(connection, within)
         bill = _bill(connection, within)
-        books = completeness(connection, of, within)
-    findings = [*_token_findings(tokens, tolerance), *_bill_findings(bill, tolerance), *_book_findings(books)]
+        complete = completeness(connection, of, within)
+    findings = [
+        *_token_findings(tokens, tolerance),
+        *_bill_findings(bill, tolerance),
+        *_completeness_findings(complete),
+    ]
     return {
         "month": of,
         "from": iso(within.start),
@@ -50,7 +54,7 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
         "tolerance_percent": decimal_of(tolerance),
         "tokens": tokens,
         "bill": bill,
-        "books": books,
+        "completeness": complete,
         "unexplained": findings,
         "ok": not findings,
     }
@@ -62,7 +66,7 @@ def reconcile(ledger: Ledger, of: str, *, tolerance: Fraction = TOLERANCE, now: 
 def _tokens(connection: Connection, within: Period) -> dict[str, Any]:
     removed = pruned_before(connection)
     if removed > within.start:
-        note = f"Records that ended before {iso(removed)} are removed, so this month's cannot be added up."
+        note = f"Records before {iso(removed)} were pruned, so the tokens of this month cannot be compared."
         return {"checks": [], "unsampled": [], "note": note}
     return {
         "checks": [_check(found) for found in token_checks(connection, within)],
@@ -108,7 +112,7 @@ def _unsampled(found: Unsampled) -> dict[str, Any]:
 
 
 def _token_findings(tokens: dict[str, Any], tolerance: Fraction) -> list[str]:
-    """A sentence for each engine and token type that is off by more than may be."""
+    """A sentence for each engine and token type that exceeds the tolerance."""
     found = []
     for one in tokens["checks"]:
         rest, whole = one["unexplained"], max(one["engine_tokens"], one["record_tokens"])
@@ -116,10 +120,10 @@ def _token_findings(tokens: dict[str, Any], tolerance: Fraction) -> list[str]:
             continue
         what = f"{abs(rest):,} {one['token_type']} tokens of {whole:,} since {one['from']}"
         found.append(
-            f"{one['engine']} counted {what} that no record knows: somebody else uses it, it was warmed up, "
-            "or it was used before Florin knew it."
+            f"{one['engine']} counted {what} without a usage record: other clients use it, it was warmed up, "
+            "or it was used before it was registered."
             if rest > 0
-            else f"The records of {one['engine']} have {what} that it never counted."
+            else f"Usage records of {one['engine']} have {what} that the engine never counted."
         )
     return found
 
@@ -128,7 +132,7 @@ def _token_findings(tokens: dict[str, Any], tolerance: Fraction) -> list[str]:
 
 
 def _bill(connection: Connection, within: Period) -> dict[str, Any] | None:
-    """None: no bill was imported for this time."""
+    """None if no bill was imported for this period."""
     lines = list(read_bill(connection, within))
     if not lines:
         return None
@@ -159,10 +163,10 @@ def _bill(connection: Connection, within: Period) -> dict[str, Any] | None:
 
 
 def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]:
-    """What was provisioned, by engine and what it was, as it is known now."""
+    """Provisioned time by engine and GPU, as known now."""
     hours: dict[tuple[str, str, str, str], dict[int, int]] = {}
     counts: dict[tuple[str, str, str, str], int] = {}
-    c = pool_hours.c
+    c = engine_hours.c
     query = select(c.engine, c.gpu_type, c.region, c.purchase, c.gpu_count, c.hour, c.nano_gpu_hours).where(
         c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
     )
@@ -185,8 +189,8 @@ def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]
 
 
 def _parts(within: Period) -> Sequence[Period]:
-    """The time in two, neither of them a month: so it is read as it is known now, by the hours, and not from
-    the month's books, which hold corrections of other months and lack later ones."""
+    """The period in two parts, neither a whole month, so that it is read by hours as known now: a month's
+    postings include corrections of other months and lack later ones."""
     if within.start == within.end:
         return ()
     middle = min(within.start + DAY, within.end)
@@ -227,7 +231,7 @@ def _difference(one: BillDifference) -> dict[str, Any]:
 
 
 def _merged(differences: Iterable[BillDifference]) -> list[BillDifference]:
-    """By kind, of all accounts."""
+    """All accounts, merged by kind."""
     sums: dict[str, list[BillDifference]] = {}
     for one in differences:
         sums.setdefault(one.kind, []).append(one)
@@ -246,7 +250,7 @@ def _merged(differences: Iterable[BillDifference]) -> list[BillDifference]:
 
 
 def _unexplained_nano(differences: Iterable[BillDifference]) -> int:
-    """Without signs: two causes that are not known do not make up for each other."""
+    """Absolute values: two unknown causes do not offset each other."""
     return sum(abs(one.nano) for one in differences if not one.explained)
 
 
@@ -263,25 +267,27 @@ def _bill_findings(bill: dict[str, Any] | None, tolerance: Fraction) -> list[str
         if rest * 100 > tolerance * abs(whole):
             kinds = [one for one in bill["lines"] if not one["explained"] and Fraction(one[what])]
             reasons = "; ".join(one["reason"] for one in kinds)
-            found.append(f"{decimal_of(rest, 6)} of {decimal_of(whole, 6)} {unit} of the bill: {reasons}.")
+            found.append(f"{decimal_of(rest, 6)} of {decimal_of(whole, 6)} {unit} on the bill: {reasons}.")
     return found
 
 
-def _book_findings(books: dict[str, Any]) -> list[str]:
-    found = [f"The parts of an engine-hour do not sum to the whole: {one}." for one in books["imbalances"]]
-    found += [
-        f"{one['engine']} ({one['gpu_type']}) at {one['hour']} is set aside, in no report and no bill: "
-        f"{one['reason']}."
-        for one in books["set_aside"][:_SHOWN]
+def _completeness_findings(complete: dict[str, Any]) -> list[str]:
+    found = [
+        f"The parts of an engine-hour do not add up to the whole: {one}." for one in complete["imbalances"]
     ]
-    if (more := len(books["set_aside"]) - _SHOWN) > 0:
+    found += [
+        f"{one['engine']} ({one['gpu_type']}) at {one['hour']} is set aside and in no report or bill: "
+        f"{one['reason']}."
+        for one in complete["set_aside"][:_SHOWN]
+    ]
+    if (more := len(complete["set_aside"]) - _SHOWN) > 0:
         found.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
-    if books["implausible"]:
-        found.append(f"{books['implausible']:,} records have token counts that cannot be.")
-    if books["delivered_twice"]:
-        found.append(f"{books['delivered_twice']:,} requests have two attempts that are billed.")
-    if waiting := sum(books["quarantined"].values()):
-        found.append(f"{waiting:,} records are in quarantine: a person must look at them.")
+    if complete["implausible"]:
+        found.append(f"{complete['implausible']:,} records have implausible token counts.")
+    if complete["delivered_twice"]:
+        found.append(f"{complete['delivered_twice']:,} requests have two billed attempts.")
+    if waiting := sum(complete["quarantined"].values()):
+        found.append(f"{waiting:,} records are quarantined and need review.")
     return found
 
 
@@ -294,5 +300,5 @@ def _hours(nano: int) -> str:
 
 
 def _rate(cost: Fraction, nano: int) -> str | None:
-    """Per GPU-hour, to six places; None: no hours."""
+    """Per GPU-hour, to six places; None without hours."""
     return decimal_of(cost * NANO / nano, 6) if nano > 0 else None

@@ -1,6 +1,6 @@
-"""What is shown of months, open or closed: to those who run the fleet, and to a tenant.
+"""Views of open and closed months, for operators and for tenants.
 
-Plain data, since it comes from the process beside the worker.
+Plain data, since it comes from the ledger process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods, rollups, snapshots
 
 ALIVE_SECONDS = 15
-"""A closing that has not said for so long how far it is has died."""
+"""A closing without a progress report for this long has died."""
 _ROLL_SECONDS = 3.0
 _SUMMARY = (
     "tenant", "records", "root", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
@@ -31,7 +31,7 @@ _SUMMARY = (
 
 
 def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[str, Any]]:
-    """All months that have books, oldest first. `tenant`: as it may see them.
+    """All months with usage, oldest first. `tenant`: limits the result to what it may see.
 
     Raises LedgerUnavailableError."""
     roll(ledger, now, patience=_ROLL_SECONDS)
@@ -57,7 +57,7 @@ def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[st
 
 
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
-    """Those after the latest closed one in whose books something stands."""
+    """Months with postings after the latest closed one."""
     query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
     name = connection.execute(query).scalar_one_or_none()
     found = []
@@ -86,16 +86,16 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
     if tenant is not None:
         return shown
     document = json.loads(row["document"])
-    books = document.get("books", {})
+    summary = document.get("summary", {})
     return {
         **shown,
         "closed_by": row["closed_by"],
         "policy": row["policy"],
         "shares": document["terms"]["shares"],
         "records": row["records"],
-        "tenants": books.get("tenants"),
+        "tenants": summary.get("tenants"),
         "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],
-        "totals": books.get("totals"),
+        "totals": summary.get("totals"),
         "progress": _progress(connection, row["month"], now) if row["state"] == "closing" else None,
     }
 
@@ -109,13 +109,13 @@ def _progress(connection: Connection, of: str, now: int) -> dict[str, Any] | Non
 
 
 def progress_of(ledger: Ledger, of: str, now: int) -> dict[str, Any] | None:
-    """How far a closing is that some worker is at. Raises LedgerUnavailableError."""
+    """Progress of a closing on any worker. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         return _progress(connection, of, now)
 
 
 def close_watched(ledger: Ledger, /, of: str, **terms: Any) -> bool:
-    """`close`, saying once a second where everybody sees it how far it is. Whether it was closed already."""
+    """Run `close`, publishing its progress once a second. Returns whether the month was already closed."""
     last = 0.0
 
     def say(doing: str, done: int, whole: int) -> None:

@@ -37,7 +37,7 @@ class CompareError(ValueError):
     """There is nothing to compare, or to compare with. `param` names what was wrong."""
 
     def __init__(self, param: str, message: str) -> None:
-        super().__init__(param, message)  # both, so that it survives the way from the books' process
+        super().__init__(param, message)  # both, so that it can be unpickled from the ledger process
         self.param = param
         self.message = message
 
@@ -61,7 +61,7 @@ def compare_month(
         stated = _stated(connection, now)
     used = _used(lines)
     if not used:
-        raise CompareError("month", f"Nothing ran in {of}, so there is no work to compare.")
+        raise CompareError("month", f"No usage in {of}, so there is nothing to compare.")
     if reference is None:
         reference = max(used, key=lambda one: (one.provisioned, one.gpu_type)).gpu_type
     series = sorted({price.series for price in found})

@@ -32,7 +32,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
-BOOKS, AS_KNOWN_NOW = "books", "as known now"
+POSTED, AS_KNOWN_NOW = "posted", "as known now"
 _TENANTS = {"tenant", "adapter", "version"}
 """Dimensions that time which nobody used does not have."""
 _ROLL_SECONDS = 30.0
@@ -67,7 +67,7 @@ class _Terms:
 
 
 def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
-    """The report's document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
+    """The report as a document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
     while; `complete` says whether they are.
 
     Memory in proportion to the rows of a page; with a policy, of the whole. Raises LedgerUnavailableError."""
@@ -113,7 +113,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         "from": iso(whole.start),
         "to": iso(whole.end),
         "by": list(question.by),
-        "basis": AS_KNOWN_NOW if posted is None else BOOKS,
+        "basis": AS_KNOWN_NOW if posted is None else POSTED,
         "state": terms.state,
         "policy": terms.policy.name,
         **made_with(connection, sums.facts),

@@ -1,4 +1,5 @@
-"""The division of an engine's hour: who used what of it, and what nobody used. Pure, and in integers.
+"""Attribution: divides an engine-hour among the attempts that ran in it, and shows what was unused. Pure, in
+integers.
 
 Per pool (one engine with one GPU type and count) and hour, in microseconds times the GPUs:
 - H, the whole: the engine was seen alive, or something was in flight. Gaps between sightings shorter than
@@ -53,7 +54,7 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolHour:
+class HourInput:
     hour: int
     """Its beginning."""
     gpus: int
@@ -146,7 +147,7 @@ def largest_remainder(total: int, weights: Sequence[int], names: Sequence[str]) 
     return parts
 
 
-def divide(pool: PoolHour, attempts: Sequence[tuple[Any, ...]]) -> list[Piece]:
+def divide(pool: HourInput, attempts: Sequence[tuple[Any, ...]]) -> list[Piece]:
     """The pieces of one pool's hour, each with the shares of the attempts that ran in it. `attempts`: tuples
     that begin like `Attempt`, in any order; none twice, none that reached no engine."""
     end_of_hour = pool.hour + HOUR
@@ -184,7 +185,9 @@ _Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 class _Sharing:
     """The attempts of a pool's hour, with their weights. Mutable: remembers knots."""
 
-    def __init__(self, pool: PoolHour, attempts: Sequence[tuple[Any, ...]], runs: Sequence[Interval]) -> None:
+    def __init__(
+        self, pool: HourInput, attempts: Sequence[tuple[Any, ...]], runs: Sequence[Interval]
+    ) -> None:
         self._pool = pool
         self._attempts = attempts
         self._runs = runs

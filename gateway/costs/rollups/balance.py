@@ -1,4 +1,4 @@
-"""Do the parts of each pool-hour sum to the whole? They must, to the nano-GPU-hour, over all postings."""
+"""Checks that the parts of each engine-hour sum to the whole, to the nano-GPU-hour, over all postings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, literal, select, union_all
 
 from gateway.costs.periods import iso, month
-from gateway.metering.ledger.schema import pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Imbalance:
 
 
 def imbalances(connection: Connection, of: str, limit: int = 10) -> list[Imbalance]:
-    """Of the hours of a month, and of earlier ones to which its books hold corrections."""
+    """In the hours of a month, and in the earlier hours it holds corrections for."""
     whole = month(of)
     found = list(_of_hours(connection, whole.start, whole.end, limit))
     query = select(rollups.c.hour).where(rollups.c.posted == of, rollups.c.correction).distinct()
@@ -41,8 +41,8 @@ def imbalances(connection: Connection, of: str, limit: int = 10) -> list[Imbalan
 
 def _of_hours(connection: Connection, start: int, end: int, limit: int) -> Iterator[Imbalance]:
     """Those that begin in [start, end)."""
-    parts, wholes = rollups.c, pool_hours.c
-    # The month gives SQLite an index to enter: nothing of an hour is posted before the hour's own month.
+    parts, wholes = rollups.c, engine_hours.c
+    # The month lets SQLite use an index: nothing of an hour is posted before the hour's own month.
     of_parts = [parts.posted >= iso(start)[:7], parts.hour >= start, parts.hour < end]
     both = union_all(
         _side(parts, of_parts, whole=False),

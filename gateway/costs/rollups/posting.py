@@ -1,4 +1,4 @@
-"""From a divided hour to rows of roll-ups, and from two states of an hour to those of a correction. Pure."""
+"""Turns a divided hour into roll-up rows, and two states of an hour into correction rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ = (
     "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
     "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
 )  # fmt: skip  # one name a line says no more
-"""Columns of a usage record, in the order in which `tally` wants them; the first eight are an
+"""Columns of a usage record, in the order that `tally` expects; the first eight are an
 `attribution.Attempt`."""
 REASONING, OUTCOME, BILLABLE, OWNER = 8, 9, 10, slice(10, 15)
 
@@ -26,7 +26,7 @@ Figures = tuple[int, ...]
 
 
 class RowKey(NamedTuple):
-    """What tells the rows of one pool's hour apart."""
+    """Key of a row within its engine-hour."""
 
     piece: int
     bucket: str
@@ -40,7 +40,7 @@ class RowKey(NamedTuple):
 
 
 class RowPrice(NamedTuple):
-    """Of a row: millionths of the currency per GPU-hour. None: by the price book."""
+    """Rate of a row, millionths of the currency per GPU-hour; None: look it up in the price book."""
 
     rate_micros: int | None
     currency: str | None
@@ -51,7 +51,7 @@ BY_BOOK = RowPrice(None, None)
 
 @dataclass(frozen=True, slots=True)
 class HourContext:
-    """What the rows of a pool's hour have in common."""
+    """What the rows of an engine-hour have in common."""
 
     region: str
     purchase: str
@@ -66,10 +66,10 @@ def tally(
     rejected: Sequence[tuple[Any, ...]] = (),
     said: Sequence[tuple[Any, ...]] = (),
 ) -> dict[RowKey, Figures]:
-    """Sums by key. Requests and tokens stand where their attempt ended, GPU-time and ω where they were spent.
+    """Sums by key. Requests and tokens count where their attempt ended, GPU-time and ω where they were spent.
 
-    `attempts`, and after them `said` (see `continued`): in the order in which they were divided; these and
-    `rejected`: tuples as in READ."""
+    `attempts`, followed by `said` (see `continued`), are in the order in which they were divided. These and
+    `rejected` are tuples as in READ."""
     rows: dict[RowKey, Figures] = {}
     owners = [a[OWNER] for a in attempts]
     of_said = [a[OWNER] for a in said]
@@ -77,7 +77,7 @@ def tally(
         start, end = piece.start, piece.end
         sums = _spent(piece, [*owners, *of_said] if said else owners)
         _count(sums, start, end, attempts, owners)
-        if said:  # the request was counted with the attempt that began it
+        if said:  # the request counts with the attempt that began it
             _count(sums, start, end, said, of_said, each=0)
         _put(rows, pool, start, sums, ("retry_waste", "usage"))
         if rejected:
@@ -96,9 +96,9 @@ def tally(
 
 
 def continued(record: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """A billable record whose outcome is in CONTINUED, in its two parts: what it cost to read the prompt once
-    more, which is retry waste, and what it said, which is the customer's. Marks at the turns of hours serve
-    both: of each, what a part has not counts as nothing."""
+    """Split a billable record whose outcome is in CONTINUED in two: rereading the prompt, which is retry
+    waste, and the completion, which is the customer's. Both keep the hour marks; counts that a part lacks are
+    taken as zero."""
     name, dispatched, ended, prompt, cached, completion, loads, marks, reasoning, outcome, _, *owner = record
     return (
         (name, dispatched, ended, prompt, cached, 0, loads, marks, 0, outcome, 0, *owner),
@@ -147,7 +147,7 @@ def _count(
 def _put(
     rows: dict[RowKey, Figures], pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str]
 ) -> None:
-    """`buckets`: of what is not billable, and of what is."""
+    """`buckets`: for what is not billable, and for what is."""
     for (billable, tenant, adapter, version, base_model), figures in sums.items():
         if any(figures):
             bucket = buckets[bool(billable)]
@@ -168,10 +168,10 @@ def corrections(
     fresh: Mapping[RowKey, Figures],
     price: Callable[[RowKey], RowPrice],
 ) -> list[tuple[RowKey, RowPrice, Figures]]:
-    """The rows that turn what stands in closed books into `fresh`: -old at the price it has there, +new by
-    the price book; none for a key whose figures and price stand as they are now. `price`: what the book says
-    now. Where it has ceased to say anything (a second series has made the choice unclear), the one price that
-    stands there holds on: a late record must not take back what was charged."""
+    """The rows that turn what was posted in closed months into `fresh`: -old at its posted price, +new by the
+    price book; none for a key whose figures and price are unchanged. `price`: the price book's current
+    answer. Where it no longer has one (a second series has made the choice ambiguous), the single price that
+    was posted stays in force: a late record must not take back what was charged."""
     held: dict[RowKey, dict[RowPrice, Figures]] = {}
     for key, at, figures in standing:
         of = held.setdefault(key, {})
@@ -200,5 +200,5 @@ def _stands(old: Sequence[tuple[RowPrice, Figures]], new: Figures | None, now: R
     if len(old) != 1:
         return False
     [(at, figures)] = old
-    # Where either says nothing there is no other price to correct to.
+    # Without a price on either side there is nothing to correct to.
     return figures == new and (at == now or None in (at.rate_micros, now.rate_micros))

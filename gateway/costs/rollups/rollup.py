@@ -1,10 +1,10 @@
-"""Roll-ups: each engine-hour that changed is divided anew, and its rows take the place of the old ones. In
-closed months nothing is replaced: what differs is posted into the first open month. An engine-hour that
-cannot be rolled up is set aside (see `set_aside`), and stops no other.
+"""Roll-ups: recompute each engine-hour that changed and replace its rows. Rows of closed months are never
+replaced: the difference is posted into the first open month as correction rows. An engine-hour that cannot be
+rolled up is set aside (see `set_aside`) and does not stop the others.
 
-Whoever changes what an hour is made of (records, spans, prices, calibrations) marks it in `dirty_hours`, in
-the transaction of the change. Any number may roll at a time: what is written is a function of the ledger
-alone, and a mark goes only with the state that was read under it.
+Whoever changes an input of an hour (records, spans, prices, calibrations) marks the hour in `dirty_hours`, in
+the same transaction. Any number of workers may roll up concurrently: the rows are a function of the ledger
+alone, and a mark is removed only if the hour has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from sqlalchemy import (
 )
 
 from gateway.costs.periods import iso, month
-from gateway.costs.rollups.pool_hours import AT, PLACE, ComputedHour, HourTerms, at, compute
+from gateway.costs.rollups.engine_hour import AT, PLACE, ComputedHour, HourTerms, at, compute
+from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posting import BY_BOOK, FIGURES, Figures, RowKey, RowPrice, corrections
 from gateway.costs.rollups.set_aside import forget_set_aside, hour_text, put_set_aside
-from gateway.costs.rollups.soundness import UnsoundError
 from gateway.metering.ledger.database import REFUSALS, is_definite
+from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.ledger import PoolHour as Place
 from gateway.metering.ledger.schema import (
     dirty_hours,
+    engine_hours,
     ledger_state,
     periods,
-    pool_hours,
     rollups,
     set_aside_hours,
 )
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 _MARKS = 64
 _SECONDS = 0.25
-"""So much is computed in one transaction of reading, and written in one of writing."""
+"""Time spent computing in one read transaction, before the result is written in one write transaction."""
 _PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before").scalar_subquery()
 
 
@@ -62,7 +62,7 @@ def _here(table: Table) -> ColumnElement[bool]:
 
 _VERSION = select(dirty_hours.c.version).where(_here(dirty_hours)).with_for_update()
 _FORGET_MARK = delete(dirty_hours).where(_here(dirty_hours))
-_FORGET_WHOLE = delete(pool_hours).where(_here(pool_hours))
+_FORGET_WHOLE = delete(engine_hours).where(_here(engine_hours))
 _FORGET_ROWS = delete(rollups).where(_here(rollups))
 _FORGET_CORRECTIONS = _FORGET_ROWS.where(rollups.c.posted >= bindparam("open"))
 _STANDING = select(*(rollups.c[name] for name in (*RowKey._fields, *RowPrice._fields, *FIGURES))).where(
@@ -71,23 +71,23 @@ _STANDING = select(*(rollups.c[name] for name in (*RowKey._fields, *RowPrice._fi
 _COLUMNS = (*PLACE, "posted", "correction", *RowKey._fields, *RowPrice._fields, *FIGURES)
 _Row = tuple[Any, ...]
 """As in _COLUMNS."""
-_BOOKS_LOCK = 0x626F6F6B  # "book": PostgreSQL's advisory lock on what stands in which month
+_POSTINGS_LOCK = 0x626F6F6B  # PostgreSQL advisory lock on which month each row is posted to
 
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
     rolled: int
-    """Pool-hours that are up to date now and were not."""
+    """Engine-hours brought up to date."""
     pending: int
-    """Pool-hours that have begun and are not up to date."""
+    """Engine-hours that have begun and are still stale."""
 
 
 def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
-    """Bring the roll-ups up to date, oldest hours first; hours that have not begun by `now` (Unix
-    microseconds) wait. With `patience`, what is not begun after so many seconds is left pending.
+    """Bring the roll-ups up to date, oldest hours first. Hours that have not begun by `now` (Unix
+    microseconds) wait. `patience`: seconds after which no further hour is started.
 
-    Memory in proportion to the records of one pool-hour. Raises LedgerUnavailableError; what was rolled until
-    then stays."""
+    Memory use is proportional to the records of one engine-hour. Raises LedgerUnavailableError; hours that
+    were rolled up before it stay so."""
     deadline = None if patience is None else monotonic() + patience
     _forget_pruned(ledger)
     rolled = 0
@@ -103,36 +103,35 @@ def roll(ledger: Ledger, now: int, *, patience: float | None = None) -> Rolled:
 
 
 def imbalance(ledger: Ledger) -> int:
-    """Nano-GPU-hours by which the parts of pool-hours, over all months' books, miss their wholes: 0, or
-    something is broken. Raises LedgerUnavailableError."""
+    """Nano-GPU-hours by which the parts of engine-hours, over all months, differ from their wholes. Anything
+    but 0 is a defect. Raises LedgerUnavailableError."""
     parts = select(*(rollups.c[name] for name in PLACE), rollups.c.nano_gpu_hours.label("nano"))
-    wholes = select(*(pool_hours.c[name] for name in PLACE), (-pool_hours.c.nano_gpu_hours).label("nano"))
+    wholes = select(*(engine_hours.c[name] for name in PLACE), (-engine_hours.c.nano_gpu_hours).label("nano"))
     both = union_all(parts, wholes).subquery()
     each = select(func.sum(both.c.nano).label("nano")).group_by(*(both.c[name] for name in PLACE)).subquery()
     with ledger.read() as connection:
         return int(connection.execute(select(func.coalesce(func.sum(func.abs(each.c.nano)), 0))).scalar_one())
 
 
-def lock_books(connection: Connection) -> None:
-    """In a write transaction: nobody else changes roll-ups or closes a month until it ends. First of all
-    locks, so that two cannot wait for each other."""
-    if connection.dialect.name == "postgresql":  # SQLite has one writer in any case
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _BOOKS_LOCK})
+def lock_postings(connection: Connection) -> None:
+    """In a write transaction: no one else changes roll-ups or closes a month until it ends. Take this lock
+    before any other, to rule out deadlocks."""
+    if connection.dialect.name == "postgresql":  # SQLite has a single writer anyway
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTINGS_LOCK})
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     version: int
-    """Of the mark that was read with it."""
+    """Of the mark that was read along with it."""
     place: Place
     now: ComputedHour | None
-    """None: it cannot be divided."""
+    """None if it cannot be computed; `reason` says why."""
     reason: str = ""
-    """Why."""
 
 
 def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | None) -> list[_Found]:
-    """The next marked pool-hours. Empty: there is none."""
+    """The next marked engine-hours; empty if there are none."""
     until = monotonic() + _SECONDS
     until = until if deadline is None else min(until, deadline)
     found: list[_Found] = []
@@ -148,17 +147,17 @@ def _compute(ledger: Ledger, now: int, after: Place | None, deadline: float | No
 def _computed(connection: Connection, terms: HourTerms, place: Place, version: int) -> _Found:
     try:
         return _Found(version, place, compute(connection, terms, place))
-    except UnsoundError as error:
+    except ImplausibleError as error:
         return _Found(version, place, None, str(error))
-    except (ArithmeticError, ValueError, TypeError, LookupError) as error:  # a content nobody thought of
-        log.exception("Engine-hour %s of %s cannot be rolled up.", place[0], place[1])
-        return _Found(version, place, None, f"it cannot be divided: {error!r}")
+    except (ArithmeticError, ValueError, TypeError, LookupError) as error:  # an unforeseen content
+        log.exception("Cannot roll up the engine-hour %s of %s.", place[0], place[1])
+        return _Found(version, place, None, f"computing it failed: {error!r}")
 
 
 def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[Any]:
     order = [dirty_hours.c[name] for name in PLACE]
     hour = dirty_hours.c.hour
-    # Asked in the transaction that reads the records: they may be removed at any time.
+    # In the transaction that reads the records: they may be pruned at any time.
     query = select(*order, dirty_hours.c.version).where(
         hour <= now, hour >= func.coalesce(_PRUNED_BEFORE, hour)
     )
@@ -168,11 +167,11 @@ def _marks(connection: Connection, now: int, after: Place | None) -> Sequence[An
 
 
 def _post_each(ledger: Ledger, found: Sequence[_Found], now: int) -> int:
-    """Write what was computed, all in one transaction; if the database refuses that, each in its own, and set
-    aside the one that it refuses. How many of the marks are settled."""
+    """Write the computed hours in one transaction; if the database rejects it, each in its own, and set aside
+    the one it rejects. Returns how many marks were removed."""
     try:
         with ledger.write() as connection:
-            lock_books(connection)
+            lock_postings(connection)
             return _post(connection, found, now)
     except REFUSALS as error:
         if not is_definite(error):
@@ -180,9 +179,9 @@ def _post_each(ledger: Ledger, found: Sequence[_Found], now: int) -> int:
         if len(found) > 1:
             return sum(_post_each(ledger, [one], now) for one in found)
         [one] = found
-        if one.now is None:  # even that
+        if one.now is None:  # not even setting it aside worked
             raise
-        refused = replace(one, now=None, reason=f"the ledger's database refuses its sums: {error}")
+        refused = replace(one, now=None, reason=f"the ledger database rejects its sums: {error}")
         return _post_each(ledger, [refused], now)
 
 
@@ -193,12 +192,14 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
     rows: list[_Row] = []
     wholes: list[dict[str, Any]] = []
     terms = HourTerms(connection)
-    for it in sorted(found, key=lambda f: f.place):  # as everybody orders marks, see `mark_dirty`
+    for it in sorted(
+        found, key=lambda f: f.place
+    ):  # the order in which all writers lock marks, see `mark_dirty`
         one, place = it.now, it.place
         version = connection.execute(_VERSION, at(place)).scalar()
         closed = latest is not None and place[0] < month(latest).end
         if version is None or (closed and version != it.version):
-            continue  # another was faster; or has just changed it, and corrections are not made in passing
+            continue  # another worker was faster, or the hour changed: no corrections from a stale state
         if one is None:
             _put_aside(connection, it, now, closed=closed)
         else:
@@ -214,26 +215,26 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
             connection.execute(_FORGET_WHOLE, at(place))
             if one.whole["records"] or one.whole["nano_gpu_hours"]:
                 wholes.append(one.whole)
-        if version == it.version:  # or else it was true a moment ago, and is done again
+        if version == it.version:  # else it changed meanwhile, and is rolled up again
             connection.execute(_FORGET_MARK, at(place))
             settled += 1
     _put(connection, rows)
     if wholes:
-        connection.execute(insert(pool_hours), wholes)
+        connection.execute(insert(engine_hours), wholes)
     return settled
 
 
 def _put_aside(connection: Connection, it: _Found, now: int, *, closed: bool) -> None:
-    """What stands in closed books stays there; in open ones, an hour that is half true is none."""
+    """Rows of closed months stay; those of open months are removed."""
     if not closed:
         connection.execute(_FORGET_ROWS, at(it.place))
         connection.execute(_FORGET_WHOLE, at(it.place))
     if put_set_aside(connection, it.place, it.reason, now):
-        log.error("Engine-hour set aside: %s at %s: %s", it.place[1], hour_text(it.place[0]), it.reason)
+        log.error("Engine-hour of %s at %s set aside: %s", it.place[1], hour_text(it.place[0]), it.reason)
 
 
 def _corrected(connection: Connection, one: ComputedHour, posted: str, terms: HourTerms) -> Iterator[_Row]:
-    """Rows for the open month `posted`, in place of earlier corrections in it."""
+    """Rows for the open month `posted`, replacing its earlier corrections of this hour."""
     connection.execute(_FORGET_CORRECTIONS, {**at(one.place), "open": posted})
     keys, prices = len(RowKey._fields), len(RowPrice._fields)
     standing = [
@@ -258,8 +259,8 @@ def _rows(
 
 
 def _put(connection: Connection, rows: list[_Row]) -> None:
-    """In the driver's own terms: there can be a row for every few records, and building the statement's
-    parameters by name costs five times what the database does with them."""
+    """Through the driver directly: there can be a row for every few records, and binding parameters by name
+    takes five times as long as the insert itself."""
     if rows:
         mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
         marks = ", ".join([mark] * len(_COLUMNS))
@@ -270,7 +271,7 @@ def _put(connection: Connection, rows: list[_Row]) -> None:
 
 
 def _forget_pruned(ledger: Ledger) -> None:
-    """Hours whose records have been removed stay as they are."""
+    """Hours whose records were pruned are never recomputed."""
     pruned = dirty_hours.c.hour < _PRUNED_BEFORE
     with ledger.read() as connection:
         if connection.execute(select(dirty_hours.c.hour).where(pruned).limit(1)).first() is None:

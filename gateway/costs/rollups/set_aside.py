@@ -1,9 +1,9 @@
-"""Engine-hours that cannot be rolled up: which there are, and what is done about them.
+"""Engine-hours that cannot be rolled up: listing them, and deciding what happens to them.
 
-The roller sets an hour aside when its records or their sums cannot be. It then stands in no report, no
-metric of cost and no bill, and its month cannot be closed. Whenever something of the hour changes it is
-tried again. `exclude` is the decision of a person: the records that cannot be go to quarantine, and the rest
-of the hour is rolled up.
+The roll-up sets an hour aside when its records or their sums are implausible. The hour is then in no report,
+no cost metric and no bill, and its month cannot be closed. It is retried whenever one of its inputs changes.
+`exclude` is a person's decision: the implausible records go to quarantine, and the rest of the hour is rolled
+up.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, select
 
 from gateway.costs.periods import LAST_HOUR, Period, iso, month
+from gateway.costs.rollups.plausibility import LONGEST, ImplausibleError, check_place, fault
 from gateway.costs.rollups.posting import READ
-from gateway.costs.rollups.soundness import LONGEST, UnsoundError, check_place, fault
 from gateway.metering.ledger.audit_log import record as note
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import (
+    EngineHour,
     Ledger,
-    PoolHour,
+    engine_hour_records,
     mark_dirty,
     next_batch,
-    pool_hour_records,
     pruned_before,
     to_quarantine,
     touched,
@@ -44,11 +44,11 @@ class SetAside:
     gpu_type: str
     gpu_count: int
     since: int
-    """When it was first found so. Unix microseconds, as `hour`."""
+    """When it was first set aside. Unix microseconds, as `hour`."""
     reason: str
 
     @property
-    def place(self) -> PoolHour:
+    def place(self) -> EngineHour:
         return self.hour, self.engine, self.gpu_type, self.gpu_count
 
     def __str__(self) -> str:
@@ -68,17 +68,17 @@ class SetAside:
 @dataclass(frozen=True, slots=True)
 class Excluded:
     quarantined: int
-    """Records that went to quarantine."""
-    sealed: int
-    """Records that a closed month covers: they stay, as do the figures of that month."""
+    """Records moved to quarantine."""
+    kept: int
+    """Records covered by a closed month: they stay, and so do the figures of that month."""
 
 
 class NotSetAsideError(Exception):
-    """There is no such hour."""
+    """No such hour is set aside."""
 
 
 def hour_text(hour: int) -> str:
-    """ISO 8601, or the number where it is no time that can be written."""
+    """ISO 8601, or the number if it is out of range."""
     return iso(hour) if 0 <= hour <= LAST_HOUR else str(hour)
 
 
@@ -103,8 +103,8 @@ def count_set_aside(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(set_aside_hours)).scalar_one())
 
 
-def put_set_aside(connection: Connection, place: PoolHour, reason: str, now: int) -> bool:
-    """In a write transaction. `since` stays what it was. Whether it is new."""
+def put_set_aside(connection: Connection, place: EngineHour, reason: str, now: int) -> bool:
+    """In a write transaction. Keeps an existing `since`. Returns whether the hour is new."""
     new = connection.execute(select(set_aside_hours.c.since).where(_at(place))).first() is None
     reason = reason.replace("\0", "\\0")[:_MOST_REASON]
     put = insert(connection, set_aside_hours).values(
@@ -116,49 +116,49 @@ def put_set_aside(connection: Connection, place: PoolHour, reason: str, now: int
     return new
 
 
-def forget_set_aside(connection: Connection, places: Iterable[PoolHour]) -> None:
+def forget_set_aside(connection: Connection, places: Iterable[EngineHour]) -> None:
     for place in places:
         connection.execute(delete(set_aside_hours).where(_at(place)))
 
 
 def exclude(ledger: Ledger, *, engine: str, hour: int, everything: bool, actor: str, now: int) -> Excluded:
-    """Quarantine the records of an hour set aside that cannot be, or `everything` of it, and mark it to be
-    rolled up again; without such a record it is only tried again. Records that a closed month covers stay
-    where they are, for its proofs; if only such are left, the hour is settled as the closed months have it.
+    """Quarantine the implausible records of an hour that is set aside, or `everything` in it, and mark it to
+    be rolled up again; without such records it is only retried. Records covered by a closed month stay, for
+    its proofs; if only such records are left, the hour keeps the figures of the closed months.
 
     Raises NotSetAsideError, LedgerUnavailableError."""
     with ledger.write() as connection:
-        next_batch(connection)  # nobody inserts or closes meanwhile
+        next_batch(connection)  # keeps others from inserting or closing meanwhile
         found = [one for one in read_set_aside(connection) if (one.engine, one.hour) == (engine, hour)]
         if not found:
             raise NotSetAsideError(f"{engine} at {hour_text(hour)} is not set aside.")
         covered = _is_covered(connection)
-        quarantined = sealed = 0
+        quarantined = kept = 0
         for one in found:
             chosen = _chosen(connection, one.place, everything=everything)
             free = [row for row in chosen if not covered(row)]
             _remove(connection, free)
             again = {*_touched(free), one.place}
             if len(free) < len(chosen) or not _is_place(one.place) or hour < pruned_before(connection):
-                again.discard(one.place)  # it would only be set aside once more
+                again.discard(one.place)  # it would only be set aside again
                 forget_set_aside(connection, [one.place])
             mark_dirty(connection, again)
             quarantined += len(free)
-            sealed += len(chosen) - len(free)
-        told = {"quarantined": quarantined, "sealed": sealed, "everything": everything}
+            kept += len(chosen) - len(free)
+        told = {"quarantined": quarantined, "kept": kept, "everything": everything}
         note(connection, actor, "usage.exclude", f"{engine}@{hour_text(hour)}", told, now)
-    return Excluded(quarantined, sealed)
+    return Excluded(quarantined, kept)
 
 
-def _chosen(connection: Connection, place: PoolHour, *, everything: bool) -> list[dict[str, Any]]:
+def _chosen(connection: Connection, place: EngineHour, *, everything: bool) -> list[dict[str, Any]]:
     """Records of the hour, with their batch."""
     columns = [usage_records.c[name] for name in (*_RECORD, "batch")]
-    rows = [dict(row) for row in connection.execute(pool_hour_records(place, *columns)).mappings()]
+    rows = [dict(row) for row in connection.execute(engine_hour_records(place, *columns)).mappings()]
     return [row for row in rows if everything or fault(tuple(row[name] for name in READ))]
 
 
 def _is_covered(connection: Connection) -> Callable[[dict[str, Any]], bool]:
-    """Whether a closed month, or one being closed, covers a record."""
+    """A predicate: whether a closed month, or one being closed, covers a record."""
     c = periods.c
     last = connection.execute(select(c.month, c.cutoff_batch).order_by(c.month.desc()).limit(1)).first()
     if last is None:
@@ -174,20 +174,20 @@ def _remove(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
         connection.execute(delete(usage_records).where(usage_records.c.id.in_(ids)))
 
 
-def _touched(rows: Iterable[dict[str, Any]]) -> Iterator[PoolHour]:
-    """All hours that they stood in; of those that cannot have run so long, none but the one in hand."""
+def _touched(rows: Iterable[dict[str, Any]]) -> Iterator[EngineHour]:
+    """All hours the records touch; records with an impossible duration touch only the current one."""
     for row in rows:
         if row["ended"] - row["dispatched"] <= LONGEST:
             yield from touched([row])
 
 
-def _is_place(place: PoolHour) -> bool:
+def _is_place(place: EngineHour) -> bool:
     try:
         check_place(place[0], place[3])
-    except UnsoundError:
+    except ImplausibleError:
         return False
     return True
 
 
-def _at(place: PoolHour) -> ColumnElement[bool]:
+def _at(place: EngineHour) -> ColumnElement[bool]:
     return and_(*(set_aside_hours.c[name] == value for name, value in zip(PLACE, place, strict=True)))

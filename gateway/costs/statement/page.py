@@ -49,7 +49,7 @@ def render(statement: Statement, *, issuer: str, now: int) -> str:
         title=f"{_MONTHS[int(statement.month[5:]) - 1]} {statement.month[:4]}",
         first=first,
         last=last,
-        dated=iso(statement.seal.closed_at if statement.seal else now)[:10],
+        dated=iso(statement.period_hash.closed_at if statement.period_hash else now)[:10],
         totals=summed("", statement.usage),
         rows=fitting(_short(statement.usage, statement.tenant), _ROWS),
         allocated=summed("", statement.allocated) if statement.allocated else None,

@@ -1,8 +1,8 @@
 """What a statement says, before it is a page. Money is in hundredths of the currency, rounded once.
 
-A closed month's figures are those sealed with it, so that the statements of all tenants sum to the invoice
-whole; they are only divided further, among versions, without rounding anything anew. Before that they are
-computed in the same way from what is known, for this tenant alone, and are preliminary.
+A closed month's figures are those covered by its hash, so that the statements of all tenants sum to the
+invoice whole; they are only divided further, among versions, without rounding anything anew. Before that they
+are computed in the same way from what is known, for this tenant alone, and are preliminary.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class Statement:
     retries: int
     """Requests answered at a second attempt or not at all; not billed."""
     cents: int
-    seal: PeriodHash | None
+    period_hash: PeriodHash | None
     """None: the month is open, all this is preliminary."""
 
 
 def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
-    """None: nothing in that month's books is of that tenant, who is not `known` besides. Raises
+    """None if the tenant has nothing in that month and is not `known`. Raises
     MissingPriceError while a price is missing of what is not closed yet."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))
@@ -111,18 +111,18 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
         calibrated=any(line.calibration for line in used),
         retries=sum(line.requests for line in lines if line.bucket == "retry_waste"),
         cents=document["amount_cents"],
-        seal=closed.seal if closed else None,
+        period_hash=closed.period_hash if closed else None,
     )
 
 
 def _empty(connection: Connection, tenant: str, month: str) -> Statement:
     query = select(periods).where(periods.c.month == month, periods.c.state == "closed")
     row = connection.execute(query).one_or_none()
-    seal = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
+    period_hash = None if row is None else PeriodHash(row.closed_at, 0, "", row.root)
     currency, policy = ("", "") if row is None else (row.currency or "", row.policy)
     return Statement(
         tenant, month, month_of(month), currency, policy, (), (), (), (), {},
-        calibrated=False, retries=0, cents=0, seal=seal,
+        calibrated=False, retries=0, cents=0, period_hash=period_hash,
     )  # fmt: skip  # one empty table after the other says no more
 
 
@@ -131,7 +131,7 @@ class _Closed:
     document: dict[str, Any]
     currency: str | None
     policy: str
-    seal: PeriodHash
+    period_hash: PeriodHash
 
 
 def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
@@ -144,8 +144,8 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    seal = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
-    return _Closed(json.loads(row.own), row.currency, row.policy, seal)
+    period_hash = PeriodHash(row.closed_at, row.own_records, row.tenant_root, row.root)
+    return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
 
 
 def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:

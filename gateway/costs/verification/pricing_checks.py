@@ -1,5 +1,5 @@
-"""Checks of a closed month's money: that the price book still says what it said, that each row has the rate
-that it says, and that all that was spent is GPU-hours times rate."""
+"""Checks the pricing of a closed month: the price book is unchanged, each row has its rate, and costs equal
+GPU-hours times rates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.book import Price, PriceBook, decimal_text
 from gateway.costs.prices.price_store import read_prices
-from gateway.metering.ledger.schema import pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups
 
 _SERIES = ("gpu_type", "region", "purchase")
 
 
 def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Prices of the snapshot that the book does not hold any more, as they were."""
+    """Prices of the snapshot that have changed or are missing."""
     held = {(*price.series, price.valid_from): price for price in read_prices(connection)}
     wrong = []
     for document in snapshot:
@@ -28,18 +28,18 @@ def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]
         if now != price:
             was = _rate_text(price.rate_micros)
             if now is None:
-                said = f"was {was}, is gone"
+                said = f"was {was}, now missing"
             elif now.rate_micros != price.rate_micros:
-                said = f"was {was}, is {_rate_text(now.rate_micros)}"
+                said = f"was {was}, now {_rate_text(now.rate_micros)}"
             else:
-                said = "its currency or its times are not what they were"
+                said = "has a different currency or validity"
             wrong.append(f"{' '.join(filter(None, price.series))} from {iso(price.valid_from)} {said}")
     return wrong
 
 
 def wrong_rates(connection: Connection, of: str, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rows in a month's books whose rate is not the snapshot's. Corrections take back old rows at the rate
-    that those have."""
+    """Rows of a month whose rate differs from the snapshot. Corrections may reverse earlier rows at their
+    rate."""
     book = PriceBook(Price(**document) for document in snapshot)
     table = rollups.c
     columns = [*(table[name] for name in _SERIES), table.piece, table.rate_micros, table.correction]
@@ -53,14 +53,13 @@ def wrong_rates(connection: Connection, of: str, snapshot: Sequence[Mapping[str,
             continue
         said = "none" if rate is None else _rate_text(rate)
         wrong.append(
-            f"{' '.join(filter(None, series))} at {iso(piece)}: rate {said}, "
-            f"by the price book {_rate_text(right)}"
+            f"{' '.join(filter(None, series))} at {iso(piece)}: rate {said}, price book {_rate_text(right)}"
         )
     return wrong
 
 
 def _stood(connection: Connection, of: str, series: Sequence[str], piece: int, rate: int) -> bool:
-    """Was that rate in the books of an earlier month?"""
+    """Whether an earlier month has a row with that rate."""
     table = rollups.c
     fits = [table[name] == value for name, value in zip(_SERIES, series, strict=True)]
     query = select(table.id).where(table.posted < of, table.piece == piece, table.rate_micros == rate, *fits)
@@ -68,26 +67,26 @@ def _stood(connection: Connection, of: str, series: Sequence[str], piece: int, r
 
 
 def cost_check(connection: Connection, of: str) -> tuple[list[str], int, int]:
-    """What is wrong, and of the month's hours, over all postings, the GPU-time (nano-GPU-hours) and its cost
-    (10**-15). Of each piece of an engine-hour all that remains has one rate; so parts times rates are the
-    whole times the rate."""
+    """Problems, and the GPU-time (nano-GPU-hours) and cost (10**-15) of the month's hours over all postings.
+    The remaining amount of each piece of an engine-hour must have a single rate, so that parts times rates
+    equal the whole times the rate."""
     book = PriceBook(read_prices(connection))
     wrong: list[str] = []
     nano = cost = 0
     for (hour, engine), pieces in groupby(_pieces(connection, of, book), key=lambda p: (p[0], p[1])):
         for piece, rates in groupby(pieces, key=lambda p: p[2]):
-            amounts: defaultdict[int, int] = defaultdict(int)  # a correction not frozen yet has the same rate
+            amounts: defaultdict[int, int] = defaultdict(int)  # an unfrozen correction has the same rate
             for _, _, _, rate, amount in rates:
                 amounts[rate] += amount
             left = [rate for rate, amount in amounts.items() if amount]
             if len(left) > 1:
                 shown = ", ".join(map(_rate_text, left))
-                wrong.append(f"{engine} at {iso(piece)} ({iso(hour)}): several rates remain ({shown})")
+                wrong.append(f"{engine} at {iso(piece)} ({iso(hour)}): more than one rate remains ({shown})")
             nano += sum(amounts.values())
             cost += sum(rate * amount for rate, amount in amounts.items())
     whole = month(of)
-    query = select(func.coalesce(func.sum(pool_hours.c.nano_gpu_hours), 0)).where(
-        pool_hours.c.hour >= whole.start, pool_hours.c.hour < whole.end
+    query = select(func.coalesce(func.sum(engine_hours.c.nano_gpu_hours), 0)).where(
+        engine_hours.c.hour >= whole.start, engine_hours.c.hour < whole.end
     )
     provisioned = int(connection.execute(query).scalar_one())
     if nano != provisioned:

@@ -1,5 +1,5 @@
-"""The engine-hours of a month divided once more, from records, sightings, weights and prices as the ledger
-has them now, and compared with what all roll-up rows of each hour sum to."""
+"""Recomputes the engine-hours of a month from the ledger's records, spans, weights and prices, and compares
+them with the sums of the roll-up rows."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from sqlalchemy import Connection, and_, exists, func, or_, select, tuple_
 
 from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month
-from gateway.costs.rollups.pool_hours import PLACE, HourTerms, compute
+from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
+from gateway.costs.rollups.plausibility import ImplausibleError
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
-from gateway.costs.rollups.soundness import UnsoundError
+from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.ledger import PoolHour as Place
-from gateway.metering.ledger.schema import dirty_hours, pool_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, rollups, set_aside_hours
 
 _AT_A_TIME = 32
 
 
 @dataclass(slots=True)
 class RecomputedHour:
-    """Mutable while it is made."""
+    """The result; mutable while it is being computed."""
 
     compared: int = 0
     skipped: int = 0
-    """Marked: something has changed, and the correction is not posted yet; or set aside, until somebody
-    decides."""
+    """Hours that await a correction, or that are set aside."""
     differences: list[str] = field(default_factory=list)
 
 
-def divided_anew(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
-    """A few pool-hours in one transaction, so that none lasts long. Raises LedgerUnavailableError."""
+def recompute_hours(ledger: Ledger, of: str, progress: Progress) -> RecomputedHour:
+    """Compares a few engine-hours per transaction, to keep transactions short. Raises
+    LedgerUnavailableError."""
     whole = month(of)
-    table = pool_hours.c
+    table = engine_hours.c
     within = and_(table.hour >= whole.start, table.hour < whole.end)
     made = RecomputedHour()
     after: Place | None = None
     with ledger.read() as connection:
-        count = connection.execute(select(func.count()).select_from(pool_hours).where(within)).scalar_one()
+        count = connection.execute(select(func.count()).select_from(engine_hours).where(within)).scalar_one()
     while True:
         with ledger.read() as connection:
             key = [table[name] for name in PLACE]
@@ -63,8 +63,8 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
         made.compared += 1
         try:
             rows = compute(connection, terms, place).rows
-        except UnsoundError as error:
-            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be divided: {error}")
+        except ImplausibleError as error:
+            made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         fresh = {key: figures for key, figures in rows.items() if any(figures)}
         standing = _standing(connection, place)
@@ -80,7 +80,7 @@ def _marked(connection: Connection, place: Place) -> bool:
 
 
 def _standing(connection: Connection, place: Place) -> dict[RowKey, Figures]:
-    """All postings of a pool-hour together."""
+    """The sum of all postings of an engine-hour."""
     at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
     key = [rollups.c[name] for name in RowKey._fields]
     sums: dict[RowKey, Figures] = {}

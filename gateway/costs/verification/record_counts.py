@@ -1,4 +1,4 @@
-"""Records against roll-ups, hour by hour: each tenant's requests and tokens must be the same in both."""
+"""Compares records with roll-ups hour by hour: each tenant's requests and tokens must agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = (0,) * len(_COUNTS)
 
 
 class HourlyCounts:
-    """Mutable: takes a month's records in order, an hour at a time in memory."""
+    """Takes a month's records in order, holding one hour in memory. Mutable."""
 
     def __init__(self, ledger: Ledger, of: str) -> None:
         self._ledger = ledger
@@ -41,7 +41,7 @@ class HourlyCounts:
             held[index] += record[name] or 0
 
     def end(self) -> None:
-        """After the last record: hours of which there are roll-ups and no records."""
+        """After the last record: also compare hours that have roll-ups but no records."""
         self._end_of_hour()
         table = rollups.c
         with self._ledger.read() as connection:

@@ -1,6 +1,6 @@
-"""A closed period, computed once more from what the ledger holds now and compared with what was sealed.
+"""Recomputes a closed period from the ledger and compares it with what was recorded.
 
-Each check stands for itself, so that what differs is named: root, chain, roll-ups, prices, rates, balance,
+The checks are independent, so that a difference is named: root, chain, roll-ups, prices, rates, balance,
 cost, statements, cents, records, counts, attribution.
 """
 
@@ -27,19 +27,19 @@ from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, tenants_root
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
-from gateway.costs.verification.recomputation import divided_anew
+from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
 
 _SHOWN = 3
-"""How many of what differs are named."""
+"""Differences that are named."""
 _COLUMNS = ("policy", "currency", "records", "first_batch", "cutoff_batch")
-"""Of `periods`, which the sealed books say, too."""
+"""Columns of `periods` that the summary repeats."""
 
 
 class NotClosedError(Exception):
-    """There is no such closed period."""
+    """The month is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class VerifiedPeriod:
 
     @property
     def ok(self) -> bool:
-        """Nothing failed; what could not be checked is not counted as failed."""
+        """No check failed; a check that could not run does not count as failed."""
         return all(check.ok is not False for check in self.checks)
 
     def document(self) -> dict[str, Any]:
@@ -60,13 +60,13 @@ class VerifiedPeriod:
 
 @dataclass(frozen=True, slots=True)
 class StoredPeriod:
-    """A closed period as the ledger has it."""
+    """A closed period as stored in the ledger."""
 
     cover: Coverage
     row: RowMapping
     terms: dict[str, Any]
     header: dict[str, Any]
-    books: dict[str, Any]
+    summary: dict[str, Any]
     tenants: tuple[RowMapping, ...]
     """Rows of period_tenants."""
     statements: dict[str, dict[str, Any]]
@@ -85,7 +85,7 @@ def read_stored(connection: Connection, of: str) -> StoredPeriod:
         row=row,
         terms=document["terms"],
         header=document["header"],
-        books=document["books"],
+        summary=document["summary"],
         tenants=tenants,
         statements={tenant["tenant"]: json.loads(tenant["document"]) for tenant in tenants},
     )
@@ -94,7 +94,7 @@ def read_stored(connection: Connection, of: str) -> StoredPeriod:
 def verify(
     ledger: Ledger, of: str | None = None, progress: Progress = lambda *_: None
 ) -> list[VerifiedPeriod]:
-    """One closed month, or all of them in order. Reads each record once.
+    """Verify one closed month, or all of them in order. Reads each record once.
 
     Raises PeriodError, NotClosedError, LedgerUnavailableError."""
     if of is not None:
@@ -114,8 +114,16 @@ def _verify(ledger: Ledger, of: str, progress: Progress) -> VerifiedPeriod:
             _root(stored),
             _chain(connection, stored),
             _rollups(connection, stored),
-            _said("prices", changed_prices(connection, stored.terms["prices"]), "The book still holds them."),
-            _said("rates", wrong_rates(connection, of, stored.terms["prices"]), "Each row's is the book's."),
+            _said(
+                "prices",
+                changed_prices(connection, stored.terms["prices"]),
+                "The price book still contains them.",
+            ),
+            _said(
+                "rates",
+                wrong_rates(connection, of, stored.terms["prices"]),
+                "Every row has the price book's rate.",
+            ),
             _said("balance", imbalances(connection, of), "The parts of each engine-hour sum to its whole."),
             _cost(connection, stored),
             _statements(connection, stored),
@@ -123,9 +131,7 @@ def _verify(ledger: Ledger, of: str, progress: Progress) -> VerifiedPeriod:
         ]
         pruned = _pruned(connection, of)
     if pruned is not None:
-        checks.append(
-            ProofCheck("records", None, f"Cannot: raw records that ended before {pruned} are removed.")
-        )
+        checks.append(ProofCheck("records", None, f"Not checked: raw records before {pruned} were pruned."))
     else:
         checks += _records(ledger, stored, progress)
         checks.append(_attribution(ledger, of, progress))
@@ -140,7 +146,7 @@ def _said(name: str, wrong: Sequence[object], right: str) -> ProofCheck:
 
 
 def _pruned(connection: Connection, of: str) -> str | None:
-    """Since when raw records are there, if that is too late for this period."""
+    """Before when raw records were pruned, if that affects this period."""
     query = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
     before = connection.execute(query).scalar_one_or_none() or 0
     first = min([month(of).start, *late_hours(connection, of)])
@@ -148,17 +154,17 @@ def _pruned(connection: Connection, of: str) -> str | None:
 
 
 def _root(stored: StoredPeriod) -> ProofCheck:
-    """The root is the header's, and what the header names is what is stored."""
+    """The root is that of the header, and the header matches what is stored."""
     header = stored.header
     made = {
         "month": stored.cover.month,
         "previous_root": stored.row["previous_root"],
         "tenants_root": tenants_root(stored.statements.values()),
         "prices": digest(stored.terms["prices"]),
-        "books": digest(stored.books),
+        "summary": digest(stored.summary),
     }
     wrong = [
-        f"{name} is {made[name]}, sealed as {header[name]}" for name in made if made[name] != header[name]
+        f"{name} is {made[name]}, recorded as {header[name]}" for name in made if made[name] != header[name]
     ]
     if (root := header_hash(header).hex()) != stored.row["root"]:
         wrong.insert(0, f"the stored root is {stored.row['root']}, the header's {root}")
@@ -169,26 +175,28 @@ def _root(stored: StoredPeriod) -> ProofCheck:
     terms = {name: value for name, value in stored.terms.items() if name != "prices"}
     for values in (said, terms):
         wrong += [
-            f"{n} is {v}, sealed as {stored.books[n]}" for n, v in values.items() if v != stored.books[n]
+            f"{n} is {v}, recorded as {stored.summary[n]}"
+            for n, v in values.items()
+            if v != stored.summary[n]
         ]
     return _said("root", wrong, stored.row["root"])
 
 
 def _chain(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     before = previous_root(connection, stored.cover.month)
-    sealed = stored.header["previous_root"]
-    if before != sealed:
-        wrong = f"the period before has the root {before}, this one was sealed after {sealed}"
+    recorded = stored.header["previous_root"]
+    if before != recorded:
+        wrong = f"the root of the period before is {before}; this period records {recorded}"
         return ProofCheck("chain", ok=False, detail=wrong)
-    return ProofCheck("chain", ok=True, detail=f"after {before}" if before else "It is the first.")
+    return ProofCheck("chain", ok=True, detail=f"follows {before}" if before else "This is the first period.")
 
 
 def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     made = rollups_digest(connection, stored.cover.month)
     if made != stored.header["rollups"]:
-        wrong = f"a row of the month's books was changed, added or removed: {made}"
+        wrong = f"a row of the month was changed, added or removed: digest {made}"
         return ProofCheck("roll-ups", ok=False, detail=wrong)
-    return ProofCheck("roll-ups", ok=True, detail="The rows of the month's books are as sealed.")
+    return ProofCheck("roll-ups", ok=True, detail="The rows of the month's books are as hashed.")
 
 
 def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:
@@ -196,32 +204,33 @@ def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     return _said(
         "cost",
         wrong,
-        f"{decimal_text(nano, 9)} GPU-hours at their rates are {decimal_text(cost, 15)}, "
-        "with what was corrected later.",
+        f"{decimal_text(nano, 9)} GPU-hours at their rates cost {decimal_text(cost, 15)}, "
+        "including later corrections.",
     )
 
 
 def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
-    """Computed from the roll-ups once more; what they say of records is checked with those."""
+    """Recomputed from the roll-ups; their record counts and roots are checked against the records."""
     made = settlement_of(connection, stored.cover.month, stored.terms, list(stored.statements))
     wrong = []
     for tenant in sorted(made.statements.keys() | stored.statements.keys()):
-        sealed, figures = stored.statements.get(tenant), made.statements[tenant]
-        if sealed is None:
-            wrong.append(f"{tenant} has none")
+        recorded, figures = stored.statements.get(tenant), made.statements[tenant]
+        if recorded is None:
+            wrong.append(f"{tenant} has no statement")
         else:
-            names = [name for name, value in figures.items() if sealed[name] != value]
+            names = [name for name, value in figures.items() if recorded[name] != value]
             wrong += [
-                f"{tenant}: {name} {_short(sealed[name])}, computed {_short(figures[name])}" for name in names
+                f"{tenant}: {name} {_short(recorded[name])}, computed {_short(figures[name])}"
+                for name in names
             ]
-    if made.totals != stored.books["totals"]:
-        wrong.append("the totals are not what the roll-ups sum to")
+    if made.totals != stored.summary["totals"]:
+        wrong.append("the totals differ from the sum of the roll-ups")
     wrong += [
-        f"{tenant['tenant']}: its row is not its statement's"
+        f"{tenant['tenant']}: the row differs from the statement"
         for tenant in stored.tenants
         if any(tenant[n] != stored.statements[tenant["tenant"]][n] for n in ("tenant", "records", "root"))
     ]
-    return _said("statements", wrong, f"{len(stored.statements):,} are what the roll-ups give.")
+    return _said("statements", wrong, f"{len(stored.statements):,} statements match the roll-ups.")
 
 
 def _short(value: Any) -> str:
@@ -229,29 +238,29 @@ def _short(value: Any) -> str:
 
 
 def _cents(stored: StoredPeriod) -> ProofCheck:
-    totals = stored.books["totals"]
+    totals = stored.summary["totals"]
     wrong = []
     for tenant, statement in stored.statements.items():
         lines = sum(line["amount_cents"] or 0 for line in statement["lines"])
         if lines != statement["amount_cents"]:
-            wrong.append(f"{tenant}: its lines sum to {lines}, it says {statement['amount_cents']}")
+            wrong.append(
+                f"{tenant}: the lines sum to {lines}, the statement says {statement['amount_cents']}"
+            )
     billed = sum(s["amount_cents"] for s in stored.statements.values())
     if billed != totals["billed"]["amount_cents"]:
         wrong.append(f"the statements sum to {billed}, not to {totals['billed']['amount_cents']}")
     parts = sum(totals[name]["amount_cents"] for name in ("billed", "retry_waste", "unallocated"))
     if parts != totals["amount_cents"]:
         wrong.append(f"billed, retries and unallocated sum to {parts}, not to {totals['amount_cents']}")
-    return _said(
-        "cents", wrong, f"The statements and what was not billed sum to {totals['amount_cents']} cents."
-    )
+    return _said("cents", wrong, f"Statements and unbilled costs sum to {totals['amount_cents']} cents.")
 
 
 def _attribution(ledger: Ledger, of: str, progress: Progress) -> ProofCheck:
-    divided = divided_anew(ledger, of, progress)
+    divided = recompute_hours(ledger, of, progress)
     if divided.differences or not divided.skipped:
-        right = f"{divided.compared:,} engine-hours, divided once more, give the same rows."
+        right = f"Recomputing {divided.compared:,} engine-hours gives the same rows."
         return _said("attribution", divided.differences, right)
-    waiting = f"Cannot: {divided.skipped:,} engine-hours wait to be corrected; the others agree."
+    waiting = f"Not checked: {divided.skipped:,} engine-hours await correction; the others agree."
     return ProofCheck("attribution", None, waiting)
 
 
@@ -265,15 +274,15 @@ def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[P
     nothing = TenantSums().document()
     wrong = []
     for tenant in sorted(made.keys() | stored.statements.keys()):
-        now, sealed = made.get(tenant, nothing), stored.statements.get(tenant, nothing)
-        names = [name for name in ("records", *SUMS) if now[name] != sealed[name]]
-        if names or now["root"] != sealed["root"]:
-            what = ", ".join(f"{name} {now[name]:,}, sealed {sealed[name]:,}" for name in names)
+        now, recorded = made.get(tenant, nothing), stored.statements.get(tenant, nothing)
+        names = [name for name in ("records", *SUMS) if now[name] != recorded[name]]
+        if names or now["root"] != recorded["root"]:
+            what = ", ".join(f"{name} {now[name]:,}, recorded {recorded[name]:,}" for name in names)
             wrong.append(f"{tenant}: {what or 'a record was changed'}")
     count = sum(document["records"] for document in made.values())
     return [
         _said("records", wrong, f"{count:,} records hash to the roots of {len(made):,} tenants."),
         _said(
-            "counts", hourly.differences, "Requests and tokens of records and roll-ups agree in every hour."
+            "counts", hourly.differences, "Requests and tokens of records and roll-ups agree for every hour."
         ),
     ]

@@ -90,13 +90,13 @@ def _ship_each(ledger: Ledger, entries: Sequence[Logged]) -> None:
             for half in (entries[: len(entries) // 2], entries[len(entries) // 2 :]):
                 _ship_each(ledger, half)
             return
-        log.error("No ledger can hold this audit entry as it is: %s: %.2000r", error, entries[0])
+        log.error("The ledger cannot store this audit entry unchanged: %s: %.2000r", error, entries[0])
         try:
             ship(ledger, [held(entries[0])])
         except REFUSALS as again:
             if not is_definite(again):
                 raise
-            log.error("Nor what is left of it; it is given up.")
+            log.error("Dropped an audit entry that the ledger cannot store.")
 
 
 async def pages(store: Store) -> AsyncGenerator[list[Logged], None]:

@@ -1,7 +1,5 @@
-"""The ledger: final usage records, each once, and the price book's table. SQLite, or PostgreSQL by URL.
-
-Synchronous on purpose: it is used from threads (the shipper's, and the reports'), never on the event loop.
-Every method raises LedgerUnavailableError when the database cannot be reached in time.
+"""The ledger: the durable store of usage records and of everything computed from them. SQLite, or PostgreSQL
+by URL.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ from gateway.metering.records import UsageRecord, record_id
 
 __all__ = [
     "HOUR",
+    "EngineHour",
     "Inserted",
     "Ledger",
     "LedgerUnavailableError",
-    "PoolHour",
+    "engine_hour_records",
     "mark_dirty",
     "next_batch",
-    "pool_hour_records",
     "pruned_before",
     "to_quarantine",
     "touched",
 ]
 
-PoolHour = tuple[int, str, str, int]
+EngineHour = tuple[int, str, str, int]
 """(hour, engine, gpu_type, gpu_count): what is rolled up at one time."""
 
 HOUR = 3_600_000_000
@@ -73,14 +71,26 @@ class Inserted:
 
 
 class Ledger:
-    """Thread-safe. Opens nothing until it is used."""
+    """The ledger's database. Thread-safe; it opens and migrates the database on first use.
+
+    Invariants:
+
+    - A record's id is stored once. Inserting the same record again changes nothing; another content under
+      same id goes to quarantine.
+    - Records are numbered by batch, one per write transaction, in order of commit: whoever sees a batch sees
+      all earlier ones. A closed period covers records by batch.
+    - Inserting records marks the engine-hours they touch as dirty, in the same transaction.
+
+    It is synchronous: use it from threads (the shipper's) or in the ledger process, never on the event loop.
+    Every method raises LedgerUnavailableError if the database cannot be reached in time.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
         self._engine: Engine | None = None
         self._lock = threading.Lock()
         self.observe: Callable[[str, float], None] = lambda _operation, _seconds: None
-        """Told how long each transaction took: `read` or `write`, to its end."""
+        """Called with the duration of each transaction, `read` or `write`."""
 
     def __repr__(self) -> str:
         return f"<Ledger {self._url.render_as_string()}>"
@@ -120,8 +130,10 @@ class Ledger:
             self.observe(operation, time.perf_counter() - began)
 
     def insert(self, records: Sequence[UsageRecord]) -> Inserted:
-        """Take each id once, in one transaction, and mark the pool-hours that new records touch. The same id
-        with other content goes to quarantine, as does what comes after its time was pruned."""
+        """Insert each record once, in one transaction, and mark the engine-hours that new records touch.
+
+        Inserting a record again changes nothing. A record whose id is there with other content goes to
+        quarantine, as does one that arrives after the records of its time were pruned."""
         if not records:
             return Inserted()
         rows = [_row(record) for record in records]
@@ -192,16 +204,16 @@ def next_batch(connection: Connection) -> int:
     return number
 
 
-def mark_dirty(connection: Connection, pool_hours: Iterable[PoolHour]) -> None:
-    """In a write transaction: these pool-hours must be rolled up anew, but for those whose records are
+def mark_dirty(connection: Connection, engine_hours: Iterable[EngineHour]) -> None:
+    """In a write transaction: these engine-hours must be rolled up anew, but for those whose records are
     removed. In a fixed order, so that two writers cannot wait for each other.
 
-    A new mark's version begins anywhere: a roller that read an earlier mark of the same pool-hour, since
+    A new mark's version begins anywhere: a roller that read an earlier mark of the same engine-hour, since
     deleted, must not take this one for it."""
     since = pruned_before(connection)
     rows = [
         {"hour": hour, "engine": engine, "gpu_type": gpu_type, "gpu_count": count, "version": getrandbits(48)}
-        for hour, engine, gpu_type, count in sorted(set(pool_hours))
+        for hour, engine, gpu_type, count in sorted(set(engine_hours))
         if hour >= since
     ]
     if rows:
@@ -219,10 +231,10 @@ def pruned_before(connection: Connection) -> int:
     return connection.execute(query).scalar() or 0
 
 
-def pool_hour_records(pool_hour: PoolHour, *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
-    """SELECT of the records that were in flight at some time of a pool-hour, in no order. Each half has its
+def engine_hour_records(engine_hour: EngineHour, *columns: ColumnElement[Any]) -> CompoundSelect[Any]:
+    """SELECT of the records that were in flight at some time of a engine-hour, in no order. Each half has its
     index, so the work is in proportion to the hour's records, not to the ledger's."""
-    hour, engine, gpu_type, gpu_count = pool_hour
+    hour, engine, gpu_type, gpu_count = engine_hour
     table, end = usage_records.c, hour + HOUR
     chosen = select(*(columns or _RECORD)).where(
         table.engine == engine, table.gpu_type == gpu_type, table.gpu_count == gpu_count
@@ -233,8 +245,8 @@ def pool_hour_records(pool_hour: PoolHour, *columns: ColumnElement[Any]) -> Comp
     )
 
 
-def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[PoolHour]:
-    """The pool-hours of [dispatched, ended]; with a clock that was set back, that of its end."""
+def touched(rows: Iterable[Mapping[str, Any]]) -> Iterator[EngineHour]:
+    """The engine-hours of [dispatched, ended]; with a clock that was set back, that of its end."""
     for row in rows:
         last = row["ended"] // HOUR * HOUR
         for hour in range(min(row["dispatched"] // HOUR * HOUR, last), last + 1, HOUR):

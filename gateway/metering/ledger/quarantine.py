@@ -1,4 +1,4 @@
-"""What the ledger could not take, for a person to look at."""
+"""Records that the ledger could not accept, for a person to examine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.metering.ledger.schema import quarantine
 class Quarantined:
     id: str
     reason: str
-    """`differs`: the ledger holds this id with other content. `pruned`: it came after the records of its time
-    had been removed. `excluded`: it cannot be, and somebody took it out of the books."""
+    """`differs`: the ledger has this id with other content. `pruned`: it arrived after the records of its
+    time were pruned. `excluded`: an operator excluded it."""
     recorded_at: int
     record: dict[str, Any]
     """As it was shipped: the fields of a UsageRecord."""

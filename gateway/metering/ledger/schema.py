@@ -1,4 +1,4 @@
-"""The ledger's tables. What they mean is said here; how they come to be, in `migrations`.
+"""The ledger's tables, and what they mean; `migrations` creates them.
 
 Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
 `2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
@@ -33,7 +33,7 @@ schema = MetaData()
 _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only INTEGER keys
 
 ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
-"""Of records that an hour's turn fell into: the few that a pool-hour's query must look for beyond its end.
+"""Of records that an hour's turn fell into: the few that a engine-hour's query must look for beyond its end.
 A query uses the index of them only if it says so in these very words."""
 
 usage_records = Table(
@@ -74,7 +74,7 @@ usage_records = Table(
     ),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
-    Index("usage_records_by_pool", "engine", "ended"),
+    Index("usage_records_by_engine", "engine", "ended"),
     Index(
         "usage_records_across_hours",
         "engine",
@@ -101,7 +101,7 @@ quarantine = Table(
         comment="`differs`, `pruned` or `excluded`",
     ),
     comment="records whose id the ledger holds with other content, or that came after their hours' records "
-    "had been removed, or that a person excluded from the books: for a person to look at",
+    "had been pruned, or that a person excluded: for a person to examine",
 )
 
 prices = Table(
@@ -157,8 +157,8 @@ set_aside_hours = Table(
     "until somebody decides",
 )
 
-pool_hours = Table(
-    "pool_hours",
+engine_hours = Table(
+    "engine_hours",
     schema,
     Column("hour", BigInteger, primary_key=True),
     Column("engine", Text, primary_key=True),
@@ -180,7 +180,7 @@ rollups = Table(
     "rollups",
     schema,
     Column("id", _Id, primary_key=True),
-    Column("posted", String(7), nullable=False, comment="month in whose books it stands"),
+    Column("posted", String(7), nullable=False, comment="month that the row is posted to"),
     Column("hour", BigInteger, nullable=False),
     Column("piece", BigInteger, nullable=False, comment="start of the part of the hour with one rate"),
     Column("engine", Text, nullable=False),
@@ -208,7 +208,7 @@ rollups = Table(
     Column("rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"),
     Column("currency", String(3)),
     Index("rollups_by_month", "posted", "hour"),
-    Index("rollups_by_pool", "engine", "hour"),
+    Index("rollups_by_engine", "engine", "hour"),
     Index("rollups_by_tenant", "tenant", "posted", "hour"),
     comment="who used what in an engine-hour. Rows of a closed month never change: what comes later is "
     "written as -old/+new rows into the open month",
@@ -359,5 +359,5 @@ snapshots = Table(
     Column("name", String(40), primary_key=True),
     Column("at", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
-    comment="what the bookkeeper last found, for the metrics of every worker",
+    comment="results of the last ledger maintenance, for every worker's metrics",
 )

@@ -1,19 +1,8 @@
-"""The write-ahead log of one worker: written by the event loop, synced by a thread of its own.
+"""The write-ahead log of one worker: written by the event loop, synced by its own thread.
 
-`append` writes the line there and then, so that it outlives the process, however that ends; the thread syncs
-at most every `sync_interval`, so that it outlives the machine. A write goes to the kernel's page cache and
-takes some 4 µs; it was measured against a segment mapped into memory, which is 3 µs faster, stalls less on a
-disk that others keep busy (80 µs against 30 ms in one of a thousand), and when it does stall takes the whole
-interpreter along, since a page fault keeps its lock.
-
-What the event loop cannot write at once waits in memory for the thread: while the thread has the file for
-itself (checkpoints, a new segment), while nothing can be written, and while a sync takes longer than
-`_STALL`, when a write might block every stream. Whoever must know that its lines are written awaits
-`settled`. Lines are written in the order in which they were appended.
-
-When a write or a sync fails, what was not synced is kept in memory (up to a bound) and goes, whole, into a
-fresh segment at the next try: after a failed sync nobody can say what the old segment holds. Lines may so
-stand twice in the log; the ledger takes each id once.
+A write goes to the kernel's page cache and takes about 4 µs. The alternative, a memory-mapped segment, was
+measured: it is 3 µs faster and stalls less on a busy disk (80 µs instead of 30 ms, once in a thousand
+writes), but a stall then blocks the whole interpreter, since a page fault holds the GIL.
 """
 
 from __future__ import annotations
@@ -34,14 +23,14 @@ log = logging.getLogger("florin.metering")
 _RETRY = 0.5
 _TICK = 1.0
 _GATHER = 0.01
-"""Seconds that a sync waits for company, and the thread out of the way of a request that has just begun."""
+"""Seconds to collect more lines before a sync, and to keep the thread out of the way of a new request."""
 _STALL = 1.0
-"""Seconds of a sync after which the event loop no longer writes."""
+"""Seconds of a sync after which the event loop stops writing."""
 _PATIENCE = 5.0
-"""Seconds that `settled` waits for the disk. Longer, and the log counts as failing."""
+"""Seconds that `settled` waits for the disk before the log counts as failing."""
 _LOOK = 0.002
 _SLOW_FOR = 30.0
-"""Seconds for which one slow sync is remembered."""
+"""Seconds for which `slow` stays true after a slow sync."""
 _SAY_AGAIN = 30.0
 
 
@@ -50,6 +39,23 @@ def _nothing() -> Iterable[bytes]:
 
 
 class WriteAheadLog:
+    """Append-only log of usage-record lines in numbered segments.
+
+    `append` writes a line immediately, so that it survives the process; the thread syncs at most every
+    `sync_interval`, so that it survives a power failure. Lines are written in the order of the calls.
+
+    A line that the event loop cannot write immediately waits in memory for the thread: while the thread uses
+    the file (checkpoints, a new segment), while writing fails, and while a sync takes longer than `_STALL`,
+    when a write could block every stream. Callers that need their lines written await `settled`.
+
+    After a failed write or sync, all unsynced lines are kept in memory (up to a limit) and written to a new
+    segment, because the content of the old one is unknown. A line may therefore appear twice in the log; the
+    ledger stores each record once.
+
+    `append` and `settled` are for the event loop; `open`, `flush` and `close` for any other thread. `Meter`
+    owns the log; the shipper reads the segments and deletes those before `synced_segment`.
+    """
+
     def __init__(
         self,
         directory: WorkerDirectory,
@@ -62,10 +68,10 @@ class WriteAheadLog:
         after: Callable[[], object] = _nothing,
         synced: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`tick` gives checkpoints, about once a second; `carry` what a new segment must begin with, so that
-        the segments before it can be deleted: a line for each attempt that is still open. Both are called
-        while the event loop cannot write. `after` is called in the thread after each of its rounds,
-        and `synced` after each sync, with how long it took."""
+        """`tick` returns checkpoints, about once a second. `carry` returns the first lines of a new segment,
+        one for each open attempt, so that earlier segments can be deleted. Both are called while the event
+        loop cannot write. `after` is called in the thread after each round, and `synced` after each sync,
+        with its duration."""
         self._directory = directory
         self._sync_interval = sync_interval
         self._segment_bytes = segment_bytes
@@ -79,14 +85,15 @@ class WriteAheadLog:
         # Mutable state shared by the event loop and the thread.
         self.healthy = True
         self.synced_segment = 0
-        """Segments before this one may be deleted once they are shipped."""
+        """Segments before this one may be deleted once shipped."""
         self._writing = threading.Lock()
-        """Held around writes. The event loop never waits for it, and the thread never syncs with it."""
+        """Held while writing. The event loop never waits for it, and the thread never syncs while holding
+        it."""
         self._file: int | None = None
         self._size = 0
         self._unsynced: list[bytes] = []
-        """In the file, or, when that failed, to be written again. A line comes in after it was written:
-        what the thread finds here before it looks which file to sync is in that file."""
+        """Lines written but not synced, or to be written again. A line is added after it was written, so
+        lines that the thread sees before it picks the file to sync are in that file."""
         self._queue: deque[bytes] = deque()
         self._dirty = False
         self._wake = threading.Event()
@@ -97,7 +104,7 @@ class WriteAheadLog:
         self._said = False
         self._said_at = -_SAY_AGAIN
         self._failed_files: list[int] = []
-        # Counted up on one side each: bytes and lines taken by the event loop, and done with by the thread.
+        # Each counter has one writer: accepted by the event loop, completed by the thread.
         self._taken_bytes = self._done_bytes = 0
         self._queued_lines = self._written_lines = 0
 
@@ -116,14 +123,15 @@ class WriteAheadLog:
 
     @property
     def slow(self) -> bool:
-        """A sync took so long, or takes so long now, that the event loop may not write."""
+        """Whether a recent or running sync is so slow that the event loop must not write."""
         now, since = time.monotonic(), self._syncing
         return (since is not None and now - since > _STALL) or now - self._slow_at < _SLOW_FOR
 
     # On the event loop:
 
     def append(self, line: bytes, *, final: bool = True) -> bool:
-        """False: memory is full too, and the line was not taken. Finals have the last half of the room."""
+        """False if the memory limit is reached and the line was dropped. Half of the limit is reserved for
+        finals."""
         held = self._taken_bytes - self._done_bytes
         if held >= (self._max_pending if final else self._max_pending // 2):
             self.healthy = False
@@ -151,32 +159,31 @@ class WriteAheadLog:
         return True
 
     async def settled(self) -> None:
-        """Until what was appended before has been written, or has met a log that cannot be."""
+        """Wait until all earlier lines are written, or the log has become unhealthy."""
         if not self._queue:
             return
         goal, deadline = self._queued_lines, time.monotonic() + _PATIENCE
         while self._written_lines < goal and self.healthy:
             if time.monotonic() > deadline:
-                self._unhealthy("the disk does not answer")
+                self._unhealthy("the disk does not respond")
             await asyncio.sleep(_LOOK)
 
     # Any thread but the event loop's:
 
     def open(self) -> None:
-        """Raises OSError when the log cannot be written at all."""
+        """Open the first segment and start the thread. Raises OSError if the log cannot be written."""
         with self._lock:
             self._open_segment()
         self._thread = threading.Thread(target=self._run, name="florin-wal", daemon=True)
         self._thread.start()
 
     def flush(self) -> bool:
-        """Write and sync what has been appended until now. Waits for the disk. False: it failed, and will be
-        tried again."""
+        """Write and sync all appended lines. Blocks on the disk. False if it failed; the thread retries."""
         with self._lock:
             return self._round(sync=True)
 
     def close(self) -> None:
-        """The last flush. Nothing may be appended afterwards."""
+        """Flush and stop. Nothing may be appended afterwards."""
         self._closing = True
         self._wake.set()
         self._urgent.set()
@@ -203,17 +210,19 @@ class WriteAheadLog:
             with self._lock:
                 try:
                     self._round(sync=False)
-                except Exception:  # a defect; the thread must live on, and the gateway may stop accepting
+                except (
+                    Exception
+                ):  # a defect; the thread must go on, and the gateway may stop accepting requests
                     self.healthy = False
-                    log.exception("Usage log: the flusher failed.")
+                    log.exception("Usage log: writing failed.")
 
     def _round(self, *, sync: bool) -> bool:
         self._dirty = False
         done = self._try(time.monotonic(), sync=sync)
         try:
             self._after()
-        except Exception:  # what was to be written has been
-            log.exception("Usage log: the records' metrics failed.")
+        except Exception:  # the lines are written already
+            log.exception("Usage log: updating metrics failed.")
         return done
 
     def _try(self, now: float, *, sync: bool) -> bool:
@@ -240,11 +249,11 @@ class WriteAheadLog:
             self.healthy = True
             if self._said:
                 self._said = False
-                log.warning("Usage log: it can be written again.")
+                log.warning("Usage log: writable again.")
         return True
 
     def _write_queue(self) -> None:
-        """All that waits. In one go, and out of the queue only then: `append` writes past it otherwise."""
+        """Write the queue at once, and empty it only then: `append` bypasses an empty queue."""
         while self._queue and self._file is not None:
             with self._writing:
                 lines = [self._queue[i] for i in range(len(self._queue))]
@@ -278,13 +287,13 @@ class WriteAheadLog:
         self._forget(count)
 
     def _forget(self, count: int) -> None:
-        """The oldest `count` of the unsynced are safe."""
+        """The oldest `count` unsynced lines are safe."""
         self._done_bytes += sum(map(len, self._unsynced[:count]))
         del self._unsynced[:count]
 
     def _open_segment(self) -> None:
-        """A new segment appears under its name only when it holds what it must: the open attempts, and what
-        may not have reached the one before. From then on lines go there."""
+        """Switch to a new segment. It appears under its name only once it contains the open attempts and all
+        unsynced lines."""
         number = self._number + 1
         segment = self._directory.new_segment(number)
         try:
@@ -316,13 +325,15 @@ class WriteAheadLog:
         self._close_files(None)
 
     def _unhealthy(self, why: str) -> None:
-        """Loud, but not at every try."""
+        """Logs an error, but not at every retry."""
         self.healthy = False
         now = time.monotonic()
         if now - self._said_at >= _SAY_AGAIN:
             self._said_at, self._said = now, True
             held = self._taken_bytes - self._done_bytes
-            log.error("Usage log: %s: %s. %d bytes wait in memory.", self._directory.path, why, held)
+            log.error(
+                "Usage log: cannot write %s: %s. %d bytes held in memory.", self._directory.path, why, held
+            )
 
     def _close_files(self, *files: int | None) -> None:
         for file in (*files, *self._failed_files):
@@ -330,10 +341,11 @@ class WriteAheadLog:
                 os.close(file)
         self._failed_files.clear()
 
-    # Whoever holds `_writing`:
+    # For holders of `_writing`:
 
     def _put(self, lines: bytes) -> None:
-        """Write, and remember until synced; when it fails, the file is given up and memory keeps them."""
+        """Write, and keep the lines until synced; on failure, abandon the file and keep the lines in
+        memory."""
         file = self._file
         try:
             if file is None or os.write(file, lines) != len(lines):
@@ -346,7 +358,7 @@ class WriteAheadLog:
         self._unsynced.append(lines)
 
     def _forsake(self) -> None:
-        """The thread closes it: it may be about to sync it."""
+        """Abandon the file. The thread closes it, since it may be about to sync it."""
         file, self._file = self._file, None
         if file is not None:
             self._failed_files.append(file)

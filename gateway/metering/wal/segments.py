@@ -1,9 +1,9 @@
-"""The files of the usage log: one directory per worker, in it numbered segments of JSON lines.
+"""The files of the usage log: a directory per worker with numbered segments of JSON lines.
 
-usage/<worker>/lock             flock'd by the living worker, or by whoever adopts a dead one's directory
+usage/<worker>/lock             locked (flock) by the live worker, or by the worker that adopts its directory
 usage/<worker>/00000001.jsonl   segments; only the highest one grows
-usage/<worker>/shipped          how far the ledger has them: `<segment> <offset>`
-usage/refused.jsonl             whole lines that no ledger takes, for a person to look at
+usage/<worker>/shipped          position up to which the ledger has them: `<segment> <offset>`
+usage/refused.jsonl             lines that no ledger accepts, for a person to examine
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Self
 
 CHUNK = 256 * 1024
-"""Bytes read at once: what bounds the shipper's memory, whatever the backlog."""
+"""Bytes read at once; bounds the shipper's memory regardless of the backlog."""
 
 REFUSED = "refused.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Everything before `offset` of segment `segment`, and all earlier segments, is in the ledger."""
+    """A position: everything before it is in the ledger."""
 
     segment: int = 0
     offset: int = 0
@@ -39,7 +39,7 @@ class Batch:
 
 
 class NewSegment:
-    """A segment that nobody sees until `publish`: it must not be read before it holds what it must."""
+    """A segment that is invisible until `publish`, so that it is never read without its first lines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class NewSegment:
         self.file = os.open(self._hidden, flags, 0o600)
 
     def publish(self, data: bytes) -> None:
-        """With its first lines, under its name. Not synced."""
+        """Write the first lines and rename it to its name. Does not sync."""
         done = 0
         while done < len(data):
             done += os.write(self.file, data[done:] if done else data)
@@ -59,7 +59,7 @@ class NewSegment:
         self._hidden.unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Its lines and its name."""
+        """Sync its content and its name."""
         os.fdatasync(self.file)
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -69,7 +69,7 @@ class NewSegment:
 
 
 class WorkerDirectory:
-    """A worker's directory, held by this process until `release`."""
+    """A worker's directory, locked by this process until `release`."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
@@ -80,9 +80,9 @@ class WorkerDirectory:
 
     @classmethod
     def create(cls, root: Path, worker: str = "") -> Self:
-        """A new directory, locked before anyone can see it under its name."""
+        """Create a directory, locked before it becomes visible under its name."""
         root.mkdir(parents=True, exist_ok=True)
-        for gone in root.glob(".gone-*"):  # whose remover was killed
+        for gone in root.glob(".gone-*"):  # left by a killed process
             shutil.rmtree(gone, ignore_errors=True)
         worker = worker or f"{os.getpid()}-{secrets.token_hex(4)}"
         hidden = root / f".new-{worker}"
@@ -95,7 +95,7 @@ class WorkerDirectory:
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:
-        """The directory of a worker that is gone; None while it lives or another has adopted it."""
+        """Lock the directory of a dead worker; None while it is alive or another worker has adopted it."""
         try:
             lock = _lock(path)
         except OSError:  # removed just now
@@ -103,7 +103,7 @@ class WorkerDirectory:
         return None if lock is None else cls(path, lock)
 
     def remove(self) -> None:
-        """Everything in it is in the ledger. It goes out of sight in one step, so that nobody adopts half."""
+        """Remove a fully shipped directory. Renames it first, so that no one adopts a half-deleted one."""
         gone = self.path.with_name(f".gone-{self.path.name}")
         with suppress(FileNotFoundError):
             self.path.rename(gone)
@@ -127,7 +127,7 @@ class WorkerDirectory:
         return NewSegment(self.segment(number))
 
     def cursor(self) -> Cursor:
-        """Where shipping goes on. Lost or damaged: from the start, which costs time and nothing else."""
+        """Where shipping resumes. If the file is lost or damaged, from the start, which only costs time."""
         try:
             segment, offset = (self.path / "shipped").read_text().split()
             return Cursor(int(segment), int(offset))
@@ -140,8 +140,8 @@ class WorkerDirectory:
         hidden.replace(self.path / "shipped")
 
     def batches(self, start: Cursor, *, dead: bool) -> Iterator[Batch]:
-        """Whole lines from `start` on. A line without its end is left for later in the segment that still
-        grows, and given as it is where nobody will end it."""
+        """Complete lines from `start` on. An incomplete last line is left for later in the growing segment,
+        and returned as it is where no one will complete it."""
         numbers = [n for n in self.segments() if n >= start.segment]
         for number in numbers:
             closed = dead or number != numbers[-1]
@@ -156,7 +156,7 @@ class WorkerDirectory:
             while chunk := file.read(CHUNK):
                 length = chunk.rfind(b"\n") + 1
                 if not length:
-                    # No line's end: still being written; or torn; or, in a full chunk, not a log at all.
+                    # No newline: still being written, or torn, or, in a full chunk, not a log at all.
                     if not closed and len(chunk) < CHUNK:
                         return
                     length = len(chunk)
@@ -171,14 +171,14 @@ class WorkerDirectory:
 
 
 def others(root: Path, mine: Path) -> list[Path]:
-    """The directories of other workers, living or dead."""
+    """The directories of other workers, alive or dead."""
     with suppress(FileNotFoundError):
         return sorted(p for p in root.iterdir() if p != mine and p.is_dir() and not p.name.startswith("."))
     return []
 
 
-def set_aside(root: Path, line: bytes) -> None:
-    """Keep a line that cannot be shipped, past the end of its segment. May come to stand there twice."""
+def refuse(root: Path, line: bytes) -> None:
+    """Keep a line that cannot be shipped. It may appear there twice."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     file = os.open(root / REFUSED, flags, 0o600)
     try:
@@ -189,7 +189,7 @@ def set_aside(root: Path, line: bytes) -> None:
 
 
 def _lock(directory: Path) -> int | None:
-    """An exclusive flock that the kernel gives up with the process, however it ends."""
+    """An exclusive flock, which the kernel releases when the process ends."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,4 @@
-"""Brings the log into the ledger: its own worker's, and those of workers that died.
-
-It notes how far it has come only after the commit, so whatever stops it, the next try begins at or before the
-first record that the ledger does not hold, and the ledger passes over those that it does.
-"""
+"""Ships the usage log to the ledger: this worker's log, and those of workers that died."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from typing import Protocol
 from gateway.metering.ledger.database import REFUSALS, is_definite
 from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
-from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, set_aside
+from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, refuse
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
 
@@ -26,19 +22,19 @@ _ROWS = 500
 """Records per transaction."""
 _LONGEST_PAUSE = 15.0
 _LAST_SECONDS = 3.0
-"""What a worker that stops gives to its backlog; the rest is for its successor."""
+"""Seconds that a stopping worker spends on its backlog; its successor ships the rest."""
 
 
 class _OutOfTimeError(Exception):
-    """What is left must wait for the next pass, or for the next worker."""
+    """The rest must wait for the next pass, or for the next worker."""
 
 
 Late = Callable[[], bool]
-"""Asked before each transaction: is it time to leave off?"""
+"""Whether to stop; called before each transaction."""
 
 
 class LiveLog(Protocol):
-    """The living log of this worker, as far as the shipper needs it."""
+    """The part of this worker's `WriteAheadLog` that the shipper uses."""
 
     @property
     def synced_segment(self) -> int:
@@ -48,6 +44,19 @@ class LiveLog(Protocol):
 
 
 class Shipper:
+    """Copies final records from the log's segments into the ledger, in its own thread.
+
+    The position is saved only after the commit. After any interruption, shipping therefore resumes at or
+    before the first unshipped record, and the ledger skips the records that it already has: each record is
+    stored exactly once. Shipped segments are deleted.
+
+    It also adopts the directories of workers that died, whose lock is free: it ships their records and closes
+    their open attempts as orphaned. Lines that no ledger accepts go to `refused.jsonl`, so that they hold up
+    nothing else. While the ledger is unavailable, it retries with increasing pauses.
+
+    `Meter` starts and closes it. `flush_now` may be called from any thread but the event loop's.
+    """
+
     def __init__(
         self,
         root: Path,
@@ -59,7 +68,7 @@ class Shipper:
         interval: float = 0.5,
         now: Callable[[], int] = system_time,
     ) -> None:
-        """`now`: Unix microseconds, by the clock by which records are made."""
+        """`now`: Unix microseconds, by the clock that records use."""
         self._now = now
         self._root = root
         self._mine = mine
@@ -78,9 +87,8 @@ class Shipper:
         self._thread.start()
 
     def flush_now(self, patience: float = 3.0) -> bool:
-        """Everything appended so far on this worker, and all that dead ones left, is in the ledger when this
-        returns True; False: the backlog takes longer than `patience` seconds. Raises LedgerUnavailableError.
-        Waits for the disk and the database."""
+        """Ship everything appended so far on this worker, and the logs of dead workers. False if that takes
+        longer than `patience` seconds. Blocks on the disk and the database. Raises LedgerUnavailableError."""
         late = _after(patience)
         if not (self._wal.flush() and self._lock.acquire(timeout=patience)):
             return False
@@ -93,14 +101,14 @@ class Shipper:
         return True
 
     def close(self) -> None:
-        """After the log is closed: ship the rest, and leave nothing behind if that succeeds."""
+        """Ship the rest after the log was closed, and remove the directory if everything is shipped."""
         self._stop.set()
         self._thread.join()
         with self._lock:
             try:
                 self._adopt(self._mine, _after(_LAST_SECONDS))
             except (LedgerUnavailableError, OSError, _OutOfTimeError) as error:
-                log.warning("Ledger: %s The usage log stays in %s.", error, self._mine.path)
+                log.warning("Ledger: %s Unshipped records stay in %s.", error, self._mine.path)
             finally:
                 self._mine.release()
 
@@ -113,8 +121,8 @@ class Shipper:
                     return
                 except (LedgerUnavailableError, OSError) as error:
                     self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-                    log.warning("Ledger: %s Next try in %.1f s.", error, self._pause)
-                except Exception:  # the thread must live on: nothing else ships
+                    log.warning("Ledger: %s Retrying in %.1f s.", error, self._pause)
+                except Exception:  # the thread must go on: nothing else ships
                     self._pause = _LONGEST_PAUSE
                     log.exception("Shipping usage records failed.")
                 else:
@@ -149,16 +157,16 @@ class Shipper:
                 self._insert(records[start : start + _ROWS], late)
             try:
                 directory.save_cursor(batch.end)
-            except OSError as error:  # the disk is full: what comes now makes room
+            except OSError as error:  # the disk is full; deleting segments makes room
                 unnoted = error
-            if not dead:  # a dead one's segments are needed once more, for what it left open
+            if not dead:  # a dead worker's segments are read again for its open attempts
                 directory.delete_before(min(batch.end.segment, self._wal.synced_segment))
         if unnoted:
             raise unnoted
 
     def _insert(self, records: list[UsageRecord], late: Late) -> None:
         if records and late():
-            raise _OutOfTimeError("There is no time to ship the rest.")
+            raise _OutOfTimeError("Out of time; the rest is shipped later.")
         try:
             result = self._insert_each(records)
         except LedgerUnavailableError:
@@ -168,11 +176,11 @@ class Shipper:
         self._metrics.usage_records("duplicate", result.duplicate)
         if result.quarantined:
             self._metrics.usage_records("quarantined", result.quarantined)
-            log.error("Ledger: %d records went to quarantine.", result.quarantined)
+            log.error("Ledger: %d records quarantined.", result.quarantined)
 
     def _insert_each(self, records: list[UsageRecord]) -> Inserted:
-        """In one transaction if the ledger takes them all; else in halves, until the one that it does not
-        take stands alone and is set aside."""
+        """In one transaction; if the ledger rejects it, in halves, until the rejected record is alone and
+        moved to `refused.jsonl`."""
         try:
             return self._ledger.insert(records)
         except REFUSALS as error:
@@ -193,17 +201,17 @@ class Shipper:
                 self._refuse(line, str(error))
             else:
                 self._metrics.usage_records("damaged")
-                log.warning("Usage log: a torn line of %d bytes was passed over.", len(line))
+                log.warning("Usage log: skipped a torn line of %d bytes.", len(line))
             return None
 
     def _refuse(self, line: bytes, why: str) -> None:
         self._metrics.usage_records("damaged")
-        log.error("Usage log: a line is set aside, because no ledger takes it: %s", why)
-        set_aside(self._root, line)
+        log.error("Usage log: moved an unusable line to refused.jsonl: %s", why)
+        refuse(self._root, line)
 
     @property
     def age(self) -> float:
-        """Seconds since the oldest record ended that the ledger would not take; 0: it takes them."""
+        """Seconds since the end of the oldest unshipped record; 0 if the ledger accepts records."""
         return 0.0 if self._oldest is None else max(0.0, (self._now() - self._oldest) / 1e6)
 
 
@@ -213,17 +221,17 @@ def _after(seconds: float) -> Late:
 
 
 def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:
-    """The last line of each attempt without a final. Memory in proportion to the attempts that were open at
-    one time, not to the log."""
+    """The last line of each attempt without a final. Memory use is proportional to the attempts that were
+    open at the same time, not to the log."""
     still: dict[str, UsageRecord] = {}
     for batch in directory.batches(Cursor(), dead=True):
         for line in batch.lines:
             try:
                 record = parse_line(line)
             except ValueError:
-                continue  # torn or damaged: what came before it stands
+                continue  # torn or damaged: the earlier line stands
             if record.kind == "final":
                 still.pop(record.id, None)
             elif (held := still.get(record.id)) is None or held.seq <= record.seq:
-                still[record.id] = record  # a new segment has what is known now before what waited unsynced
+                still[record.id] = record  # a new segment repeats older unsynced lines after current ones
     return list(still.values())

@@ -1,9 +1,9 @@
-"""The ledger's schema over time, by alembic. `schema.py` says what the tables are; the revisions in
-`versions/` bring a database there from wherever it is.
+"""The ledger's schema over time, managed by Alembic. `schema.py` declares the tables; the revisions in
+`versions/` bring a database from any earlier release up to that declaration.
 
-To change a table: change schema.py, add `versions/rNNNN_….py` with the step from the last revision, and name
-it in REVISIONS. Tests compare what the revisions make with schema.py, on both databases. A revision that was
-released is never edited.
+To change a table: change schema.py, add `versions/rNNNN_….py` with the step from the last revision, and
+append it to REVISIONS. Tests compare the result of the revisions with schema.py, on both databases. Never
+edit a released revision.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gateway.metering.ledger.schema import schema
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001",)
 HEAD = REVISIONS[-1]
-"""What this code works with."""
-_LOCK = 0x666C6F72  # "flor": PostgreSQL's advisory lock while a worker migrates
+"""The revision that this code requires."""
+_LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates
 _ALEMBIC = threading.Lock()
-"""Alembic's `context` is one for the whole process, and knows no threads."""
+"""Alembic's `context` is global to the process and not thread-safe."""
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to HEAD, whole or not at all, one worker at a time; the others wait, on SQLite as
-    long as for any writer. Adding an index to many millions of records takes minutes.
+    """Upgrade the database to HEAD in one transaction. One worker migrates and the others wait; on SQLite
+    they wait as long as for any writer.
 
     Raises LedgerTooNewError, LedgerUnavailableError."""
     with reading(engine) as connection:
@@ -44,43 +44,36 @@ def migrate(engine: Engine) -> None:
             return
         if revision is not None and revision not in REVISIONS:
             raise LedgerTooNewError(
-                f"The ledger's database was made by a later Florin (its schema is {revision}, this one's "
-                f"{HEAD}). Start that Florin, or give this one another database."
+                f"The ledger database was created by a newer version of Florin (its schema is {revision}; "
+                f"this version requires {HEAD}). Upgrade Florin, or use another database."
             )
-        unnoted = revision is None and _has(connection, "usage_records")
-        _run(connection, stamp=REVISIONS[0] if unnoted else None)
+        _upgrade(connection)
         _describe(connection)
-        if revision is not None or unnoted:
-            log.info("Ledger: the schema is now %s; it was %s.", HEAD, revision or REVISIONS[0])
+        if revision is not None:
+            log.info("Ledger: schema upgraded from %s to %s.", revision, HEAD)
 
 
 def _revision(connection: Connection) -> str | None:
-    """None: an empty database, or one from before 0.2.0, which kept no note of it."""
-    if not _has(connection, "alembic_version"):
+    """None for an empty database."""
+    if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     return revision
 
 
-def _has(connection: Connection, table: str) -> bool:
-    return inspect(connection).has_table(table)
-
-
-def _run(connection: Connection, *, stamp: str | None) -> None:
-    from alembic import command  # noqa: PLC0415  # takes a while to import, and is needed once in a year
+def _upgrade(connection: Connection) -> None:
+    from alembic import command  # noqa: PLC0415  # slow to import, and rarely needed
     from alembic.config import Config  # noqa: PLC0415  # likewise
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     with _ALEMBIC:
-        if stamp is not None:
-            command.stamp(config, stamp)
         command.upgrade(config, HEAD)
 
 
 def _describe(connection: Connection) -> None:
-    """Tell whoever looks into a PostgreSQL ledger with its own tools what is what. Not part of any revision:
-    the words may change without one."""
+    """Write the comments of schema.py into PostgreSQL, for those who query the ledger directly. They are part
+    of no revision, so that wording can change without one."""
     if connection.dialect.name != "postgresql":
         return
     for table in schema.sorted_tables:

@@ -1,4 +1,4 @@
-"""What alembic runs: in the transaction that `migrate` holds, and with logging as it is."""
+"""Alembic environment: runs in the transaction of `migrate` and leaves the logging configuration alone."""
 
 from alembic import context
 

@@ -62,18 +62,18 @@ CASES = [
     (("show", "acme/support"), "GET", PATH, None, {**ADAPTER, "version_details": [VERSION]}, "151,552"),
     (
         ("promote", "acme/support", "v2"),
-        "PUT", f"{PATH}/live", LIVE_BODY, {**ADAPTER, "live": "v2"}, "acme/support is v2 from now on.",
+        "PUT", f"{PATH}/live", LIVE_BODY, {**ADAPTER, "live": "v2"}, "acme/support now serves v2.",
     ),
     (
         ("promote", "acme/support", "2", "--no-wait"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**ADAPTER, "live": "v2"}, "is v2 from now on.",
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**ADAPTER, "live": "v2"}, "now serves v2.",
     ),
     (
         ("promote", "acme/support", "v2", "--weight", "10"),
         "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY,
-        "acme/support is v2 for 10 % of its calls from now on, and v1 for the other 90 %.",
+        "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
     ),
-    (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support is v1 from now on."),
+    (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support now serves v1."),
     (
         ("retire", "acme/support", "2"),
         "POST", f"{PATH}/versions/v2/retire", None, {"adapter": "acme/support", **VERSION, "version": "v2"},
@@ -83,7 +83,7 @@ CASES = [
     (("unpin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": False}, ADAPTER, "is not pinned"),
     (
         ("remove", "acme/support", "--yes"),
-        "DELETE", PATH, None, {"adapter": "acme/support", "removed": True}, "is removed",
+        "DELETE", PATH, None, {"adapter": "acme/support", "removed": True}, "acme/support removed.",
     ),
     (
         ("remove", "acme/support", "-y"),
@@ -148,7 +148,7 @@ def test_a_switch_says_where_the_version_is_and_what_falls_short(fake):
     body = {**ADAPTER, "live": "v2", "resident": ["a1"], "warnings": [warning]}
     fake.answer("PUT", f"{PATH}/live", body)
     result = fake.florin("adapter", "promote", "acme/support", "v2")
-    assert result.stdout == "acme/support is v2 from now on.\n"
+    assert result.stdout == "acme/support now serves v2.\n"
     assert "resident on a1" in result.stderr
     assert warning in result.stderr
 

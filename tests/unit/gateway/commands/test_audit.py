@@ -53,7 +53,7 @@ def test_json_is_the_apis_object(fake):
 def test_an_empty_list_and_one_while_redis_is_away(fake):
     fake.answer("GET", "/admin/v1/audit?limit=50", page(complete=False))
     result = fake.florin("audit", "list")
-    assert "Nothing was changed" in result.stderr
+    assert "No matching entries" in result.stderr
     assert "Redis is away" in result.stderr
 
 
@@ -91,5 +91,5 @@ def test_what_answered_a_request(fake):
     fake.answer("GET", path, told | {"attempts": [], "complete": False})
     result = fake.florin("audit", "request", "req-1")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "No attempt" in result.stderr
+    assert "has no attempt" in result.stderr
     assert json.loads(fake.florin("audit", "request", "req-1", "--json").stdout)["attempts"] == []

@@ -32,7 +32,7 @@ def test_it_measures_and_keeps_the_weights(fake, engine, tmp_path):
     fake.answer("POST", "/admin/v1/calibrations", kept, 201)
     done = fake.florin("calibrate", "e0", "--adapter", "acme/support", *QUICK)
     assert done.exit_code == 0, done.output
-    assert "Kept for H100 with base from 2026-11-21T14:00:00Z." in done.stdout
+    assert "Stored for H100 with base, valid from 2026-11-21T14:00:00Z." in done.stdout
     sent = fake.asked[-1][2]
     assert (sent["gpu_type"], sent["base_model"], sent["engine_version"]) == ("H100", "base", "0.32.0")
     assert set(sent["weights_ps"]) == {"prefill", "cached", "decode", "kv", "load"}
@@ -60,7 +60,7 @@ def test_a_dry_run_keeps_nothing(fake, engine):
     [
         ({"state": "active"}, "drain it first"),
         ({"running": 3}, "3 requests"),
-        ({"name": "other"}, "no engine 'e0'"),
+        ({"name": "other"}, "No such engine: 'e0'"),
     ],
 )
 def test_it_measures_only_what_does_nothing_else(fake, fields, words):

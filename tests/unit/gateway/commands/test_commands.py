@@ -136,7 +136,7 @@ CASES = [
         "POST", "/admin/v1/keys", {"tenant": "", "role": "finance"}, {**NEW_KEY, "tenant": ""}, "fl_k1_s3cret\n",
     ),
     (("key", "list", "--tenant", "acme"), "GET", "/admin/v1/keys?tenant=acme", None, {"data": [KEY_ROW]}, "valid"),
-    (("key", "revoke", "k1"), "DELETE", "/admin/v1/keys/k1", None, {**KEY_ROW, "revoked": 1}, "k1 is revoked"),
+    (("key", "revoke", "k1"), "DELETE", "/admin/v1/keys/k1", None, {**KEY_ROW, "revoked": 1}, "Key k1 revoked at"),
     (
         ("adapter", "add", "acme/support", "--source", "file:///x", "--assume-base"),
         "POST", "/admin/v1/adapters",
@@ -172,13 +172,13 @@ CASES = [
     ),
     (
         ("engine", "uncordon", "a1"),
-        "PUT", "/admin/v1/engines/a1/state", {"state": "active"}, ENGINE, "takes adapters and requests",
+        "PUT", "/admin/v1/engines/a1/state", {"state": "active"}, ENGINE, "accepts adapters and requests",
     ),
     (
         ("engine", "drain", "a1"),
-        "PUT", "/admin/v1/engines/a1/state", {"state": "draining"}, {**ENGINE, "state": "draining"}, "no new requests",
+        "PUT", "/admin/v1/engines/a1/state", {"state": "draining"}, {**ENGINE, "state": "draining"}, "accepts no new adapters or requests",
     ),
-    (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "is removed"),
+    (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "Engine a1 removed."),
     (("placement",), "GET", "/admin/v1/placement", None, PLACEMENT, "3 free"),
     (("explain", "acme/support"), "GET", "/admin/v1/explain/acme/support", None, EXPLAINED, "unhealthy"),
     (

@@ -53,7 +53,7 @@ def test_a_month_is_closed(fake):
     assert fake.asked[-1][2] == {
         "policy": "fixed", "shares": {"acme": 60, "b": 40}, "allow_missing_prices": False, "force": False,
     }  # fmt: skip
-    assert "2026-11: 1,234 delivered requests, which took 1.500 GPU-hours." in out.stderr
+    assert "2026-11: 1,234 delivered requests used 1.500 GPU-hours." in out.stderr
     assert "at no cost: L40 on_demand" in out.stderr
     for part in ("ab" * 32, "cd" * 32, "2.49 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
         assert part in out.stdout
@@ -79,7 +79,7 @@ def test_closing_again_says_so(fake):
     fake.answer("GET", f"{PATH}/2026-11", CLOSED)
     fake.answer("POST", f"{PATH}/2026-11/close", CLOSED | {"already": True})
     out = fake.florin("cost", "close", "2026-11")
-    assert "was closed already" in out.stderr
+    assert "was already closed" in out.stderr
 
 
 def test_a_refusal_is_a_sentence(fake):
@@ -112,7 +112,7 @@ def test_every_closed_month_is_verified(fake):
     out = fake.florin("cost", "verify")
     assert out.exit_code == 0
     assert "not checked" in out.stdout
-    assert out.stdout.splitlines()[-1] == "Everything that was checked is right."
+    assert out.stdout.splitlines()[-1] == "All checks passed."
 
 
 def test_what_is_wrong_is_named_and_ends_with_1(fake):

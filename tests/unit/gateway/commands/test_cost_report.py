@@ -44,7 +44,7 @@ ROWS = part(
 )
 REPORT = {
     "currency": "USD", "from": "2026-07-01T00:00:00Z", "to": "2026-08-01T00:00:00Z",
-    "by": ["tenant", "adapter", "gpu_type"], "basis": "books", "state": "closed", "policy": "none",
+    "by": ["tenant", "adapter", "gpu_type"], "basis": "posted", "state": "closed", "policy": "none",
     "weights": "calibrated", "calibrations": [], "missing_prices": [], "rows": ROWS["rows"], "next": None,
     "totals": ROWS["totals"], "rejected": 0, "retry_waste": part(figures("1.00", "3.00", 7)),
     "headroom": part(), "startup": part(), "idle": part(figures("69.00", "230.00")), "corrections": part(),
@@ -123,16 +123,14 @@ def test_what_to_know_is_said_beside(shown):
         state="open", weights="uncalibrated", rejected=31, complete=False,
         missing_prices=[{"gpu_type": "L40 S", "region": "eu", "purchase": "spot"}],
     ).stderr  # fmt: skip
-    assert "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (from the books, still open)" in noted
-    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the whole bill." in noted
+    assert "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, still open)" in noted
+    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the total." in noted
     assert "31 requests were rejected" in noted
     assert "florin calibrate" in noted
     assert "florin price add --gpu-type 'L40 S' --region eu --purchase spot --rate …" in noted
-    assert "Not complete" in noted
+    assert "Incomplete" in noted
     quiet = shown(idle=part()).stderr
-    assert quiet.strip().splitlines() == [
-        "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (from the books, closed)"
-    ]
+    assert quiet.strip().splitlines() == ["2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, closed)"]
 
 
 def test_what_tenants_bear_has_a_column(shown):
@@ -169,7 +167,7 @@ def test_nothing_is_said_so(shown):
         whole=figures("0.00", "0.00"),
     )  # fmt: skip
     assert result.stdout == ""
-    assert "No usage in that time." in result.stderr
+    assert "No usage in this period." in result.stderr
 
 
 @pytest.mark.parametrize(("width", "tokens"), [(140, 3), (90, 2), (80, 0)])

@@ -145,7 +145,7 @@ def test_a_key_that_no_token_brought_is_never_written_over(fake, enrol, tmp_path
     write_private(tmp_path / "own" / "key", "fl_operators\n")
     result = enrol()
     assert (result.exit_code, fake.asked) == (2, [])
-    assert "remove it first" in result.stderr
+    assert "remove it, or use another --key-file" in result.stderr
     assert read_key(tmp_path / "own" / "key") == "fl_operators"
 
 
@@ -173,7 +173,7 @@ def test_a_key_that_cannot_be_kept_is_not_offered(fake, enrol, tmp_path):
     (tmp_path / "own").write_text("a file, where a directory should be")
     result = enrol()
     assert (result.exit_code, fake.asked) == (2, [])
-    assert "cannot be kept" in result.stderr
+    assert "Cannot store the key" in result.stderr
 
 
 def test_without_a_token_it_says_what_to_do(fake, enrol, token):

@@ -46,7 +46,12 @@ def test_an_engines_key_is_the_agents_too():
         ((), None, {"FLORIN_ENGINE_KEY": "/k"}, "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY: set both or neither"),
         ((), None, {"FLORIN_CLIENT_KEY": "/k"}, "FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY: set both or neither"),
         ((), None, {"FLORIN_TLS_CERT": "/c", "FLORIN_TLS_KEY": "/k"}, "certificate /c cannot be read"),
-        ((), None, {"FLORIN_TLS_CLIENT_CA": "/ca"}, "asks nobody without FLORIN_TLS_CERT and FLORIN_TLS_KEY"),
+        (
+            (),
+            None,
+            {"FLORIN_TLS_CLIENT_CA": "/ca"},
+            "FLORIN_TLS_CLIENT_CA requires FLORIN_TLS_CERT and FLORIN_TLS_KEY",
+        ),
         ((), None, {"FLORIN_ENGINE_TOKEN_FILE": "/nowhere"}, "token file /nowhere cannot be read"),
         ((), None, {"FLORIN_ENGINE_CA": "/nowhere"}, "CA /nowhere cannot be read"),
     ],

@@ -43,7 +43,7 @@ def test_failures_go_to_stderr(capsys):
     assert out == ""
     assert err.splitlines()[0] == "florin: It broke\\x1b."
     assert [line.split() for line in err.splitlines()[1:]] == [
-        ["check", "what", "is", "wrong", "found", "expected"],
+        ["check", "problem", "found", "expected"],
         ["c", "m", "1", "2"],
     ]
 

@@ -42,7 +42,7 @@ RECONCILED = {
         "own_cost": "5.00", "difference_cost": "5.00", "lines": [LINE], "unexplained_gpu_hours": "0.00",
         "unexplained_cost": "0.00", "accounts": [ACCOUNT],
     },
-    "books": {
+    "completeness": {
         "imbalances": [], "hours_pending": 0, "quarantined": {"differs": 2}, "delivered_twice": 0,
         "implausible": 0, "set_aside": [],
         "records": [
@@ -93,12 +93,12 @@ def test_a_bill_is_sent_as_it_is(fake, bill):
     assert done.exit_code == 0, done.output
     assert fake.asked[0][2] == b"start,end\n"
     assert done.stdout == (
-        "Imported 2 lines of nov.csv: 16.00 GPU-hours, 40.00 USD (there already: 1 line).\n"
+        "Imported 2 lines of nov.csv: 16.00 GPU-hours, 40.00 USD (already imported: 1 line).\n"
     )
     assert "In another import, too, word for word: 2 lines." in done.stderr
     assert "Left out, not about GPUs: 1 line, 7.00 USD." in done.stderr
     assert "  line 7: It ends before it begins." in done.stderr
-    assert "florin cost remove-bill 3f2a90c1d4e7 takes it back." in done.stderr
+    assert "To undo: florin cost remove-bill 3f2a90c1d4e7" in done.stderr
 
 
 def test_bad_lines_are_a_table_on_stderr(fake, bill):
@@ -158,7 +158,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "billed 4.000000 10.000000" in rows
     assert "records with the engine's closing counts 42" in rows
     assert "records in quarantine 2 differs" in rows
-    assert rows[-1] == "All is explained, to 0.10 percent."
+    assert rows[-1] == "Everything is explained within 0.10 percent."
     assert "gpu-b: 5 records from f to t have no counters beside them." in done.stderr
     assert "H100" not in done.stdout
     by_engine = fake.florin("cost", "reconcile", "--month", "2026-11", "--accounts").stdout
@@ -175,14 +175,14 @@ def test_what_is_unexplained_ends_in_exit_code_1(fake, options):
         assert json.loads(done.stdout) == body
     else:
         assert "Unexplained: gpu-a counted 7 input tokens too many." in done.stderr
-        assert "All is explained" not in done.stdout
+        assert "Everything is explained" not in done.stdout
 
 
 def test_a_month_without_bill_and_counters_says_so(fake):
     tokens = {"checks": [], "unsampled": [], "note": None}
     fake.answer("GET", PATH, {**RECONCILED, "bill": None, "tokens": tokens, "complete": False})
     done = fake.florin("cost", "reconcile", "--month", "2026-11")
-    for part in ("No bill was imported", "No engine's counters", "on their way"):
+    for part in ("No bill imported", "No engine counters", "still arriving"):
         assert part in done.stderr
 
 
@@ -211,7 +211,7 @@ def test_a_comparison_marks_the_cheapest_and_tells_what_is_measured(fake):
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
     assert rows[1] == "L40 spot, -90.0 % 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 cheapest"
     assert rows[2] == "B200 spot 0.10 - unknown - - - - -"
-    assert "The speed of L40 is as stated: a blog." in done.stderr
+    assert "Stated speed of L40: a blog." in done.stderr
     assert "50.0 % used); it cost 40.00 USD" in done.stderr
-    assert "What ran on TPU is left out: calibrate TPU and A100" in done.stderr
+    assert "Usage on TPU is left out: calibrate TPU and A100" in done.stderr
     assert "The speed of B200 is unknown: calibrate B200 and A100" in done.stderr

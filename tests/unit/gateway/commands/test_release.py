@@ -9,7 +9,8 @@ PATH = "/admin/v1/adapters/acme/support/versions/v2/release"
 
 @pytest.mark.parametrize("name", ["v2", "2"])
 @pytest.mark.parametrize(
-    ("released", "said"), [(True, "acme/support@v2 is released"), (False, "nothing against acme/support@v2")]
+    ("released", "said"),
+    [(True, "acme/support@v2 is released"), (False, "acme/support@v2 was neither quarantined nor failed")],
 )
 def test_a_version_is_released(fake, name, released, said):
     body = {"adapter": "acme/support", "version": "v2", "released": released}

@@ -11,7 +11,7 @@ def test_an_engine_is_trusted(fake):
     assert result.exit_code == 0
     assert (
         result.stdout
-        == "llama is what a1 answers; 3 versions are looked at anew when they are loaded next.\n"
+        == "a1 is now the reference for llama; 3 versions get new references at their next loads.\n"
     )
     assert [asked[:2] for asked in fake.asked] == [("POST", PATH)]
 

@@ -255,7 +255,7 @@ def test_an_engine_that_left_the_registry_ends_and_begins_anew(ledger):
     assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 100, 110)]
 
 
-def test_pool_hours_that_grew_are_marked_to_be_rolled_up(ledger):
+def test_engine_hours_that_grew_are_marked_to_be_rolled_up(ledger):
     time = EngineTime(ledger, "w1")
     watch(time, 90, 100, epoch=T - 2 * HOUR, ready=T - HOUR)
     time.write()
@@ -367,7 +367,7 @@ def test_memory_is_bounded_however_long_the_ledger_is_away(ledger, monkeypatch, 
 
 
 def refused(caplog):
-    return sum("given up" in message for message in caplog.messages)
+    return sum("Dropped" in message for message in caplog.messages)
 
 
 def counted(ledger):

@@ -90,4 +90,4 @@ def test_a_row_that_no_database_can_hold_holds_up_no_others(ledger: Ledger, log:
     assert log.write()
     assert [row[0] for row in rows(ledger)] == ["e0", "e1", "e3", "e4"]
     assert log.write()
-    assert sum("given up" in message for message in caplog.messages) == 1
+    assert sum("Dropped" in message for message in caplog.messages) == 1

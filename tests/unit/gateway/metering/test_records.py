@@ -33,13 +33,6 @@ def test_a_line_comes_back_as_the_record_that_it_was(made):
     assert parse_line(made.line()) == made
 
 
-def test_lines_of_the_version_before_are_still_read():
-    made = record(adapter_loads=0, hour_marks=None)
-    data = orjson.loads(made.line())
-    del data["adapter_loads"], data["hour_marks"]
-    assert parse_line(orjson.dumps(data)) == made
-
-
 def test_only_finals_are_taken_for_finals():
     assert is_final(record().line())
     assert not is_final(intent().line())

@@ -56,7 +56,7 @@ async def test_closing_waits_for_a_decision_and_goes_on_after_it(client_for, poi
         [aside] = listed.json()["data"]
         asked = {"engine": aside["engine"], "hour": aside["hour"]}
         done = await client.post("/finance/v1/set-aside/exclude", json=asked)
-        assert done.json() == {**asked, "quarantined": 1, "sealed": 0, "set_aside": False}
+        assert done.json() == {**asked, "quarantined": 1, "kept": 0, "set_aside": False}
         again = await client.post("/finance/v1/set-aside/exclude", json=asked)
         assert (again.status_code, again.json()["error"]["code"]) == (404, "not_found")
         closed = await client.post("/finance/v1/periods/1970-01/close", json=terms)

@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 from gateway.costs.calibration.fit import TERMS
 from gateway.costs.calibration.store import CalibrationConflictError, add_calibration, list_calibrations
 from gateway.costs.periods import HOUR, month
-from gateway.metering.ledger.schema import dirty_hours, periods, pool_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 
 NOW = month("2026-11").start + 5 * HOUR + 123
 
@@ -47,7 +47,7 @@ def test_hours_from_then_on_are_rolled_up_anew_and_no_others(ledger):
             pool(hour - HOUR), pool(hour), pool(hour + HOUR), pool(hour, gpu_type="L40"),
             pool(hour + HOUR, gpu_type="B200", base="other"),
         ]  # fmt: skip
-        connection.execute(insert(pool_hours), rows)
+        connection.execute(insert(engine_hours), rows)
     add(ledger)
     with ledger.read() as connection:
         marked = connection.execute(select(dirty_hours.c.hour, dirty_hours.c.gpu_type)).all()

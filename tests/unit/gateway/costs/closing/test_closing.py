@@ -23,10 +23,10 @@ from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger, mark_dirty
 from gateway.metering.ledger.schema import (
     dirty_hours,
+    engine_hours,
     engine_spans,
     period_tenants,
     periods,
-    pool_hours,
     rollups,
 )
 from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, price, span
@@ -104,7 +104,7 @@ def test_fixed_shares_are_part_of_the_terms(ledger):
 @pytest.mark.parametrize(
     ("of", "now", "says"),
     [
-        ("2026-12", NOW, "not over: it ends 2027-01-01T00:00:00Z"),
+        ("2026-12", NOW, "not over yet; it ends 2027-01-01T00:00:00Z"),
         ("2026-11", DECEMBER + GRACE - 1, "less than an hour ago"),
         ("2026-11", NOW, "2026-10 has usage and is not closed"),
     ],
@@ -138,7 +138,7 @@ def test_months_in_which_there_was_nothing_are_passed_over(ledger):
     ledger.insert(some_records(2, DECEMBER))
     shut(ledger, "2026-10", now=JANUARY + GRACE)
     shut(ledger, "2026-12", now=JANUARY + GRACE)
-    with pytest.raises(ClosingError, match="has been passed over"):
+    with pytest.raises(ClosingError, match="was skipped"):
         shut(ledger, "2026-11", now=JANUARY + GRACE)
     ledger.insert(some_records(3, NOVEMBER))  # late, for the month that was passed over
     roll(ledger, JANUARY + GRACE)
@@ -168,8 +168,8 @@ def test_without_a_price_it_is_refused_unless_allowed_and_a_later_price_corrects
     all_right(ledger)
     assert rows_of(ledger, "2026-10") == before
     with ledger.read() as connection:
-        query = select(pool_hours.c.gpu_type, func.sum(pool_hours.c.nano_gpu_hours))
-        spent = dict(connection.execute(query.group_by(pool_hours.c.gpu_type)).all())
+        query = select(engine_hours.c.gpu_type, func.sum(engine_hours.c.nano_gpu_hours))
+        spent = dict(connection.execute(query.group_by(engine_hours.c.gpu_type)).all())
     whole = int(spent["H100"]) * 2_490_000 + int(spent["L40"]) * 700_000
     assert october[3] + figures(ledger, "2026-11")[3] == whole
 
@@ -226,8 +226,10 @@ def test_an_imbalance_blocks(ledger):
     fill(ledger)
     roll(ledger, NOW)
     with ledger.write() as connection:
-        row = connection.execute(select(pool_hours).where(pool_hours.c.nano_gpu_hours > 0)).first()
-        change = update(pool_hours).where(pool_hours.c.hour == row.hour, pool_hours.c.engine == row.engine)
+        row = connection.execute(select(engine_hours).where(engine_hours.c.nano_gpu_hours > 0)).first()
+        change = update(engine_hours).where(
+            engine_hours.c.hour == row.hour, engine_hours.c.engine == row.engine
+        )
         connection.execute(change.values(nano_gpu_hours=row.nano_gpu_hours + 1))
     with pytest.raises(ClosingError, match="do not sum") as error:
         shut(ledger, "2026-10")
@@ -256,7 +258,7 @@ def test_an_interrupted_closing_is_finished_first(ledger, monkeypatch):
             shut(ledger, "2026-10")
     ledger.insert(some_records(9, OCTOBER, count=12))  # after the cutoff: not in it
     price(ledger, "H100", "99", OCTOBER)  # nor this
-    with pytest.raises(ClosingError, match="closing of 2026-10 was interrupted"):
+    with pytest.raises(ClosingError, match="Closing 2026-10 was interrupted"):
         shut(ledger, "2026-11")
     made = shut(ledger, "2026-10")
     assert (made["records"], made["already"]) == (60, False)
@@ -303,7 +305,7 @@ def test_a_closed_month_s_rows_stay_while_a_price_or_nothing_at_all_changes(ledg
     price(ledger, "H100", "9.99", OCTOBER + HOUR)
     with ledger.write() as connection:  # every hour is marked, as after a new calibration
         connection.execute(delete(dirty_hours))
-        places = select(*(pool_hours.c[n] for n in ("hour", "engine", "gpu_type", "gpu_count")))
+        places = select(*(engine_hours.c[n] for n in ("hour", "engine", "gpu_type", "gpu_count")))
         marks = [{**row, "version": 1} for row in connection.execute(places).mappings()]
         connection.execute(insert(dirty_hours), marks)
     roll(ledger, NOW)
@@ -328,7 +330,7 @@ def test_a_month_whose_weights_were_measured_closes_and_says_which(ledger):
     row = shut(ledger, "2026-10", policy="proportional")
     shut(ledger, "2026-11")
     assert [made["prefill_ps"] for made in json.loads(row["document"])["terms"]["calibrations"]] == [10**8]
-    assert "headroom" in json.loads(row["document"])["books"]["totals"]["buckets"]
+    assert "headroom" in json.loads(row["document"])["summary"]["totals"]["buckets"]
     all_right(ledger)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, rollups
 
 MONTH = "2026-10"
 FIRST = month(MONTH).start
@@ -44,12 +44,12 @@ def fill(ledger: Ledger, *, hours: int = 6, seed: int = 7) -> list[dict[str, Any
     rows = make(hours=hours, seed=seed)
     with ledger.write() as connection:
         connection.execute(insert(rollups), rows)
-        connection.execute(insert(pool_hours), wholes(rows))
+        connection.execute(insert(engine_hours), wholes(rows))
     return rows
 
 
 def wholes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pool-hours to which the rows sum, so that a month can be closed."""
+    """Engine-hours to which the rows sum, so that a month can be closed."""
     sums: dict[tuple[Any, ...], int] = {}
     for row in rows:
         key = tuple(row[name] for name in ("hour", "engine", "gpu_type", "gpu_count", "region", "purchase"))

@@ -55,7 +55,7 @@ def test_chargeback_sums_to_each_statement(closed, tmp_path):
 
 def test_chargeback_and_what_is_left_are_the_infrastructure(closed, tmp_path):
     with closed.read() as connection:
-        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["books"]["totals"]
+        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["summary"]["totals"]
     left = Decimal(totals["unallocated"]["cost"]) + Decimal(totals["retry_waste"]["cost"])
     infrastructure = rows_of(closed, tmp_path, "1.4", "infrastructure")
     assert total(rows_of(closed, tmp_path, "1.4", "chargeback")) + left == total(infrastructure)
@@ -72,7 +72,7 @@ def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
     found = documents(closed)
     with closed.read() as connection:
         statements = [read_statement(connection, tenant, MONTH, known=False) for tenant in found]
-        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["books"]["totals"]
+        totals = json.loads(connection.execute(select(periods.c.document)).scalar_one())["summary"]["totals"]
     for statement in statements:
         document = found[statement.tenant]
         parts = (*statement.usage, *statement.allocated, *statement.corrections)
@@ -80,8 +80,8 @@ def test_statements_divide_what_was_sealed_without_rounding_anew(closed):
         assert sum(item.nano_gpu_hours for item in parts) == (
             document["nano_gpu_hours"] + document["allocated_nano_gpu_hours"]
         )
-        assert statement.seal is not None
-        assert statement.seal.tenant_root == document["root"]
+        assert statement.period_hash is not None
+        assert statement.period_hash.tenant_root == document["root"]
     assert sum(statement.cents for statement in statements) == totals["billed"]["amount_cents"]
 
 

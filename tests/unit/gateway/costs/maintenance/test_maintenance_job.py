@@ -6,7 +6,7 @@ import pytest
 
 from gateway.costs.maintenance import maintenance_job
 from gateway.costs.maintenance.health import LATE, LedgerHealth, health
-from gateway.costs.maintenance.maintenance_job import METRICS, MaintenanceJob, keep, read_figures, show
+from gateway.costs.maintenance.maintenance_job import METRICS, MaintenanceJob, maintain, read_figures, show
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger.ledger import HOUR, LedgerUnavailableError
 from gateway.observability.metrics import LedgerFigures, Metrics
@@ -66,7 +66,7 @@ async def test_one_worker_leads_and_another_takes_over():
     await until(lambda: len(second.asked) > 3)
     assert len(first.asked) == seen
     await stop(other)
-    assert first.asked[0] == (keep, (T, 30))
+    assert first.asked[0] == (maintain, (T, 30))
 
 
 async def test_a_leader_that_died_is_followed_when_its_lease_lapses():
@@ -111,10 +111,10 @@ async def test_trouble_is_said_once_and_survived(caplog):
         await until(lambda: len(ledger_process.asked) >= 9)
         await stop(task)
     assert caplog.messages == [
-        "The books cannot be kept: away",
-        "The books are kept again.",
-        "Keeping the books failed.",
-        "The books are kept again.",
+        "Ledger maintenance failed: away Retrying.",
+        "Ledger maintenance recovered.",
+        "Ledger maintenance failed.",
+        "Ledger maintenance recovered.",
     ]
     assert [text for _, _, text in ledger_process.noted] == [
         "away",
@@ -142,7 +142,7 @@ async def test_without_redis_nobody_leads_and_nothing_breaks():
 def test_a_pass_rolls_up_and_leaves_figures_for_every_worker(ledger):
     ledger.insert([record(dispatched=T, ended=T + 36_000_000)])
     assert read_figures(ledger, after=-1) is None
-    keep(ledger, T + HOUR, 400)
+    maintain(ledger, T + HOUR, 400)
     figures = read_figures(ledger, after=-1)
     assert figures.at == T + HOUR
     assert dict(map(_pair, figures.series["florin_gpu_busy_seconds_total"])) == {("gpu-a", "H100"): 36.0}
@@ -213,9 +213,9 @@ def at_once(monkeypatch):
 
 def test_books_that_are_kept_are_healthy(ledger):
     ledger.insert([record("a")])
-    keep(ledger, T, 0)
+    maintain(ledger, T, 0)
     found = health(ledger, T + 60_000_000, interval=30)
-    assert (found.kept, found.trouble, found.late, found.set_aside) == (T, "", False, 0)
+    assert (found.last_pass, found.trouble, found.late, found.set_aside) == (T, "", False, 0)
 
 
 def test_a_new_ledger_is_healthy(ledger):
@@ -223,7 +223,7 @@ def test_a_new_ledger_is_healthy(ledger):
 
 
 def test_books_that_nobody_keeps_any_more_are_late(ledger):
-    keep(ledger, T, 0)
+    maintain(ledger, T, 0)
     assert not health(ledger, T + LATE, interval=30).late
     assert health(ledger, T + LATE + 1, interval=30).late
     assert not health(ledger, T + LATE + 1, interval=3600).late  # they are not meant to be kept so often
@@ -239,12 +239,12 @@ def test_books_that_were_never_kept_are_late_once_something_waits(ledger):
 async def test_a_pass_that_fails_is_seen_until_one_succeeds(ledger, ledger_url):
     class Failing:
         async def run(self, function, *args):
-            if function is keep:
+            if function is maintain:
                 raise OverflowError("a sum")
             function(ledger, *args)
 
-    keep(ledger, T, 0)
+    maintain(ledger, T, 0)
     await keeper(MemoryStore(), Failing(), clock=lambda: T + 1)._keep()
     assert "OverflowError" in health(ledger, T + 2, interval=30).trouble
-    keep(ledger, T + 3, 0)
+    maintain(ledger, T + 3, 0)
     assert health(ledger, T + 4, interval=30).trouble == ""

@@ -6,7 +6,7 @@ from gateway.costs.maintenance.snapshot import read_snapshot
 from gateway.costs.maintenance.totals import SETTLED, totals
 from gateway.costs.periods import HOUR, iso, month
 from gateway.costs.prices.price_store import add_price
-from gateway.metering.ledger.schema import periods, pool_hours, rollups
+from gateway.metering.ledger.schema import engine_hours, periods, rollups
 from gateway.observability.metrics import BASE, OTHER
 from tests.unit.gateway.costs.rolled import row, write
 
@@ -31,7 +31,7 @@ def whole(ledger, hour, nano=NANO, *, engine="gpu-a", gpu_count=1, provisioned=3
         "startup_us": 0, "busy_us": busy * 1_000_000, "nano_gpu_hours": nano, "records": 1, "calibration": 0,
     }  # fmt: skip
     with ledger.write() as connection:
-        connection.execute(pool_hours.insert().values(values))
+        connection.execute(engine_hours.insert().values(values))
 
 
 def close(ledger, name):

@@ -12,7 +12,7 @@ from gateway.costs.prices.book import (
     rate_micros,
 )
 from gateway.costs.prices.price_store import add_price, list_prices
-from gateway.metering.ledger.schema import dirty_hours, ledger_state, periods, pool_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, ledger_state, periods
 
 
 def price(start, end=None, rate=2_500_000, **changes):
@@ -192,14 +192,14 @@ NOV = month("2026-11").start // HOUR
 
 
 def rolled(ledger, *hours, gpu_type="H100", region="", engine="e"):
-    """Pool-hours that are up to date."""
+    """Engine-hours that are up to date."""
     row = {
         "engine": engine, "gpu_type": gpu_type, "gpu_count": 1, "region": region, "purchase": "on_demand",
         "base_model": "b", "provisioned_us": 0, "startup_us": 0, "busy_us": 0, "nano_gpu_hours": 0,
         "records": 0, "calibration": 0,
     }  # fmt: skip
     with ledger.write() as connection:
-        connection.execute(insert(pool_hours), [{**row, "hour": hour * HOUR} for hour in hours])
+        connection.execute(insert(engine_hours), [{**row, "hour": hour * HOUR} for hour in hours])
 
 
 def close(ledger, name="2026-11"):

@@ -5,7 +5,7 @@ from sqlalchemy import insert
 
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciliation.drift import LONGEST, Drift, drift, token_checks, unsampled
-from gateway.metering.ledger.schema import engine_counters, engine_probes, pool_hours
+from gateway.metering.ledger.schema import engine_counters, engine_hours, engine_probes
 from tests.unit.gateway.metering.make import record
 
 NOW = 101 * HOUR + 5
@@ -124,7 +124,7 @@ def test_records_that_have_no_counters_beside_them_are_told(ledger):
         "records": 1, "calibration": 0,
     }  # fmt: skip
     with ledger.write() as connection:
-        connection.execute(insert(pool_hours), [{**row, "engine": "gpu-a"}, {**row, "engine": "gpu-b"}])
+        connection.execute(insert(engine_hours), [{**row, "engine": "gpu-a"}, {**row, "engine": "gpu-b"}])
     ledger.insert([record("after"), record("other", engine="gpu-b", prompt_tokens=7)])
     with ledger.read() as connection:
         found = unsampled(connection, Period(100 * HOUR, 101 * HOUR))

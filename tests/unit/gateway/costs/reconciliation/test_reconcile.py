@@ -10,7 +10,7 @@ from gateway.costs.prices.price_store import add_price
 from gateway.costs.reconciliation.bill_files import BillFormat
 from gateway.costs.reconciliation.bills import import_bill
 from gateway.costs.reconciliation.reconcile import reconcile
-from gateway.metering.ledger.schema import engine_counters, ledger_state, pool_hours, quarantine
+from gateway.metering.ledger.schema import engine_counters, engine_hours, ledger_state, quarantine
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -37,7 +37,7 @@ def put(ledger, table, *rows):
 @pytest.fixture
 def november(ledger):
     """Two hours of one engine at 2.50: a quarter used, the rest idle; one record, counted alike."""
-    put(ledger, pool_hours, pool(FIRST), pool(FIRST + 1))
+    put(ledger, engine_hours, pool(FIRST), pool(FIRST + 1))
     write(
         ledger,
         row(FIRST, nano_gpu_hours=500_000_000),
@@ -101,7 +101,7 @@ def test_a_month_in_which_all_agrees(november, bill):
     assert (shown["billed_cost"], shown["own_cost"], shown["difference_cost"]) == ("5.00", "5.00", "0.00")
     [account] = shown["accounts"]
     assert (account["engine"], account["billed_rate"], account["own_rate"]) == ("gpu-a", "2.50", "2.50")
-    assert found["books"] == {
+    assert found["completeness"] == {
         "imbalances": [], "hours_pending": 1, "quarantined": {}, "delivered_twice": 0,
         "implausible": 0, "set_aside": [],
         "records": [
@@ -212,6 +212,9 @@ def test_books_that_do_not_balance_and_what_a_person_must_see(november):
         ]
     )
     found = run(november, tolerance="100")
-    assert (found["books"]["delivered_twice"], found["books"]["quarantined"]) == (1, {"differs": 1})
-    assert len(found["books"]["imbalances"]) == 1
+    assert (found["completeness"]["delivered_twice"], found["completeness"]["quarantined"]) == (
+        1,
+        {"differs": 1},
+    )
+    assert len(found["completeness"]["imbalances"]) == 1
     assert [sentence.split(" ")[0] for sentence in found["unexplained"]] == ["The", "1", "1"]

@@ -256,7 +256,7 @@ def test_corrections_are_told_apart_in_the_books_and_net_to_the_difference(ledge
     assert (usage["requests"], usage["completion_tokens"], usage["nano_gpu_hours"]) == (0, 4, -300)
     assert_adds_up(december)
     november = report_of(ledger)
-    assert (november["state"], november["basis"]) == ("closed", "books")
+    assert (november["state"], november["basis"]) == ("closed", "posted")
     assert (november["totals"]["completion_tokens"], november["corrections"]["rows"]) == (5, [])
     now = report_of(ledger, Period(NOVEMBER.start, NOVEMBER.start + HOUR))
     assert (now["state"], now["basis"]) == (None, "as known now")

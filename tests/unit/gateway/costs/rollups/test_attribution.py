@@ -10,7 +10,7 @@ from gateway.costs.prices.book import decimal_text, rate_micros
 from gateway.costs.rollups.attribution import (
     BRIDGED,
     Attempt,
-    PoolHour,
+    HourInput,
     divide,
     largest_remainder,
     nano_gpu_hours,
@@ -47,12 +47,12 @@ def per_second(gpu_seconds, **others):
 
 def whole(**changes):
     """One GPU, ready for the whole hour."""
-    return PoolHour(**{"hour": 0, "gpus": 1, "up": [(0, HOUR)], **changes})
+    return HourInput(**{"hour": 0, "gpus": 1, "up": [(0, HOUR)], **changes})
 
 
 def unwatched(**changes):
     """Nobody saw the engine; only the records tell."""
-    return PoolHour(**{"hour": 0, "gpus": 1, **changes})
+    return HourInput(**{"hour": 0, "gpus": 1, **changes})
 
 
 def shares(pool, *attempts):
@@ -139,32 +139,32 @@ def test_nothing_at_all():
 
 
 def test_starting_up_is_a_bucket_of_its_own():
-    [piece] = divide(PoolHour(0, 1, up=[(HALF, HOUR)], startup=[(QUARTER, HALF)]), [])
+    [piece] = divide(HourInput(0, 1, up=[(HALF, HOUR)], startup=[(QUARTER, HALF)]), [])
     assert buckets(piece) == (0, 0, GPU_HOUR // 4, GPU_HOUR // 2)
 
 
 def test_work_during_start_up_is_work():
     """One worker saw it ready before the other did; and requests ran before either looked."""
-    pool = PoolHour(0, 1, startup=[(0, HOUR)], up=[(3 * QUARTER, HOUR)])
+    pool = HourInput(0, 1, startup=[(0, HOUR)], up=[(3 * QUARTER, HOUR)])
     [piece] = divide(pool, [attempt("a", HALF, 3 * QUARTER)])
     assert buckets(piece) == (GPU_HOUR // 4, 0, GPU_HOUR // 2, GPU_HOUR // 4)
 
 
 def test_a_restarted_gateway_s_gap_counts_as_alive():
     up = [(0, HALF), (HALF + BRIDGED - 1, HOUR)]
-    assert divide(PoolHour(0, 1, up=up), [])[0].whole == GPU_HOUR
+    assert divide(HourInput(0, 1, up=up), [])[0].whole == GPU_HOUR
     up = [(0, HALF), (HALF + BRIDGED, HOUR)]
-    assert divide(PoolHour(0, 1, up=up), [])[0].whole == nano_gpu_hours(HOUR - BRIDGED, 1)
+    assert divide(HourInput(0, 1, up=up), [])[0].whole == nano_gpu_hours(HOUR - BRIDGED, 1)
 
 
 def test_a_gap_is_bridged_across_the_hour_s_end():
     up = [(0, HOUR - MINUTE // 2), (HOUR + MINUTE // 3, 2 * HOUR)]
-    assert divide(PoolHour(0, 1, up=up), [])[0].whole == GPU_HOUR
-    assert divide(PoolHour(HOUR, 1, up=up), [])[0].whole == GPU_HOUR
+    assert divide(HourInput(0, 1, up=up), [])[0].whole == GPU_HOUR
+    assert divide(HourInput(HOUR, 1, up=up), [])[0].whole == GPU_HOUR
 
 
 def test_in_flight_intervals_bridge_nothing():
-    pool = PoolHour(0, 1, up=[(0, MINUTE)])
+    pool = HourInput(0, 1, up=[(0, MINUTE)])
     [piece] = divide(pool, [attempt("a", MINUTE + MINUTE // 2, 2 * MINUTE)])
     assert piece.provisioned_us == MINUTE + MINUTE // 2
 
@@ -228,7 +228,7 @@ def test_a_cut_divides_each_side_among_those_who_ran_there():
 
 
 def test_each_piece_has_its_own_buckets():
-    pool = PoolHour(0, 1, startup=[(0, QUARTER)], up=[(QUARTER, HOUR)], cuts=[HALF])
+    pool = HourInput(0, 1, startup=[(0, QUARTER)], up=[(QUARTER, HOUR)], cuts=[HALF])
     first, second = divide(pool, [attempt("a", 3 * QUARTER, HOUR)])
     assert buckets(first) == (0, 0, GPU_HOUR // 4, GPU_HOUR // 4)
     assert buckets(second) == (GPU_HOUR // 4, 0, 0, GPU_HOUR // 4)
@@ -263,7 +263,7 @@ def test_golden_totals_to_the_last_unit(gpus, rate, hours, cost):
     total, price = 0, rate_micros(rate)
     for hour in range(0, hours * HOUR, HOUR):
         here = [a for a in attempts if a.dispatched < hour + HOUR and a.ended > hour]
-        for piece in divide(PoolHour(hour, gpus, cuts=[hour + 12_345], **spans), here):
+        for piece in divide(HourInput(hour, gpus, cuts=[hour + 12_345], **spans), here):
             total += sum(part * price for part in (*piece.shares, piece.headroom, piece.startup, piece.idle))
     assert decimal_text(total, 15) == cost
 
@@ -284,7 +284,7 @@ def test_two_thousand_random_hours_add_up():
             )
         spans = [sorted((time(), time())) for _ in range(chance.randrange(4))]
         weights = {"weights": per_second(chance.randrange(4000))} if calibrated else {}
-        pool = PoolHour(
+        pool = HourInput(
             0, chance.choice([1, 3, 8]), up=[tuple(s) for s in spans[:2]], startup=[tuple(s) for s in spans[2:]],
             cuts=sorted({chance.randrange(1, HOUR) for _ in range(chance.randrange(3))}), **weights,
         )  # fmt: skip

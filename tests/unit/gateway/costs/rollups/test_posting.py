@@ -1,7 +1,7 @@
 """Rows from pieces, and corrections from what stands; by hand."""
 
 from gateway.costs.periods import HOUR
-from gateway.costs.rollups.attribution import PoolHour, divide
+from gateway.costs.rollups.attribution import HourInput, divide
 from gateway.costs.rollups.posting import BY_BOOK, HourContext, RowKey, RowPrice, corrections, tally
 
 POOL = HourContext("eu", "spot", "base", 0)
@@ -20,7 +20,7 @@ def read(
 
 
 def rows(attempts, rejected=(), **hour):
-    return tally(POOL, divide(PoolHour(**{"hour": 0, "gpus": 1, **hour}), attempts), attempts, rejected)
+    return tally(POOL, divide(HourInput(**{"hour": 0, "gpus": 1, **hour}), attempts), attempts, rejected)
 
 
 def key(bucket="usage", tenant="acme", piece=0):

@@ -16,10 +16,10 @@ from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError, mark_
 from gateway.metering.ledger.schema import (
     calibrations,
     dirty_hours,
+    engine_hours,
     engine_spans,
     ledger_state,
     periods,
-    pool_hours,
     prices,
     rollups,
     usage_records,
@@ -47,7 +47,7 @@ def rows(ledger, *columns, **where):
 
 def whole(ledger, hour=OCTOBER):
     with ledger.read() as connection:
-        return connection.execute(select(pool_hours).where(pool_hours.c.hour == hour)).mappings().one()
+        return connection.execute(select(engine_hours).where(engine_hours.c.hour == hour)).mappings().one()
 
 
 def marks(ledger):
@@ -332,7 +332,7 @@ def test_hours_whose_records_are_removed_are_left_alone(ledger):
     before = rows(ledger)
     state = {"name": "pruned_before", "value": NOVEMBER}
     write(ledger, insert(ledger_state), state, dirty=[OCTOBER, NOVEMBER])
-    write(ledger, delete(pool_hours).where(pool_hours.c.hour == NOVEMBER))
+    write(ledger, delete(engine_hours).where(engine_hours.c.hour == NOVEMBER))
     assert roll(ledger, LATE) == Rolled(1, 0)
     assert rows(ledger) == before
     assert marks(ledger) == []
@@ -490,7 +490,7 @@ def test_an_imbalance_shows(ledger):
     assert imbalance(ledger) == 3
     write(ledger, delete(rollups).where(rollups.c.hour == OCTOBER + HOUR))
     assert imbalance(ledger) == 3 + GPU_HOUR // 2
-    write(ledger, delete(pool_hours))
+    write(ledger, delete(engine_hours))
     assert imbalance(ledger) == GPU_HOUR // 2 + 3, "parts without a whole"
 
 
@@ -501,7 +501,7 @@ def test_an_engine_that_never_was_leaves_no_hour(ledger):
     write(ledger, delete(engine_spans), dirty=[OCTOBER])
     roll(ledger, LATE)
     with ledger.read() as connection:
-        assert connection.execute(select(pool_hours)).all() == []
+        assert connection.execute(select(engine_hours)).all() == []
     assert rows(ledger) == []
 
 

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from gateway.costs.closing.closing import ClosingError, close
-from gateway.costs.maintenance.maintenance_job import keep, read_figures
+from gateway.costs.maintenance.maintenance_job import maintain, read_figures
 from gateway.costs.periods import HOUR, Period, month
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.reconciliation.reconcile import reconcile
@@ -20,9 +20,9 @@ from gateway.metering.ledger.quarantine import quarantined
 from gateway.metering.ledger.schema import (
     dirty_hours,
     engine_counters,
+    engine_hours,
     engine_probes,
     engine_spans,
-    pool_hours,
     rollups,
     set_aside_hours,
     usage_records,
@@ -111,7 +111,7 @@ def test_whatever_it_is_that_cannot_be(ledger):
     ledger.insert([used("good")])
     for number, wrong in enumerate(wrongs):
         poison(ledger, f"bad-{number}", engine=f"bad-{number}", **wrong)
-    keep(ledger, LATE, 0)
+    maintain(ledger, LATE, 0)
     found = report(ledger)
     assert tokens(found) == {("acme", "gpu-a"): 5}
     assert [one["engine"] for one in found["set_aside"]] == [f"bad-{n}" for n in range(len(wrongs))]
@@ -126,7 +126,7 @@ def test_hour_marks_that_are_none_are_passed_over(ledger):
 
 
 def test_sums_beyond_64_bits_are_set_aside_though_every_record_can_be(ledger, monkeypatch):
-    monkeypatch.setattr("gateway.costs.rollups.soundness.MOST_TOKENS", ABSURD)
+    monkeypatch.setattr("gateway.costs.rollups.plausibility.MOST_TOKENS", ABSURD)
     ledger.insert([used("good")])
     for number in range(3):
         poison(ledger, f"bad-{number}", prompt_tokens=ABSURD // 2)
@@ -139,7 +139,7 @@ def test_sums_beyond_64_bits_are_set_aside_though_every_record_can_be(ledger, mo
 def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
     """Should a bound be missing one day."""
     for bound in ("MOST_TOKENS", "MOST_FIGURE"):
-        monkeypatch.setattr(f"gateway.costs.rollups.soundness.{bound}", 10**30)
+        monkeypatch.setattr(f"gateway.costs.rollups.plausibility.{bound}", 10**30)
     ledger.insert([used("good")])
     poison(ledger)
     poison(ledger, "more")
@@ -150,7 +150,7 @@ def test_sums_that_only_the_database_refuses_are_set_aside(ledger, monkeypatch):
 
 
 def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
-    from gateway.costs.rollups import pool_hours as module  # patched here alone
+    from gateway.costs.rollups import engine_hour as module  # patched here alone
 
     honest = module.divide
 
@@ -171,7 +171,7 @@ def test_what_no_sum_is_made_of_stops_nothing_either(ledger):
     ledger.insert([used("good")])
     for name in ("attempt", "n", "first_token", "batch", "ended"):
         poison(ledger, name, **{name: ABSURD})
-    keep(ledger, LATE, 30)
+    maintain(ledger, LATE, 30)
     assert tokens(report(ledger))["acme", "gpu-a"] == 5
     reconcile(ledger, "2026-10", now=LATE)
 
@@ -184,7 +184,7 @@ def test_whatever_sqlite_takes_for_a_number(tmp_path, value):
         connection.exec_driver_sql(
             "UPDATE usage_records SET completion_tokens = ?, gpu_count = 1 WHERE engine = 'gpu-bad'", (value,)
         )
-    keep(ledger, LATE, 30)
+    maintain(ledger, LATE, 30)
     found = report(ledger)
     assert tokens(found) == {("acme", "gpu-a"): 5}
     assert [one["engine"] for one in found["set_aside"]] == ["gpu-bad"]
@@ -218,7 +218,7 @@ def test_only_the_hours_asked_for_are_shown(poisoned):
 
 
 def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
-    keep(poisoned, LATE, 0)
+    maintain(poisoned, LATE, 0)
     figures = read_figures(poisoned, after=-1)
     assert figures.series["florin_ledger_set_aside"] == [[[], 1.0]]
     assert figures.series["florin_ledger_imbalance_nano_gpu_hours"] == [[[], 0.0]]
@@ -231,16 +231,16 @@ def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
 def test_reconciling_says_so(poisoned):
     roll(poisoned, LATE)
     found = reconcile(poisoned, "2026-10", now=LATE)
-    assert [one["engine"] for one in found["books"]["set_aside"]] == ["gpu-bad"]
+    assert [one["engine"] for one in found["completeness"]["set_aside"]] == ["gpu-bad"]
     assert any("gpu-bad" in sentence and "set aside" in sentence for sentence in found["unexplained"])
-    assert found["books"]["implausible"] == 1
+    assert found["completeness"]["implausible"] == 1
 
 
 def test_a_month_with_such_an_hour_is_not_closed_until_somebody_decides(poisoned):
     with pytest.raises(ClosingError, match="set aside"):
         close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
     done = exclude(poisoned, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (1, 0)
+    assert (done.quarantined, done.kept) == (1, 0)
     closed = close(poisoned, "2026-10", now=LATE, by="key", allow_missing_prices=True)
     assert (closed["state"], closed["records"]) == ("closed", 3)
     [verified] = verify(poisoned, "2026-10")
@@ -310,7 +310,7 @@ def test_a_closed_month_keeps_what_it_says(ledger):
     assert tokens(report(ledger)) == before
     assert len(list_set_aside(ledger)) == 1
     done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (1, 0)
+    assert (done.quarantined, done.kept) == (1, 0)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
 
@@ -326,7 +326,7 @@ def test_a_record_that_a_closed_month_covers_stays_for_its_proofs(ledger):
     roll(ledger, LATE)
     assert len(list_set_aside(ledger)) == 1
     done = exclude(ledger, engine="gpu-bad", hour=OCTOBER, everything=False, actor="key:k", now=LATE)
-    assert (done.quarantined, done.sealed) == (0, 1)
+    assert (done.quarantined, done.kept) == (0, 1)
     roll(ledger, LATE)
     assert (list_set_aside(ledger), tokens(report(ledger))) == ([], before)
 
@@ -349,7 +349,7 @@ def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger)
             insert(engine_probes),
             [{**probe, "id": str(n), "completion_tokens": ABSURD} for n in range(4)],
         )
-    keep(ledger, OCTOBER + HOUR + 1, 0)
+    maintain(ledger, OCTOBER + HOUR + 1, 0)
     figures = read_figures(ledger, after=-1)
     drifting = {tuple(labels): value for labels, value in figures.series["florin_token_drift_ratio"]}
     assert drifting["gpu-a", "input"] == 0.0
@@ -365,8 +365,8 @@ def test_absurd_wholes_leave_the_metrics(ledger):
         "calibration": 0,
     }  # fmt: skip
     with ledger.write() as connection:
-        connection.execute(insert(pool_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
-    keep(ledger, LATE, 0)
+        connection.execute(insert(engine_hours), [{**whole, "gpu_count": n} for n in (1, 2, 10**6)])
+    maintain(ledger, LATE, 0)
     assert ("gpu-a", "H100") in {
         tuple(k) for k, _ in read_figures(ledger, after=-1).series["florin_gpu_busy_seconds_total"]
     }

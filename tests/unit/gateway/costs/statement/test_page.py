@@ -92,7 +92,7 @@ def test_the_amounts_of_the_table_sum_to_the_total(filled):
     bodies = [line for line in table if "@v" in line[0]]
     lines = {line[0]: line[-1] for line in table}
     assert sum(cents(line[-1]) for line in bodies) == cents(lines["Usage"])
-    share = cents(lines["Share of time that nobody used (proportional)"])
+    share = cents(lines["Share of unused GPU time (proportional)"])
     assert share > 0
     corrections = cents(lines["Corrections of earlier months"])
     assert cents(lines["Usage"]) + share + corrections == cents(lines["Total"])
@@ -104,8 +104,8 @@ def test_a_closed_month_names_its_roots_and_is_not_preliminary(filled):
     with filled.read() as connection:
         statement = read_statement(connection, "acme", MONTH, known=False)
     found = page(filled)
-    assert statement.seal.root in found.text
-    assert statement.seal.tenant_root in found.text
+    assert statement.period_hash.root in found.text
+    assert statement.period_hash.tenant_root in found.text
     assert "reliminary" not in found.text
     assert "PRELIMINARY" not in found.text
     assert "Time that nobody used is not charged to you." in found.text
@@ -114,7 +114,7 @@ def test_a_closed_month_names_its_roots_and_is_not_preliminary(filled):
 def test_an_open_month_is_preliminary(filled):
     found = page(filled)
     assert "PRELIMINARY" in found.text
-    assert "Sealed" not in found.text
+    assert "Closed and verifiable" not in found.text
     assert "Nordlicht & Söhne" in found.text
 
 
@@ -130,11 +130,11 @@ def test_other_tenants_are_nowhere(filled):
 
 
 def test_who_used_nothing_gets_an_empty_one_if_known_and_none_otherwise(filled):
-    assert "Nothing was used." in page(filled, "nobody", known=True).text
+    assert "No usage." in page(filled, "nobody", known=True).text
     assert statement_page(filled, "nobody", MONTH, issuer="x", now=NOW, known=False) is None
     close(filled, MONTH, now=NOW, by="test")
     found = page(filled, "nobody", known=True)
-    assert "Nothing was used." in found.text
+    assert "No usage." in found.text
     assert "closed without a record of yours" in found.text
 
 

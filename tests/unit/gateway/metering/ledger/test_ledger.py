@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.costs.closing.coverage import Coverage, record_page
-from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError, pool_hour_records
+from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError, engine_hour_records
 from gateway.metering.ledger.schema import dirty_hours, quarantine, usage_records
 from gateway.metering.records import UsageRecord
 from tests.unit.gateway.metering.make import HOUR, intent, record
@@ -102,7 +102,7 @@ def test_no_password_is_shown():
 
 
 def marks(ledger):
-    """{pool-hour: version}."""
+    """{engine-hour: version}."""
     with ledger.read() as connection:
         return {tuple(row)[:4]: row.version for row in connection.execute(select(dirty_hours))}
 
@@ -177,9 +177,9 @@ def test_the_records_of_a_pool_hour(ledger):
     )
     with ledger.read() as connection:
         found = (
-            connection.execute(pool_hour_records((hour, *pool), usage_records.c.request_id)).scalars().all()
+            connection.execute(engine_hour_records((hour, *pool), usage_records.c.request_id)).scalars().all()
         )
-        whole = connection.execute(pool_hour_records((hour, *pool))).mappings().all()
+        whole = connection.execute(engine_hour_records((hour, *pool))).mappings().all()
     assert sorted(found) == sorted(inside)
     assert {r["request_id"]: UsageRecord(**r).ended for r in whole} == {n: inside[n][1] for n in inside}
 
@@ -188,7 +188,7 @@ def test_the_records_of_a_pool_hour(ledger):
 def test_a_pool_hour_s_query_uses_an_index_for_each_half(tmp_path, half):
     """Without them a month of records would be read for every hour in it."""
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    query = pool_hour_records((100 * HOUR, "gpu-a", "H100", 1), usage_records.c.id)
+    query = engine_hour_records((100 * HOUR, "gpu-a", "H100", 1), usage_records.c.id)
     with ledger.read() as connection:
         sql = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
         plan = [
@@ -196,7 +196,7 @@ def test_a_pool_hour_s_query_uses_an_index_for_each_half(tmp_path, half):
         ]
     ledger.close()
     index = (
-        "usage_records_by_pool (engine=? AND ended>? AND ended<?)",
+        "usage_records_by_engine (engine=? AND ended>? AND ended<?)",
         "usage_records_across_hours (engine=? AND ended>?)",
     )
     assert index[half] in plan[half]

@@ -8,53 +8,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, insert, inspect, select, text
+from sqlalchemy import create_engine, inspect, text
 
 from gateway.metering.ledger import migrations
 from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
-from gateway.metering.ledger.ledger import Inserted, Ledger
-from gateway.metering.ledger.quarantine import quarantined
-from gateway.metering.ledger.schema import dirty_hours, periods, prices, schema, usage_records
-from tests.unit.gateway.costs.rolled import row, write
-from tests.unit.gateway.metering.ledger import version_0_1
-from tests.unit.gateway.metering.make import HOUR, record
-
-
-def old_row(made):
-    return {c.name: getattr(made, c.name) for c in version_0_1.usage_records.columns}
-
-
-@pytest.fixture
-def old_url(blank_url):
-    """A database of version 0.1.0 with something in each table."""
-    rows = [
-        record("a"),
-        record("b", dispatched=100 * HOUR + 5, ended=103 * HOUR + 5, engine="gpu-b", gpu_count=2),
-        record("c", dispatched=99 * HOUR, ended=99 * HOUR - 7),  # the clock was set back
-        record("d", dispatched=100 * HOUR - 5, ended=100 * HOUR),
-        record("e", engine="", gpu_type="", gpu_count=0, outcome="rejected"),
-    ]
-    engine = create_engine(blank_url)
-    with engine.begin() as connection:
-        version_0_1.schema.create_all(connection)
-        connection.execute(version_0_1.usage_records.insert(), [old_row(made) for made in rows])
-        connection.execute(
-            version_0_1.quarantine.insert(), {"id": "x", "digest": "d", "content": "{}", "recorded_at": 7}
-        )
-        connection.execute(
-            version_0_1.prices.insert(),
-            {
-                "gpu_type": "H100",
-                "region": "",
-                "purchase": "on_demand",
-                "rate_micros": 5,
-                "currency": "EUR",
-                "valid_from": 0,
-                "recorded_at": 1,
-            },
-        )
-    engine.dispose()
-    return blank_url
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import schema
+from tests.unit.gateway.metering.make import record
 
 
 def opened(url):
@@ -87,57 +47,8 @@ def test_the_last_revision_is_the_head():
     assert tuple(reversed(known)) == migrations.REVISIONS
 
 
-def test_a_ledger_of_0_1_0_is_taken_over_whole(old_url):
-    ledger = opened(old_url)
-    kept = ledger.usage(start=0, end=2**62)
-    assert {r.request_id for r in kept} == {"a", "b", "c", "d", "e"}
-    assert all(r.adapter_loads == 0 and r.hour_marks is None for r in kept)
-    assert [(q.id, q.reason, q.record) for q in quarantined(ledger)] == [("x", "differs", {})]
-    with ledger.read() as connection:
-        assert connection.execute(select(prices.c.rate_micros, prices.c.speedup_millis)).all() == [(5, None)]
-        assert connection.execute(select(usage_records.c.batch).distinct()).scalars().all() == [0]
-        marks = connection.execute(select(*list(dirty_hours.c)[:4])).all()
-    assert sorted((h // HOUR, *pool) for h, *pool in marks) == [
-        (98, "gpu-a", "H100", 1),
-        (99, "gpu-a", "H100", 1),
-        (100, "", "", 0),
-        (100, "gpu-a", "H100", 1),
-        *((h, "gpu-b", "H100", 2) for h in (100, 101, 102, 103)),
-    ]
-    assert differences(ledger) == []
-    # ... and goes on: what it knew is known, what is new is new, and a mark counts up.
-    assert ledger.insert([record("a"), record("f")]) == Inserted(new=1, duplicate=1)
-    ledger.close()
-
-
-def test_hours_with_sums_that_cannot_be_are_looked_at_again(blank_url, monkeypatch):
-    """What an earlier version rolled up although nobody can have used it, where it still can change."""
-    with monkeypatch.context() as patched:
-        patched.setattr(migrations, "HEAD", "0004")
-        patched.setattr(migrations, "_describe", lambda _: None)  # it tells of later tables too
-        earlier = opened(blank_url)
-        month = {"state": "closed", "first_batch": 0, "cutoff_batch": 0, "closing_at": 0, "closed_by": "k"}
-        with earlier.write() as connection:
-            connection.execute(insert(periods), {**month, "month": "1970-01", "policy": "none"})
-        absurd = {"prompt_tokens": 5 * 10**18}
-        write(earlier, row(1000), row(1001, **absurd), row(100, **absurd))
-        write(earlier, row(1002, engine="b", **absurd), row(1002, engine="b", tenant="bolt", **absurd))
-        earlier.close()
-    ledger = opened(blank_url)
-    with ledger.read() as connection:
-        marks = connection.execute(select(dirty_hours.c.hour, dirty_hours.c.engine)).all()
-    assert sorted((hour // HOUR, engine) for hour, engine in marks) == [(1001, "gpu-a"), (1002, "b")]
-    ledger.close()
-
-
-def test_what_was_shipped_before_is_the_same_record_afterwards(old_url):
-    ledger = opened(old_url)
-    assert ledger.insert(ledger.usage(start=0, end=2**62)).duplicate == 5
-    ledger.close()
-
-
-def test_workers_that_start_at_once_migrate_once(old_url):
-    ledgers = [Ledger(old_url) for _ in range(6)]
+def test_workers_that_start_at_once_migrate_once(blank_url):
+    ledgers = [Ledger(blank_url) for _ in range(6)]
     barrier = threading.Barrier(len(ledgers))
     failures = []
 
@@ -154,12 +65,12 @@ def test_workers_that_start_at_once_migrate_once(old_url):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(ledgers[0].usage(start=0, end=2**62)) == 5 + len(ledgers)
+    assert len(ledgers[0].usage(start=0, end=2**62)) == len(ledgers)
     for ledger in ledgers:
         ledger.close()
 
 
-def test_a_later_florin_s_database_is_refused_in_a_sentence(ledger_url):
+def test_a_newer_version_s_database_is_refused_in_a_sentence(ledger_url):
     ledger = opened(ledger_url)
     with ledger.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -167,26 +78,38 @@ def test_a_later_florin_s_database_is_refused_in_a_sentence(ledger_url):
     newer = Ledger(ledger_url)
     for _ in range(2):  # not only the first time
         with pytest.raises(
-            LedgerTooNewError, match=r"made by a later Florin \(its schema is 9999, this one's"
+            LedgerTooNewError, match=r"newer version of Florin \(its schema is 9999; this version requires"
         ):
             newer.insert([record()])
     newer.close()
 
 
-def test_a_migration_that_fails_leaves_the_old_ledger(old_url, monkeypatch):
-    def stumble(connection):
+def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeypatch):
+    def fail(connection):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(migrations, "_describe", stumble)
-    ledger = Ledger(old_url)
-    with pytest.raises(LedgerUnavailableError, match="the disk is full"):
-        ledger.insert([record("f")])
-    engine = create_engine(old_url)
-    assert set(inspect(engine).get_table_names()) == {"usage_records", "quarantine", "prices"}
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "_describe", fail)
+        ledger = Ledger(blank_url)
+        with pytest.raises(LedgerUnavailableError, match="the disk is full"):
+            ledger.insert([record("f")])
+    engine = create_engine(blank_url)
+    assert inspect(engine).get_table_names() == []
     engine.dispose()
-    monkeypatch.undo()
     assert ledger.insert([record("f")]).new == 1
     ledger.close()
+
+
+def test_an_upgrade_from_an_earlier_release_is_logged(ledger, monkeypatch, caplog):
+    with ledger.read():
+        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "REVISIONS", ("0001", "0002"))
+        patched.setattr(migrations, "HEAD", "0002")
+        patched.setattr(migrations, "_upgrade", lambda _: None)
+        with caplog.at_level(logging.INFO, "florin.metering"):
+            migrations.migrate(ledger._engine)
+    assert "Ledger: schema upgraded from 0001 to 0002." in caplog.messages
 
 
 def test_logging_is_left_as_it_was(blank_url):

@@ -196,8 +196,8 @@ async def test_a_failing_disk_is_seen_and_what_was_appended_is_written_later(
     assert wal.healthy
     assert names(directory) == ["before", "meanwhile", "then", "after"]
     assert not list(directory.path.glob(".*.jsonl"))
-    assert caplog.text.count("wait in memory") == 1
-    assert caplog.text.count("can be written again") == 1
+    assert caplog.text.count("held in memory") == 1
+    assert caplog.text.count("writable again") == 1
 
 
 def test_a_new_segment_that_cannot_be_made_leaves_the_old_one_in_use(make, directory, monkeypatch):

@@ -210,7 +210,7 @@ def test_the_price_that_holds_now_is_not_added_again():
     changed = [{**book[0], "rate_per_gpu_hour": "2.10"}]
     assert "never edited" in reason(planned(now, prices=changed))
     other = [{"gpu_type": "L40S", "rate_per_gpu_hour": "1.00", "valid_from": "2026-01-01", "currency": "EUR"}]
-    assert "EUR cannot join" in reason(planned(now, prices=other))
+    assert "a price in EUR cannot be added" in reason(planned(now, prices=other))
 
 
 def test_the_digest_of_a_plan_is_of_what_it_does():

@@ -1,4 +1,4 @@
-"""One pool's hour, computed from what the ledger holds: what the roller writes, and verifying compares."""
+"""One engine-hour, computed from the ledger: written by the roll-up, compared by the verification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sqlalchemy import BigInteger, Connection, Integer, Text, bindparam, select,
 from gateway.costs.periods import HOUR
 from gateway.costs.prices.book import NOT_SAID, PriceBook
 from gateway.costs.prices.price_store import read_prices
-from gateway.costs.rollups.attribution import BRIDGED, PoolHour, divide
+from gateway.costs.rollups.attribution import BRIDGED, HourInput, divide
+from gateway.costs.rollups.plausibility import check_figures, check_place, check_records
 from gateway.costs.rollups.posting import (
     BILLABLE,
     OUTCOME,
@@ -24,10 +25,9 @@ from gateway.costs.rollups.posting import (
     tally,
 )
 from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
-from gateway.costs.rollups.soundness import check_figures, check_place, check_records
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
-from gateway.metering.ledger.ledger import PoolHour as Place
-from gateway.metering.ledger.ledger import pool_hour_records
+from gateway.metering.ledger.ledger import EngineHour as Place
+from gateway.metering.ledger.ledger import engine_hour_records
 from gateway.metering.ledger.schema import calibrations, engine_spans, usage_records
 from gateway.metering.records import CONTINUED, Outcome
 
@@ -39,13 +39,13 @@ AT = (
     bindparam("at_gpu_type", type_=Text),
     bindparam("at_gpu_count", type_=BigInteger),
 )
-"""A `Place` in statements that are made once: making one costs more than what the database does for it."""
+"""Parameters of prebuilt statements: building one takes longer than executing it."""
 _RECORD = tuple(
     type_coerce(usage_records.c[name], Integer).label(name) if name == "billable" else usage_records.c[name]
     for name in READ
 )
-"""The flag as the database has it: turning it into a bool costs as much as all the rest of a row."""
-_RECORDS = pool_hour_records(AT, *_RECORD)  # type: ignore[arg-type]  # stand for a PoolHour
+"""`billable` as an integer: converting it to a bool takes as long as the rest of the row."""
+_RECORDS = engine_hour_records(AT, *_RECORD)  # type: ignore[arg-type]  # stand for an EngineHour
 _SPAN = engine_spans.c
 _SPANS = select(
     _SPAN.started, _SPAN.seen, _SPAN.worker, _SPAN.phase, _SPAN.region, _SPAN.purchase, _SPAN.base_model
@@ -56,14 +56,14 @@ _SPANS = select(
     _SPAN.started < AT[0] + (HOUR + BRIDGED),
     _SPAN.seen > AT[0] - BRIDGED,
 )
-"""With those so near to the hour's ends that a gap across may have to be bridged."""
+"""Includes spans near the hour's ends, since a gap across an end may have to be bridged."""
 
 
 _WHOLE = ("provisioned_us", "nano_gpu_hours")
 
 
 def at(place: Place) -> dict[str, Any]:
-    """The parameters AT."""
+    """Values of the parameters AT."""
     return {f"at_{name}": value for name, value in zip(PLACE, place, strict=True)}
 
 
@@ -71,13 +71,13 @@ def at(place: Place) -> dict[str, Any]:
 class ComputedHour:
     place: Place
     whole: dict[str, Any]
-    """The row of pool_hours."""
+    """The row of engine_hours."""
     rows: dict[RowKey, Figures]
     """Of rollups."""
 
 
 class HourTerms:
-    """What is the same for all pool-hours of a transaction, read when first needed. Mutable: keeps it."""
+    """Prices and calibrations, read once per transaction when first needed. Mutable: caches them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -94,7 +94,7 @@ class HourTerms:
         return list(self._connection.execute(query))
 
     def weights(self, gpu_type: str, base_model: str, hour: int) -> Weights:
-        """Of the latest calibration that holds in an hour."""
+        """Those of the latest calibration that is valid in an hour."""
         for row in reversed(self._calibrations):
             if (row.gpu_type, row.base_model) == (gpu_type, base_model) and row.valid_from <= hour:
                 return Weights(*row[3:])
@@ -102,7 +102,7 @@ class HourTerms:
 
 
 def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedHour:
-    """From what the transaction sees: its records, sightings, weights and prices. Raises UnsoundError."""
+    """The rows of an engine-hour, from its records, spans, weights and prices. Raises ImplausibleError."""
     hour, _, gpu_type, gpu_count = place
     check_place(hour, gpu_count)
     attempts: list[Any] = []
@@ -122,7 +122,7 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
     weights = terms.weights(gpu_type, base_model, hour)
     pieces = divide(
-        PoolHour(
+        HourInput(
             hour,
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
@@ -153,8 +153,8 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:
-    """Region, purchase model and base model of a pool in an hour: as the latest sighting in it has them.
-    Without one (records of engines that nobody looked at), what the records know."""
+    """Region, purchase model and base model of an engine in an hour: those of the latest span in it or, if
+    there is none, what the records say."""
     inside = [s for s in spans if s.started < hour + HOUR and s.seen >= hour]
     if inside:
         last = max(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))

@@ -1,7 +1,7 @@
-"""What an engine-hour may be made of. Pure.
+"""Bounds on the records and sums of an engine-hour. Pure.
 
-The usage log's writer and reader let nothing else in; this holds for what is in a ledger already, or came
-another way. One record that cannot be must not stop everybody's books: its engine-hour is set aside.
+The usage log's writer and reader enforce the same bounds; these checks cover whatever reached the ledger some
+other way. One impossible record must not stop the roll-up of everything else: its engine-hour is set aside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, MAX_TOKENS_PER_
 MOST_TOKENS = MAX_TOKENS_PER_CHOICE * MAX_CHOICES
 """Of one record."""
 MOST_FIGURE = 10**17
-"""Of any sum over an engine-hour: far above what can be, far below where 64 bits end."""
+"""Of any sum over an engine-hour: far above anything possible, far below the 64-bit limit."""
 LONGEST = 366 * 24 * HOUR
 """Of one attempt."""
 _LAST = 4_102_444_800_000_000
@@ -25,35 +25,35 @@ _LAST = 4_102_444_800_000_000
 _SHOWN = 3
 
 
-class UnsoundError(Exception):
-    """An engine-hour cannot be divided; the message says why, for a person."""
+class ImplausibleError(Exception):
+    """An engine-hour has impossible content; the message says what, for a person."""
 
 
 def check_records(records: Sequence[tuple[Any, ...]]) -> None:
-    """`records`: tuples as in `posting.READ`. Raises UnsoundError."""
+    """`records`: tuples as in `posting.READ`. Raises ImplausibleError."""
     wrong = [found for r in records if (found := fault(r))]
     if wrong:
         more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise UnsoundError("; ".join(wrong[:_SHOWN]) + more)
+        raise ImplausibleError("; ".join(wrong[:_SHOWN]) + more)
 
 
 def check_place(hour: int, gpu_count: int) -> None:
-    """Raises UnsoundError."""
+    """Raises ImplausibleError."""
     if not (type(hour) is int and 0 <= hour <= _LAST and hour % HOUR == 0):
-        raise UnsoundError(f"{hour} is not the beginning of an hour")
+        raise ImplausibleError(f"{hour} is not the start of an hour")
     if not (type(gpu_count) is int and 0 <= gpu_count <= MAX_GPUS):
-        raise UnsoundError(f"an engine cannot have {gpu_count} GPUs")
+        raise ImplausibleError(f"an engine cannot have {gpu_count} GPUs")
 
 
 def check_figures(names: Iterable[str], figures: Iterable[Any]) -> None:
-    """Sums that are to be stored. Raises UnsoundError."""
+    """Sums that are to be stored. Raises ImplausibleError."""
     for name, value in zip(names, figures, strict=True):
         if not -MOST_FIGURE <= value <= MOST_FIGURE:
-            raise UnsoundError(f"its {name} sum to {value}, which no engine can do in an hour")
+            raise ImplausibleError(f"its {name} sum to {value}, more than any engine can do in an hour")
 
 
 def fault(record: tuple[Any, ...]) -> str:
-    """What is wrong with a record, in words; empty: nothing. Of the tuple only the first nine."""
+    """What is wrong with a record, or an empty string. Reads only the first nine items of the tuple."""
     name, dispatched, ended, prompt, cached, completion, loads, _, reasoning = record[:9]
     if (
         type(prompt) is int
@@ -80,12 +80,12 @@ def fault(record: tuple[Any, ...]) -> str:
         "dispatched": dispatched,
         "ended": ended,
     }
-    return f"record {name} cannot be: " + ", ".join(f"{k} {str(v)[:40]}" for k, v in values.items())
+    return f"record {name} is impossible: " + ", ".join(f"{k} {str(v)[:40]}" for k, v in values.items())
 
 
 def storable(table: FromClause) -> ColumnElement[bool]:
-    """SQL of the same bounds, over a table like usage_records: what may be summed in a database without
-    leaving its 64 bits."""
+    """The same bounds in SQL, for a table like usage_records: what the database can sum without overflowing
+    64 bits."""
     c = table.c
     within = and_(
         c.prompt_tokens.between(0, MOST_TOKENS),
@@ -93,5 +93,5 @@ def storable(table: FromClause) -> ColumnElement[bool]:
         func.coalesce(c.cached_tokens, 0).between(0, MOST_TOKENS),
         c.n.between(0, MAX_CHOICES),
     )
-    # CASE, because AND promises no order: a product of what is out of bounds must not be made.
+    # CASE, because AND guarantees no order: never multiply values that are out of bounds.
     return case((within, c.prompt_tokens * c.n <= MOST_TOKENS), else_=literal(False)).is_(True)
