@@ -32,8 +32,8 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 
 @pytest.fixture(scope="module", autouse=True)
 def _young_objects_only() -> None:
-    """What is there before a module's tests need not be looked through after each of them."""
-    gc.unfreeze()
+    """What is there before a module's tests need not be looked through after each of them. Nothing is unfrozen:
+    looking through half a million objects again takes 0.4 s, for each module in each xdist worker."""
     gc.collect()
     gc.freeze()
 
