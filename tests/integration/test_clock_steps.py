@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +23,7 @@ from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
 from tests.support.harness import OPERATOR_KEY
 from tests.support.promtool import NoPromtoolError
+from tests.support.waiting import until
 
 STEPPED = Path(__file__).parents[1] / "stepped_clock"
 HOUR = 3600.0
@@ -88,16 +87,6 @@ def booked(state_dir: Path) -> float:
     ledger.close()
     whole = union([*union([tuple(s) for s in spans], bridged=BRIDGED), *(tuple(r) for r in runs)])
     return sum(end - start for start, end in whole) / 1e6
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 40
-    while True:
-        found = holds()
-        if await found if inspect.isawaitable(found) else found:
-            return
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.05)
 
 
 async def test_a_clock_that_steps_books_no_time_that_did_not_exist(

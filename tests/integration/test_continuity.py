@@ -5,8 +5,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,7 @@ from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
-
-
-async def until(true: Callable[[], object], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
+from tests.support.waiting import until
 
 
 def codes(gateway: Gateway) -> list[str]:

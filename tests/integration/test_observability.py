@@ -23,8 +23,9 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_routing import ask, stream
 from tests.support.alerting import fires, silent
-from tests.support.engine_hosts import registered, until
+from tests.support.engine_hosts import registered
 from tests.support.promtool import NoPromtoolError, promtool
+from tests.support.waiting import until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PROMPT = "the-secret-of-the-prompt"

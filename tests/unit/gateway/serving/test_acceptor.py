@@ -15,6 +15,7 @@ import uvloop
 
 from gateway.serving import acceptor
 from gateway.serving.acceptor import SECONDS_EACH, Acceptor
+from tests.support.waiting import until
 
 
 def served(test):
@@ -43,12 +44,6 @@ def listener():
 
 def clients(listener: socket.socket, number: int) -> list[socket.socket]:
     return [socket.create_connection(listener.getsockname()) for _ in range(number)]
-
-
-async def until(true) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def heard(client: socket.socket) -> bytes:
