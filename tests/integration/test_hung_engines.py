@@ -23,6 +23,7 @@ from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask, stream
 from tests.support import alerting
 from tests.support.harness import Gateway, running_gateway
+from tests.support.missing import optional
 from tests.support.promtool import NoPromtoolError
 from tests.support.waiting import until
 
@@ -94,7 +95,7 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
     during = await admin(gateway, "/metrics")
     assert f'florin_engine_hung{{engine="{name}"}} 1.0' in during
     assert f'florin_engine_ejections_total{{engine="{name}"}} 1.0' in during
-    with contextlib.suppress(NoPromtoolError):
+    with optional(NoPromtoolError):
         assert alerting.silent("FlorinEngineHung", calm, tmp_path)
         assert alerting.fires("FlorinEngineHung", calm, during, tmp_path)
 
