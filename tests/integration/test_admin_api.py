@@ -21,28 +21,6 @@ CONFIG = LLAMA.config
 
 
 @pytest.fixture
-async def admin(gateway):
-    async with gateway.http() as client:
-        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
-        yield client
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A base model's directory, as far as Florin reads it."""
-    root = tmp_path / "model"
-    root.mkdir()
-    (root / "config.json").write_text(json.dumps(CONFIG))
-    return root
-
-
-@pytest.fixture
-async def engine(model):
-    async with MockEngine(root=str(model)) as running:
-        yield running
-
-
-@pytest.fixture
 def make_adapter(tmp_path):
     """A function that writes a sound adapter; each name has weights of its own."""
 

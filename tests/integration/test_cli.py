@@ -22,7 +22,7 @@ from openai import OpenAI
 
 from gateway.serving.workers import WORKER
 from loadtests.mock_engine.process import MockProcess
-from tests.support.lora import LLAMA, lora_config, write_adapter
+from tests.support.lora import lora_config, write_adapter
 from tests.support.waiting import until_now
 
 FLORIN = str(Path(sys.executable).parent / "florin")
@@ -109,13 +109,6 @@ def first_line(process: subprocess.Popen[str]) -> str:
         return process.stdout.readline()
     finally:
         timer.cancel()
-
-
-@pytest.fixture
-def model(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
-    return tmp_path / "model"
 
 
 @pytest.fixture

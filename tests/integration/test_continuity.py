@@ -5,7 +5,6 @@ them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -49,12 +48,6 @@ class Replica:
                 pipe.restore(key, 0, value)
             pipe.execute()
         self._redis.close()
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Gateway]:
-    async with running_gateway(tmp_path / "state", valkey_url, prefix) as running:
-        yield running
 
 
 async def decide(gateway: Gateway, decision: str) -> dict:

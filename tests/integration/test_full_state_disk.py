@@ -7,7 +7,6 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.waiting import until
 
 PATIENCE = 90.0
-
-
-@pytest.fixture
-async def mock() -> AsyncIterator[MockEngine]:
-    async with MockEngine(base="tiny/base") as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -200,12 +200,6 @@ class Served:
         return errors
 
 
-@pytest.fixture
-async def mock() -> AsyncIterator[MockEngine]:
-    async with MockEngine(base="tiny/base") as engine:
-        yield engine
-
-
 def usage(served: Served) -> list[dict]:
     return served.http.get("/finance/v1/usage").json()["data"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -34,17 +33,14 @@ from tests.integration.test_cli import (
     workers,
 )
 from tests.support.engine_hosts import free_port
-from tests.support.lora import LLAMA
 from tests.support.waiting import until_now
 
 POLL_SECONDS = 0.1
 
 
 @pytest.fixture
-def engine(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
-    with MockProcess(root=str(tmp_path / "model")) as running:
+def engine(model):
+    with MockProcess(root=str(model)) as running:
         yield running
 
 

@@ -9,7 +9,6 @@ import ssl
 import time
 from functools import wraps
 
-import pytest
 import trustme
 import uvloop
 
@@ -33,13 +32,6 @@ class Hello(asyncio.Protocol):
         self._made.append(transport)
         transport.write(b"hello")
         transport.close()
-
-
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        made.setblocking(False)
-        yield made
 
 
 def clients(listener: socket.socket, number: int) -> list[socket.socket]:
