@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from loadtests.mock_engine import MockEngine
+from tests.support.archives import adapter_files
 from tests.support.engine_hosts import Agent, end, free_port, start_agent
-from tests.support.fetching import adapter_files
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.lora import LLAMA
 
