@@ -7,7 +7,7 @@ than two engines. A test that kills an engine asks for `repaired_fleet`, which l
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -18,8 +18,11 @@ from deploy.demo.cache import cache_home, locked
 from deploy.demo.engine_env import EngineEnv, ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel, ensure_demo_model
+from tests.support.harness import Gateway, running_gateway
 
 HERE = Path(__file__).parent
+CUSTOMERS = ("acme", "bolt", "corgi")
+ALL = (*CUSTOMERS, "delta")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,3 +94,29 @@ def loaded(url: str) -> list[str]:
     """Names of the adapters that an engine lists."""
     models = httpx.get(f"{url}/v1/models", timeout=30, trust_env=False).json()["data"]
     return [m["id"] for m in models if m["parent"]]
+
+
+@pytest.fixture
+async def gateway(
+    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
+) -> AsyncIterator[Gateway]:
+    """Registered as an operator would: through the admin API, every check on."""
+    async with running_gateway(
+        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
+    ) as running:
+        async with running.http() as http:
+            for engine, gpu_type in zip(clean_fleet.engines, ("h100", "l40s"), strict=True):
+                body = {
+                    "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
+                    "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
+                }  # fmt: skip
+                answer = await http.post("/admin/v1/engines", json=body)
+                assert answer.status_code == 201, answer.text
+            for tenant in ALL:
+                assert (await http.post("/admin/v1/tenants", json={"name": tenant})).status_code == 201
+                body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
+                answer = await http.post("/admin/v1/adapters", json=body)
+                assert answer.status_code == 201, answer.text
+                answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
+                running.keys[tenant] = answer.json()["key"]
+        yield running

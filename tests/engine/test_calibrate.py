@@ -41,7 +41,7 @@ async def test_an_engine_is_measured_and_its_hours_divided_by_it(
         body = {"adapter": "acme/support", "source": str(demo_model.adapters["acme"].path)}
         assert (await http.post("/admin/v1/adapters", json=body)).status_code == 201
 
-        words = ("calibrate", "e0", "--adapter", "acme/support", "--seconds", "0.15", "--repeats", "2")
+        words = ("calibrate", "e0", "--adapter", "acme/support", "--seconds", "0.15", "--repeats", "1")
         refused = await asyncio.to_thread(florin, gateway, *words)
         assert refused.returncode == 2
         assert "drain it first" in refused.stderr

@@ -39,16 +39,23 @@ def gone(processes: list[psutil.Process], seconds: float = 20) -> bool:
     return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
 
 
-def test_the_death_of_an_api_server_takes_its_engine_core_along(repaired_fleet: Fleet):
+def test_a_killed_api_server_takes_its_core_along_and_the_next_outlives_the_thread_that_started_it(
+    repaired_fleet: Fleet,
+):
+    """One start shows both. Linux ends a process whose parent asked for it when the parent's *thread* ends."""
     engine = repaired_fleet.engines[1]
     children = psutil.Process(engine.pid).children(recursive=True)
     assert len(children) >= 2  # engine core and worker
     url = engine.url
     os.kill(engine.pid, signal.SIGKILL)
     assert gone(children)
-    repaired_fleet.restart(1)
-    assert repaired_fleet.engines[1].url == url
-    assert repaired_fleet.engines[1].healthy()
+    thread = threading.Thread(target=repaired_fleet.restart, args=(1,))
+    thread.start()
+    thread.join()
+    time.sleep(1)
+    assert engine.alive
+    assert engine.healthy()
+    assert engine.url == url
 
 
 def test_base_and_adapters_in_one_batch_keep_apart(clean_fleet: Fleet):
@@ -90,15 +97,3 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path):
         demo.kill()
         demo.wait()
     assert gone(children)
-
-
-def test_an_engine_outlives_the_thread_that_asked_for_it(repaired_fleet: Fleet):
-    """Linux ends a process whose parent asked for it when the parent's *thread* ends."""
-    engine = repaired_fleet.engines[0]
-    engine.kill()
-    thread = threading.Thread(target=repaired_fleet.restart, args=(0,))
-    thread.start()
-    thread.join()
-    time.sleep(1)
-    assert engine.alive
-    assert engine.healthy()

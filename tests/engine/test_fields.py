@@ -14,7 +14,6 @@ from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from gateway.fields.tables import without_rule
 from tests.engine.test_gateway import ask, counters, messages
-from tests.engine.test_gateway import gateway as gateway  # noqa: PLC0414 - a fixture
 from tests.support.harness import Gateway
 
 HERE = Path(__file__).parent

@@ -6,8 +6,6 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import openai
@@ -17,37 +15,8 @@ from adapters.model import Adapter, dump
 from adapters.store.protocol import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.engine.conftest import loaded
-from tests.support.harness import Gateway, running_gateway
-
-CUSTOMERS = ("acme", "bolt", "corgi")
-ALL = (*CUSTOMERS, "delta")
-
-
-@pytest.fixture
-async def gateway(
-    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
-) -> AsyncIterator[Gateway]:
-    """Registered as an operator would: through the admin API, every check on."""
-    async with running_gateway(
-        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
-    ) as running:
-        async with running.http() as http:
-            for engine, gpu_type in zip(clean_fleet.engines, ("h100", "l40s"), strict=True):
-                body = {
-                    "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
-                    "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
-                }  # fmt: skip
-                answer = await http.post("/admin/v1/engines", json=body)
-                assert answer.status_code == 201, answer.text
-            for tenant in ALL:
-                assert (await http.post("/admin/v1/tenants", json={"name": tenant})).status_code == 201
-                body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
-                answer = await http.post("/admin/v1/adapters", json=body)
-                assert answer.status_code == 201, answer.text
-                answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
-                running.keys[tenant] = answer.json()["key"]
-        yield running
+from tests.engine.conftest import ALL, CUSTOMERS, loaded
+from tests.support.harness import Gateway
 
 
 def messages(question: str) -> list[dict[str, str]]:

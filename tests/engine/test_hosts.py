@@ -25,8 +25,9 @@ from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import loaded
 from tests.support.certificates import Authority, put
-from tests.support.engine_hosts import Agent, end, free_port, registered, roots, start_agent, until
+from tests.support.engine_hosts import Agent, end, free_port, registered, roots, start_agent
 from tests.support.harness import Gateway, running_gateway
+from tests.support.waiting import until
 
 CUSTOMERS = ("acme", "bolt")
 START_SECONDS = 240

@@ -15,7 +15,7 @@ import pytest
 from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.model import DemoModel
 from gateway.routing.outlier_ejection import Rules
-from tests.engine.test_gateway import ask, gateway, messages  # noqa: F401 - a fixture
+from tests.engine.test_gateway import ask, messages
 from tests.support.harness import Gateway
 
 RULES = Rules(timeout=6.0, pause=1.0)
@@ -38,7 +38,7 @@ def thawed(repaired_fleet: Fleet) -> Iterator[Fleet]:
 
 async def test_a_stopped_core_costs_no_request_that_had_not_begun(
     thawed: Fleet,
-    gateway: Gateway,  # noqa: F811
+    gateway: Gateway,
     demo_model: DemoModel,
     capsys: pytest.CaptureFixture[str],
 ):

@@ -20,8 +20,8 @@ from adapters.store.protocol import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from gateway.commands.tree import tree
-from tests.engine.conftest import loaded
-from tests.engine.test_gateway import ALL, ask
+from tests.engine.conftest import ALL, loaded
+from tests.engine.test_gateway import ask
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 
 QUESTION = "When do my cards arrive?"

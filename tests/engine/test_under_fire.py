@@ -38,7 +38,8 @@ WORKER_KILLS = 5
 LOST_PROBES = 16 * len(CONTEXTS) * TOKENS_A_CONTEXT
 """Tokens of verifications that a killed worker takes along: the last second's, or while the database is away
 all since."""
-ENGINE_KILLS = 2
+ENGINE_KILLS = int(os.environ.get("FLORIN_FIRE_ENGINE_KILLS", "1"))
+"""A start takes half a minute: one engine dies on each kind of database, not the same one."""
 AWAY_SECONDS = int(os.environ.get("FLORIN_FIRE_AWAY_SECONDS", "25"))
 QUIET_REQUESTS = 200
 SEED = 20261121
@@ -97,7 +98,7 @@ class Fire:
     async def kill_engines(self) -> None:
         for number in range(ENGINE_KILLS):
             await asyncio.sleep(self.draw.uniform(4, 8))
-            engine = self.fleet.engines[number % len(self.fleet.engines)]
+            engine = self.fleet.engines[(number + (self.database is not None)) % len(self.fleet.engines)]
             await asyncio.to_thread(engine.kill)
             self.engine_kills += 1
             await asyncio.to_thread(self.fleet.restart, engine.index)

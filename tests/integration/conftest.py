@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from loadtests.mock_engine import MockEngine
+from tests.support.archives import adapter_files
 from tests.support.engine_hosts import Agent, end, free_port, start_agent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.lora import LLAMA
 
 MOCK = (sys.executable, "-m", "loadtests.mock_engine.vllm", "serve")
 
@@ -84,3 +88,40 @@ async def run(gateway: Gateway, tmp_path: Path) -> AsyncIterator[Callable[..., A
 
     yield start
     await end(*agents)
+
+
+@pytest.fixture
+async def admin(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """An operator's client; its paths begin below /admin/v1/."""
+    async with gateway.http() as client:
+        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
+        yield client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A base model's directory, as far as Florin reads it."""
+    root = tmp_path / "model"
+    root.mkdir()
+    (root / "config.json").write_text(json.dumps(LLAMA.config))
+    return root
+
+
+@pytest.fixture
+async def engine(model: Path) -> AsyncIterator[MockEngine]:
+    """A mock engine in this process, whose base model can be read."""
+    async with MockEngine(root=str(model)) as running:
+        yield running
+
+
+@pytest.fixture
+async def mock() -> AsyncIterator[MockEngine]:
+    """The same without files, of another base model."""
+    async with MockEngine(base="tiny/base") as running:
+        yield running
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    """A sound adapter's."""
+    return adapter_files(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import httpx
@@ -16,30 +15,9 @@ from adapters.store.protocol import Change
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
+from tests.support.waiting import until
 
 CONFIG = LLAMA.config
-
-
-@pytest.fixture
-async def admin(gateway):
-    async with gateway.http() as client:
-        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
-        yield client
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A base model's directory, as far as Florin reads it."""
-    root = tmp_path / "model"
-    root.mkdir()
-    (root / "config.json").write_text(json.dumps(CONFIG))
-    return root
-
-
-@pytest.fixture
-async def engine(model):
-    async with MockEngine(root=str(model)) as running:
-        yield running
 
 
 @pytest.fixture
@@ -62,12 +40,6 @@ def error(response: httpx.Response) -> dict:
     body = response.json()["error"]
     assert set(body) >= {"message", "type", "param", "code"}
     return body
-
-
-async def until(seconds: float, holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():  # what is waited for happens in other processes
-            await asyncio.sleep(0.02)
 
 
 async def answers(client: httpx.AsyncClient, status: int) -> bool:
@@ -229,9 +201,9 @@ async def test_another_worker_hears_within_a_second_and_answers_what_this_one_wr
             assert (await there.get(f"/admin/v1/tenants/t{n}")).status_code == 200
         key = (await admin.post("keys", json={"role": "operator"})).json()
         async with other.http(key["key"]) as mine:
-            await until(1, lambda: answers(mine, 200))
+            await until(lambda: answers(mine, 200), 1)
             await admin.delete(f"keys/{key['id']}")
-            await until(1, lambda: answers(mine, 401))
+            await until(lambda: answers(mine, 401), 1)
 
 
 # -- engines
@@ -294,9 +266,9 @@ async def test_slots_that_the_engine_does_not_have_are_refused_once_it_tells(adm
 
 async def test_an_engine_comes_up(admin, engine):
     await admin.post("engines", json=registration(engine))
-    await until(5, lambda: health_is(admin, "up"))
+    await until(lambda: health_is(admin, "up"), 5)
     await engine.stop()
-    await until(5, lambda: health_is(admin, "down"))
+    await until(lambda: health_is(admin, "down"), 5)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +460,7 @@ async def test_an_engine_that_moves_or_leaves_is_unplaced(gateway, admin, engine
         for url in (other.url, engine.url):
             await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
             assert (await admin.post("engines", json=registration(url=url))).status_code == 200
-            await until(5, lambda: nothing_placed(admin))
+            await until(lambda: nothing_placed(admin), 5)
         await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
         await admin.delete("engines/a1")
         assert (await gateway.state.store.snapshot()).documents.get("placement", {}) == {}
@@ -535,7 +507,7 @@ async def test_without_redis_it_can_be_looked_at_but_not_changed(tmp_path):
             made = (await client.post("/admin/v1/tenants", json={"name": "acme"})).json()
             await gateway.add_engine("a1", "http://127.0.0.1:9")
             await asyncio.to_thread(valkey.stop)
-            await until(5, lambda: cut_off(gateway))
+            await until(lambda: cut_off(gateway), 5)
             assert (await client.get("/admin/v1/tenants")).json() == {"data": [made]}
             assert (await client.get("/admin/v1/engines")).json()["data"][0]["name"] == "a1"
             assert (await client.get("/admin/v1/placement")).json()["data"][0]["placements"] == []

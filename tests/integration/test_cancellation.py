@@ -1,15 +1,23 @@
-"""Hanging up at any moment ends the lease and the usage record exactly once."""
+"""Whatever interrupts a request, and wherever it waits just then: its lease and its usage record end exactly once,
+and its connection is closed or given back."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import orjson
 import pytest
 
 from gateway.metering.attempt import AttemptMeter
 from tests.integration.conftest import Deployment
 from tests.integration.test_routing import ask, stream
+from tests.support.harness import fake_adapter
+from tests.support.interruption import Interrupted
+from tests.support.waiting import until
 
 BODY = (
     b'{"model": "support", "stream": %s, "max_tokens": 10, "messages": [{"role": "user", "content": "Hi"}]}'
@@ -33,12 +41,108 @@ async def hang_up_after(deployment: Deployment, tenant: str, seconds: float, *, 
 
 async def settled(deployment: Deployment) -> None:
     """No request is in flight any more, and nothing is left of any."""
-    pool = deployment.gateway.state.pool
-    deadline = time.monotonic() + 10
-    while any(s.in_flight or s.leases for s in pool.states()):
-        assert time.monotonic() < deadline, pool
-        await asyncio.sleep(0.02)
+    state = deployment.gateway.state
+    pool, bounds = state.pool, state.lifecycle.bounds
+    await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), 10, lambda: repr(pool))
     assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
+    await until(lambda: not bounds.requests, 10, lambda: repr(bounds))
+    connector = state.lifecycle.upstream._session.connector
+    await until(lambda: not connector._acquired, 10, lambda: repr(connector._acquired))
+    await until(lambda: not any(engine.state.in_flight for engine in deployment.engines), 10)
+
+
+class Request:
+    """One request to the gateway's application in this event loop, with a hand on every wait of its task."""
+
+    def __init__(self, deployment: Deployment, model: str, *, streamed: bool) -> None:
+        self._app = deployment.gateway.app
+        self._body = orjson.dumps(
+            {
+                "model": model,
+                "stream": streamed,
+                "max_tokens": 4,
+                "messages": [{"role": "user", "content": "Hi"}],
+            }
+        )
+        key = deployment.gateway.keys["acme"].encode()
+        self._scope = {
+            "type": "http", "path": "/v1/chat/completions", "raw_path": b"/v1/chat/completions",
+            "query_string": b"", "method": "POST", "client": ("127.0.0.1", 1), "http_version": "1.1",
+            "headers": [(b"authorization", b"Bearer " + key), (b"content-length", b"%d" % len(self._body))],
+        }  # fmt: skip
+        half = len(self._body) // 2
+        self._parts = [(self._body[:half], True), (self._body[half:], False)]
+        self._gone = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+
+    async def _receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self._gone.is_set() or not self._parts:
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+        part, more = self._parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": more}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        self.sent.append(message)
+
+    async def interrupted(self, at: int, how: str) -> bool:
+        """Run it; whether it lived to be interrupted."""
+        steps: list[Interrupted] = []
+
+        async def run() -> None:
+            task = asyncio.current_task()
+            assert task
+            interrupt: Callable[[], object] = self._gone.set if how == "hung up" else task.cancel
+            steps.append(Interrupted(self._app(self._scope, self._receive, self._send), at, interrupt))
+            await steps[0]
+
+        task = asyncio.create_task(run())
+        async with asyncio.timeout(20):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        return steps[0].happened
+
+
+@pytest.mark.parametrize("how", ["hung up", "cancelled"])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("cold", [False, True], ids=["resident", "cold"])
+async def test_at_every_await(
+    deployment: Deployment, caplog: pytest.LogCaptureFixture, how: str, streamed: bool, cold: bool
+):
+    """The client hangs up, or the server cancels what runs when its grace period is over."""
+    caplog.set_level(logging.ERROR)
+    await ask(deployment, "acme")
+    for engine in deployment.engines:
+        engine.faults.update({"event_delay": 0.001})  # so that events come one by one
+    at, happened = 0, True
+    while happened:
+        at += 1
+        model = "support"
+        if cold:
+            model = f"cold-{at}"
+            await deployment.gateway.add_adapter(f"acme/{model}", fake_adapter(deployment.tmp / model))
+        request = Request(deployment, model, streamed=streamed)
+        happened = await request.interrupted(at, how)
+        await settled(deployment)
+        bodies = [m for m in request.sent if m["type"] == "http.response.body"]
+        assert sum(not m.get("more_body", False) for m in bodies) <= 1, f"answered twice at wait {at}"
+    assert at > 5, "hardly any wait was found: nothing is tried"
+
+    records = await deployment.gateway.usage("acme")
+    outcomes = Counter(r.outcome for r in records)
+    assert outcomes.keys() == {"ok", "client_abort" if how == "hung up" else "orphaned"}
+    assert outcomes["ok"] >= 2  # the first, and the one that ran to its end
+    assert len(records) < at + 1, "none was interrupted before its attempt began"
+    attempts = Counter(f"{r.request_id}-{r.attempt}" for r in records)
+    assert set(attempts.values()) == {1}
+    reached = [call.headers["x-request-id"] for call in deployment.calls()]
+    assert len(set(reached)) == len(reached)
+    assert set(reached) <= set(attempts), "an engine was reached by what the ledger does not know"
+    assert caplog.records == []
+    assert await ask(deployment, "acme") == await stream(deployment, "acme")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])

@@ -19,13 +19,6 @@ TEMPLATE = "{{ messages }}"
 
 
 @pytest.fixture
-async def admin(gateway):
-    async with gateway.http() as client:
-        client.base_url = httpx.URL(f"{gateway.url}/admin/v1/")
-        yield client
-
-
-@pytest.fixture
 async def fleet(admin, tmp_path):
     """One engine whose base model's directory is readable here, and a tenant."""
     model = tmp_path / "model"

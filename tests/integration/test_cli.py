@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ from openai import OpenAI
 
 from gateway.serving.workers import WORKER
 from loadtests.mock_engine.process import MockProcess
-from tests.support.lora import LLAMA, lora_config, write_adapter
+from tests.support.lora import lora_config, write_adapter
+from tests.support.waiting import until_now
 
 FLORIN = str(Path(sys.executable).parent / "florin")
 KEY = "operator-key-of-the-tests"
@@ -111,20 +111,6 @@ def first_line(process: subprocess.Popen[str]) -> str:
         timer.cancel()
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.02)
-
-
-@pytest.fixture
-def model(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
-    return tmp_path / "model"
-
-
 @pytest.fixture
 def engine(model):
     with MockProcess(root=str(model)) as running:
@@ -208,7 +194,7 @@ def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engi
             )
             next(iter(stream))
             gateway.process.send_signal(signal.SIGTERM)
-            until(lambda: refuses(gateway.url))
+            until_now(lambda: refuses(gateway.url))
             assert gateway.process.poll() is None  # the stream runs, so the gateway does
             assert [c.finish_reason for chunk in stream for c in chunk.choices][-1] is not None
         assert gateway.process.wait(PATIENCE) == 0
@@ -238,7 +224,7 @@ def test_a_second_signal_does_not_wait_for_streams(tmp_path, engine):
                 model="support", messages=[{"role": "user", "content": "hi"}], stream=True
             )
             gateway.process.send_signal(signal.SIGINT)
-            until(lambda: refuses(gateway.url))
+            until_now(lambda: refuses(gateway.url))
             assert gateway.process.poll() is None
             assert gateway.stop(signal.SIGINT) == 0
             stream.close()
@@ -252,10 +238,10 @@ def test_workers_share_the_port_and_are_replaced(tmp_path):
         assert len(first) == 2
         assert parent.num_threads() == 2  # it forks: nothing else may run there but the log's writer
         first[0].kill()
-        until(lambda: first[0] not in workers(parent) and len(workers(parent)) == 2)
-        until(lambda: gateway.florin("tenant", "list").returncode == 0)
+        until_now(lambda: first[0] not in workers(parent) and len(workers(parent)) == 2)
+        until_now(lambda: gateway.florin("tenant", "list").returncode == 0)
         assert "starting another" in gateway.errors.read_text()
-        until(lambda: "florin_feed_connected 1.0" in scraped(gateway))  # the new worker says so last
+        until_now(lambda: "florin_feed_connected 1.0" in scraped(gateway))  # the new worker says so last
         assert gateway.stop() == 0
 
 
@@ -288,7 +274,7 @@ def test_valkey_is_started_anew_if_it_dies_and_forgets_nothing(tmp_path):
         gateway.json("tenant", "add", "acme")
         (valkey,) = psutil.Process(gateway.process.pid).children()
         valkey.kill()
-        until(lambda: gateway.florin("tenant", "add", "bolt").returncode == 0)
+        until_now(lambda: gateway.florin("tenant", "add", "bolt").returncode == 0)
         assert [t["name"] for t in gateway.json("tenant", "list")["data"]] == ["acme", "bolt"]
 
 

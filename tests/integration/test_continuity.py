@@ -5,8 +5,6 @@ them."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,7 @@ from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
 from tests.support.harness import Gateway, fake_adapter, running_gateway
-
-
-async def until(true: Callable[[], object], timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
+from tests.support.waiting import until
 
 
 def codes(gateway: Gateway) -> list[str]:
@@ -56,12 +48,6 @@ class Replica:
                 pipe.restore(key, 0, value)
             pipe.execute()
         self._redis.close()
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Gateway]:
-    async with running_gateway(tmp_path / "state", valkey_url, prefix) as running:
-        yield running
 
 
 async def decide(gateway: Gateway, decision: str) -> dict:

@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.integration.test_cli import KEY, Served, scraped, serving, until, workers
+from tests.integration.test_cli import KEY, Served, scraped, serving, workers
 from tests.support.alerting import fires, silent
+from tests.support.waiting import until_now
 
 
 def new_ones(gateway: Served, *before: psutil.Process) -> list[psutil.Process]:
@@ -21,7 +22,7 @@ def new_ones(gateway: Served, *before: psutil.Process) -> list[psutil.Process]:
         found[:] = [w for w in workers(psutil.Process(gateway.process.pid)) if w not in before]
         return len(found) == 2
 
-    until(there)
+    until_now(there)
     return found
 
 
@@ -44,7 +45,7 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
         for worker in crew:
             worker.send_signal(signal.SIGSTOP)  # as if these did not come up
         try:
-            until(lambda: (answer := ask(gateway)) and answer.status_code == 503)
+            until_now(lambda: (answer := ask(gateway)) and answer.status_code == 503)
             answer = httpx.post(f"{gateway.url}/v1/chat/completions", content=bytes(20_000_000), timeout=20)
             assert answer.json()["error"]["code"] == "no_worker", "one can read it although the body is long"
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -53,7 +54,7 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
                 worker.send_signal(signal.SIGCONT)
 
         # It comes back by itself, and says what happened.
-        until(lambda: (answer := ask(gateway)) and answer.json().get("conditions") == ["workers_crash"])
+        until_now(lambda: (answer := ask(gateway)) and answer.json().get("conditions") == ["workers_crash"])
         answer = ask(gateway)
         assert answer is not None
         assert (answer.status_code, answer.json()["status"]) == (200, "degraded")

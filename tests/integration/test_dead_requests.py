@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
-from tests.integration.test_cli import KEY, Served, serving, until, workers
+from tests.integration.test_cli import KEY, Served, serving, workers
+from tests.support.waiting import until_now
 
 DEAD = 60
 
@@ -78,7 +79,7 @@ def stopped(gateway: Served) -> Iterator[None]:
     for worker in crew:
         worker.send_signal(signal.SIGSTOP)
     try:
-        until(lambda: all(worker.status() == psutil.STATUS_STOPPED for worker in crew))
+        until_now(lambda: all(worker.status() == psutil.STATUS_STOPPED for worker in crew))
         yield
     finally:
         for worker in crew:

@@ -14,25 +14,10 @@ import pytest
 
 from adapters.errors import StoreUnavailableError
 from gateway.commands import fleet_file
-from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def model(tmp_path):
-    root = tmp_path / "model"
-    root.mkdir()
-    (root / "config.json").write_text(json.dumps(LLAMA.config))
-    return root
-
-
-@pytest.fixture
-async def engine(model):
-    async with MockEngine(root=str(model)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -20,19 +20,10 @@ from gateway.metering.ledger.schema import engine_counters, engine_spans
 from gateway.serving.workers import WORKER
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 S = 1_000_000
 QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}
-
-
-async def until(true, timeout: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout
-    while True:
-        found = true()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.05)
 
 
 def now() -> int:

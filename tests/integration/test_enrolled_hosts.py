@@ -12,8 +12,9 @@ import pytest
 
 from adapters.security.secret_files import read_key, write_private
 from gateway.tenants.directory import Role
-from tests.support.engine_hosts import add_version, ask, registered, until
+from tests.support.engine_hosts import add_version, ask, registered
 from tests.support.harness import OPERATOR_KEY
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import openai
 import pytest
 
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import florin, serving
-from tests.support.lora import LLAMA, lora_config, write_adapter
+from tests.support.lora import lora_config, write_adapter
 
 SECRET = "a-key-that-openssl-rand-made-0123456789"
 FLEET = """\
@@ -48,10 +46,8 @@ prices:
 
 
 @pytest.fixture
-def engine(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
-    with MockProcess(root=str(tmp_path / "model"), max_loras=4) as running:
+def engine(model):
+    with MockProcess(root=str(model), max_loras=4) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ import pytest
 from deploy.focus.validate import ValidatorUnavailableError, build, validate
 from gateway.costs.export.files import Order, export
 from gateway.metering.ledger.ledger import Ledger
+from tests.support.missing import missing
 from tests.unit.gateway.costs.export.month import MONTH, fill
 
 CONTRADICTION = "InvoiceId-C-005-C"
@@ -21,7 +22,7 @@ def environment() -> Path:
     try:
         return build()
     except ValidatorUnavailableError as error:
-        pytest.skip(str(error))
+        missing(error)
 
 
 @pytest.fixture

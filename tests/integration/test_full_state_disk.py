@@ -7,7 +7,6 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,14 +20,9 @@ from tests.integration.test_outages import Served
 from tests.support.alerting import fires, silent
 from tests.support.harness import OPERATOR_KEY
 from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.waiting import until
 
 PATIENCE = 90.0
-
-
-@pytest.fixture
-async def mock() -> AsyncIterator[MockEngine]:
-    async with MockEngine(base="tiny/base") as engine:
-        yield engine
 
 
 @pytest.fixture
@@ -64,12 +58,6 @@ class Client:
                     self.others[answer.status_code, answer.json()["error"]["code"]] += 1
             self.slowest = max(self.slowest, time.monotonic() - started)
             await asyncio.sleep(0.02)
-
-
-async def until(holds) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await holds():
-            await asyncio.sleep(0.1)
 
 
 async def test_it_refuses_cleanly_and_goes_on_by_itself(disk: SmallDisk, mock: MockEngine, tmp_path: Path):

@@ -14,7 +14,8 @@ from adapters.placement.engine_client import EngineClient
 from adapters.store.protocol import Change
 from gateway.runtime.settings_reload import Reload
 from loadtests.mock_engine import MockEngine
-from tests.support.engine_hosts import add_version, ask, free_port, registered, roots, slow_down, until
+from tests.support.engine_hosts import add_version, ask, free_port, registered, roots, slow_down
+from tests.support.waiting import until
 
 
 async def test_an_engine_is_started_registered_staged_to_and_stopped(gateway, run):

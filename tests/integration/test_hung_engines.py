@@ -20,11 +20,12 @@ from gateway.routing.outlier_ejection import Rules
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.integration.test_outages import until
 from tests.integration.test_routing import ask, stream
 from tests.support import alerting
 from tests.support.harness import Gateway, running_gateway
+from tests.support.missing import optional
 from tests.support.promtool import NoPromtoolError
+from tests.support.waiting import until
 
 HANG_SECONDS = 1.0
 SOON = 15.0
@@ -94,16 +95,16 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
     during = await admin(gateway, "/metrics")
     assert f'florin_engine_hung{{engine="{name}"}} 1.0' in during
     assert f'florin_engine_ejections_total{{engine="{name}"}} 1.0' in during
-    with contextlib.suppress(NoPromtoolError):
+    with optional(NoPromtoolError):
         assert alerting.silent("FlorinEngineHung", calm, tmp_path)
         assert alerting.fires("FlorinEngineHung", calm, during, tmp_path)
 
     # The stream that had begun is ended; GPU-time is booked all the while; then it recovers.
     with pytest.raises(openai.APIError, match="failed before the answer was whole"):
         await begun
-    await until(lambda: gateway.state.pool.state(name).standing.ejections > 1, timeout=SOON)
+    await until(lambda: gateway.state.pool.state(name).standing.ejections > 1, seconds=SOON)
     engine.core.go_on()
-    await until(lambda: gateway.state.pool.state(name).usable, timeout=SOON)
+    await until(lambda: gateway.state.pool.state(name).usable, seconds=SOON)
     assert f'florin_engine_hung{{engine="{name}"}} 0.0' in await admin(gateway, "/metrics")
     outcomes = [record.outcome for record in await gateway.usage("acme")]
     assert sorted(outcomes) == ["engine_error"] + ["failover"] * 20 + ["ok"] * 22
@@ -125,7 +126,7 @@ async def test_with_one_engine_requests_fail_at_once_and_it_is_back_as_soon_as_i
     assert (await healths(deployment.gateway))["a"] == "hung"
     assert not deployment.gateway.state.pool.state("a").ejected
     deployment.a.core.go_on()
-    await until(lambda: deployment.gateway.state.pool.state("a").usable, timeout=SOON)
+    await until(lambda: deployment.gateway.state.pool.state("a").usable, seconds=SOON)
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
@@ -189,11 +190,11 @@ async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_pa
         assert len(answers) == 9
         deployment.gateway.state.hangs.accuse("a")
         deployment.gateway.state.hangs.accuse("b")
-        await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), timeout=SOON)
+        await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), seconds=SOON)
         assert sum(pool.state(n).ejected for n in "ab") == 1
         for engine in (deployment.a, deployment.b):
             engine.core.go_on()
-        await until(lambda: all(pool.state(n).usable for n in "ab"), timeout=SOON)
+        await until(lambda: all(pool.state(n).usable for n in "ab"), seconds=SOON)
 
 
 async def test_every_worker_tells_the_truth(
@@ -209,7 +210,7 @@ async def test_every_worker_tells_the_truth(
             while (await healths(second))[name] != "ejected":
                 await asyncio.sleep(0.05)
         engine.core.go_on()
-        await until(lambda: second.state.pool.state(name).usable, timeout=SOON)
+        await until(lambda: second.state.pool.state(name).usable, seconds=SOON)
 
 
 async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engine_works(
@@ -236,9 +237,9 @@ async def test_an_engine_that_is_restarted_because_it_hung_is_used_at_once(deplo
         await ask(deployment, "acme")
     assert pool.state(name).ejected
     engine.die()
-    await until(lambda: pool.state(name).healthy is False, timeout=SOON)
+    await until(lambda: pool.state(name).healthy is False, seconds=SOON)
     await engine.revive()
-    await until(lambda: pool.state(name).usable, timeout=SOON)
+    await until(lambda: pool.state(name).usable, seconds=SOON)
 
 
 async def test_a_worker_that_was_stopped_itself_accuses_nobody(deployment: Deployment):
@@ -273,10 +274,10 @@ async def test_a_hung_engine_that_misses_health_checks_too_is_not_used_when_it_a
     async with asyncio.timeout(SOON):
         await ask(deployment, "acme")
     engine.faults.update({"health_status": 503})
-    await until(lambda: state.healthy is False, timeout=SOON)
+    await until(lambda: state.healthy is False, seconds=SOON)
     assert (await healths(deployment.gateway))[name] == "down"
     engine.faults.reset()
-    await until(lambda: state.healthy, timeout=SOON)
+    await until(lambda: state.healthy, seconds=SOON)
     assert state.standing.hangs
     async with asyncio.timeout(SOON):
         await ask(deployment, "acme")

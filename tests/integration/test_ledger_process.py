@@ -21,6 +21,7 @@ from sqlalchemy import select
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger.schema import snapshots
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -64,13 +65,6 @@ def write_for_ever(ledger: Ledger, mark: str) -> None:
         connection.execute(snapshots.insert().values(name="half", at=1, document="{}"))
         Path(mark).touch()
         time.sleep(600)
-
-
-async def until(true, timeout: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
 
 
 async def test_it_runs_in_one_other_process_that_starts_with_the_first_question(

@@ -18,9 +18,10 @@ from redis import Redis
 
 from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine.process import MockProcess
-from tests.integration.test_cli import KEY, Served, serving, until, workers
+from tests.integration.test_cli import KEY, Served, serving, workers
 from tests.support.alerting import fires, silent
 from tests.support.harness import fake_adapter, running_gateway
+from tests.support.waiting import until_now
 
 
 class Traffic:
@@ -49,7 +50,7 @@ class Traffic:
     def more(self, count: int = 20) -> None:
         """Returns when so many more have been answered, or some have failed."""
         enough = len(self.answered) + count
-        until(lambda: len(self.answered) >= enough or self.failed)
+        until_now(lambda: len(self.answered) >= enough or self.failed)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -127,7 +128,7 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
         with traffic.running(), Redis.from_url(valkey.url) as redis:
             traffic.more()
             redis.flushall()
-            until(lambda: all_are(gateway, "degraded"))
+            until_now(lambda: all_are(gateway, "degraded"))
             traffic.more()
 
             assert ready(gateway) == {
@@ -136,7 +137,7 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
                 "redis": False,
                 "conditions": ["registry_regressed"],
             }
-            until(lambda: "registry_regressed" in conditions(gateway))
+            until_now(lambda: "registry_regressed" in conditions(gateway))
             during = ask(gateway, "GET", "/metrics").text
             doctor = ask(gateway, "GET", "/admin/v1/doctor").json()["data"]
             assert ("registry_regressed", "problem") in {(d["check"], d["status"]) for d in doctor}
@@ -146,8 +147,8 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
 
             old = workers(family)
             old[0].kill()  # its successor has only the disk to go by
-            until(lambda: old[0] not in workers(family) and len(workers(family)) == 2)
-            until(lambda: all_are(gateway, "degraded"))
+            until_now(lambda: old[0] not in workers(family) and len(workers(family)) == 2)
+            until_now(lambda: all_are(gateway, "degraded"))
             traffic.failed.clear()  # what was on the worker that was killed
             traffic.more()
             assert redis.dbsize() == 0  # nobody has written anything there
@@ -156,7 +157,7 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
             assert (shown["known"]["tenant"], shown["left"]["tenant"]) == (1, 0)
             restored = gateway.json("registry", "restore", "--yes")
             assert restored["status"] == "ok"
-            until(lambda: all_are(gateway, "ok"))
+            until_now(lambda: all_are(gateway, "ok"))
             traffic.more()
         assert traffic.failed == []
         assert set(traffic.answered) == {"acme/support@v1"}
@@ -192,22 +193,22 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
         family = psutil.Process(gateway.process.pid)
         old = workers(family)
         old[0].kill()
-        until(lambda: old[0] not in workers(family) and len(workers(family)) == 2)
+        until_now(lambda: old[0] not in workers(family) and len(workers(family)) == 2)
         assert traffic.ask() == "acme/support@v1"
         assert salts(engine) == {salt}
 
         with traffic.running():
             traffic.more()
             valkey.start()
-            until(lambda: all_are(gateway, "ok"))
+            until_now(lambda: all_are(gateway, "ok"))
             traffic.more()
             assert ask(gateway, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
 
             valkey.stop()
             shutil.rmtree(tmp_path / "redis" / "valkey")
             valkey.start()
-            until(lambda: all_are(gateway, "degraded"))
-            until(lambda: ready(gateway)["conditions"] == ["registry_regressed"])
+            until_now(lambda: all_are(gateway, "degraded"))
+            until_now(lambda: ready(gateway)["conditions"] == ["registry_regressed"])
             traffic.more()
         assert traffic.failed == []
 

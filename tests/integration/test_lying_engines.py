@@ -16,20 +16,11 @@ from gateway.metering.ledger.ledger import HOUR, Ledger, mark_dirty
 from gateway.metering.ledger.schema import engine_counters, engine_spans, usage_records
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
 
 QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}
 ABSURD = 9 * 10**18
-
-
-async def until(true, timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while True:
-        found = true()
-        if await found if asyncio.iscoroutine(found) else found:
-            return
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.05)
 
 
 async def florin(gateway: Gateway, *args: str):

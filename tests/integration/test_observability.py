@@ -23,8 +23,8 @@ from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO
 from tests.integration.test_routing import ask, stream
 from tests.support.alerting import fires, silent
-from tests.support.engine_hosts import registered, until
-from tests.support.promtool import NoPromtoolError, promtool
+from tests.support.engine_hosts import registered
+from tests.support.waiting import until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PROMPT = "the-secret-of-the-prompt"
@@ -314,15 +314,7 @@ async def test_all_that_an_agent_says_and_its_engine_is_json(gateway, run):
 # -- alerts, set off by what they are about
 
 
-@pytest.fixture
-def _promtool() -> None:
-    try:
-        promtool()
-    except NoPromtoolError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.usefixtures("_promtool")
+@pytest.mark.usefixtures("promtool")
 async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_does_not(
     deployment: Deployment, tmp_path: Path
 ):
@@ -339,7 +331,7 @@ async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_doe
     assert fires("FlorinInvalidKeySurge", before, await refused(30), tmp_path)
 
 
-@pytest.mark.usefixtures("_promtool")
+@pytest.mark.usefixtures("promtool")
 async def test_adapters_that_drive_each_other_out_set_off_the_alert(
     deployment: Deployment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -25,13 +25,7 @@ from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_routing import ask, stream
 from tests.support.harness import OPERATOR_KEY, fake_adapter, running_gateway
 from tests.support.lora import LLAMA, write_adapter
-
-
-async def until(true, timeout: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.02)
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -204,12 +198,6 @@ class Served:
         _, errors = self.process.communicate(timeout=20)
         self.http.close()
         return errors
-
-
-@pytest.fixture
-async def mock() -> AsyncIterator[MockEngine]:
-    async with MockEngine(base="tiny/base") as engine:
-        yield engine
 
 
 def usage(served: Served) -> list[dict]:

@@ -17,8 +17,8 @@ import pytest
 
 from gateway.routing import pool, router
 from loadtests.mock_engine import MockEngine
-from tests.integration.test_outages import until
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 KILL = {"marker": "KILL", "stop_at": "headers", "stop_how": "kill"}
 BYSTANDERS = ("bolt", "corgi", "dora")
@@ -268,7 +268,7 @@ async def test_one_engines_death_costs_no_request_of_many(fleet: Fleet):
         await fleet.gateway.set_state(name, "active")
     fleet.engines["a"].faults.update({"first_byte_delay": 30.0})
     tasks = [asyncio.ensure_future(fleet.ask(BYSTANDERS[i % 3], f"Hello {i}")) for i in range(120)]
-    await until(lambda: fleet.engines["a"].state.in_flight == 120, timeout=60)
+    await until(lambda: fleet.engines["a"].state.in_flight == 120, seconds=60)
     fleet.engines["a"].faults.update({"first_byte_delay": 0.0})
     fleet.engines["a"].die()
     assert all(await asyncio.gather(*tasks))

@@ -24,10 +24,11 @@ from loadtests.mock_engine.process import MockProcess
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_doctor import bad, doctor
-from tests.integration.test_outages import Served, until
+from tests.integration.test_outages import Served
 from tests.integration.test_routing import ask
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.lora import LLAMA, write_adapter
+from tests.support.waiting import until
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 
@@ -104,7 +105,7 @@ async def test_a_killed_engine_gets_its_adapters_back_hottest_first_while_others
         await until(lambda: gateway.state.pool.state("a").healthy is False)
         assert set(gateway.state.residency.slots("a")) == set(hottest), "a death takes nobody's place"
         await asyncio.to_thread(process.start)
-        await until(lambda: not set(hottest) - set(loaded(process.log())), timeout=30)
+        await until(lambda: not set(hottest) - set(loaded(process.log())), seconds=30)
         await until(lambda: set(gateway.state.residency.slots("a").values()) == {SlotState.RESIDENT})
         assert loaded(process.log()) == hottest
         before = len(answers)

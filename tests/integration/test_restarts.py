@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -31,20 +30,17 @@ from tests.integration.test_cli import (
     environment,
     first_line,
     serving,
-    until,
     workers,
 )
 from tests.support.engine_hosts import free_port
-from tests.support.lora import LLAMA
+from tests.support.waiting import until_now
 
 POLL_SECONDS = 0.1
 
 
 @pytest.fixture
-def engine(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA.config))
-    with MockProcess(root=str(tmp_path / "model")) as running:
+def engine(model):
+    with MockProcess(root=str(model)) as running:
         yield running
 
 
@@ -170,7 +166,7 @@ def test_a_stopping_gateway_is_not_ready_yet_serves_until_nobody_comes(tmp_path)
         first = kept.get("/readyz")
         assert (first.status_code, "connection" in first.headers) == (200, False)
         gateway.process.send_signal(signal.SIGTERM)
-        until(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 503)
+        until_now(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 503)
         answer = kept.get("/readyz")  # on the connection of before
         assert answer.json()["conditions"] == ["stopping"]
         assert answer.headers["connection"] == "close"
@@ -228,24 +224,24 @@ def test_sighup_takes_a_changed_file_into_use_in_every_worker_and_a_wrong_one_no
         def conditions() -> set[str]:
             return {c for a in answers("/readyz") for c in a.json()["conditions"]}
 
-        until(lambda: "body_too_large" not in codes() and "invalid_api_key" not in codes())
+        until_now(lambda: "body_too_large" not in codes() and "invalid_api_key" not in codes())
         file.write_text("max_body_bytes: 1000\ntenant_reports: 9\n")
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: codes() == {"body_too_large"})
+        until_now(lambda: codes() == {"body_too_large"})
         log = gateway.errors.read_text()
         assert "FLORIN_MAX_BODY_BYTES is now 1000; it was 100000" in log
         assert "only a restart takes it into use: FLORIN_TENANT_REPORTS" in log
         file.write_text("max_body_bytes: 200000\nmax_n: many\n")
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: [a.json()["conditions"] for a in answers("/readyz")] == [["settings_refused"]] * 12)
+        until_now(lambda: [a.json()["conditions"] for a in answers("/readyz")] == [["settings_refused"]] * 12)
         assert codes() == {"body_too_large"}
         assert "nothing was changed: FLORIN_MAX_N" in gateway.errors.read_text()
         if count == "2":  # a worker that is started now has what the others have
             for worker in workers(psutil.Process(gateway.process.pid)):
                 worker.kill()
-            until(lambda: codes() == {"body_too_large"})
+            until_now(lambda: codes() == {"body_too_large"})
             assert conditions() == {"settings_refused"}
         file.write_text("max_body_bytes: 200000\n")
         gateway.process.send_signal(signal.SIGHUP)
-        until(lambda: "body_too_large" not in codes() and not conditions())
+        until_now(lambda: "body_too_large" not in codes() and not conditions())
         assert gateway.stop() == 0

@@ -17,8 +17,8 @@ from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.routing.resume import ResumeBuffer
 from loadtests.mock_engine import MockEngine, Spec
 from tests.integration.test_data_plane import HELLO
-from tests.integration.test_outages import until
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 ROLE, TEXTS = 1, 7

@@ -9,9 +9,9 @@ import pytest
 from gateway.routing import retry_budget
 from tests.integration.conftest import Deployment
 from tests.integration.test_cancellation import hang_up_after, settled
-from tests.integration.test_outages import until
 from tests.integration.test_routing import ask
 from tests.support.harness import running_gateway
+from tests.support.waiting import until
 
 
 async def test_a_used_up_budget_answers_early_and_says_when(
@@ -83,7 +83,7 @@ async def test_a_used_up_budget_costs_no_request_of_a_dying_engine(deployment: D
             )
             for i in range(30)
         ]
-        await until(lambda: holder.state.in_flight == 30, timeout=60)
+        await until(lambda: holder.state.in_flight == 30, seconds=60)
         holder.die()
         assert len(await asyncio.gather(*tasks)) == 30
 

@@ -12,9 +12,9 @@ from adapters.placement import loader
 from adapters.store.protocol import Change, Touch
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
-from tests.integration.test_outages import until
 from tests.integration.test_routing import ask, stream
 from tests.support.harness import running_gateway
+from tests.support.waiting import until
 
 
 def holder_of(deployment: Deployment) -> tuple[str, object]:
@@ -81,7 +81,7 @@ async def test_an_engine_removed_and_added_again_is_probed(deployment: Deploymen
     await deployment.gateway.state.commit(Change("engine", "a", None))
     assert pool.state("a") is None
     await deployment.gateway.state.commit(Change("engine", "a", dump(old)))
-    await until(lambda: pool.state("a").healthy, timeout=3)
+    await until(lambda: pool.state("a").healthy, seconds=3)
 
 
 async def test_where_every_slot_is_pinned_the_answer_is_immediate(deployment: Deployment):

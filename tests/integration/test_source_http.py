@@ -20,18 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from adapters.sources import FetchOptions
-from tests.support.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes, zip_bytes
+from tests.support.archives import CONFIG, WEIGHTS, tar_bytes, zip_bytes
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import HostileServer, hostile_server
 
 OPTIONS = FetchOptions(
     max_bytes=8_000_000, allow_private=("127.0.0.1",), stall_seconds=5, attempts=3, pause_seconds=0.01
 )
-
-
-@pytest.fixture
-def files(tmp_path):
-    return adapter_files(tmp_path)
 
 
 @pytest.fixture

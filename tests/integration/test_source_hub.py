@@ -13,7 +13,7 @@ from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
 
 from adapters.sources import FetchOptions
-from tests.support.archives import CONFIG, WEIGHTS, adapter_files
+from tests.support.archives import CONFIG, WEIGHTS
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import hostile_server
 
@@ -74,11 +74,6 @@ class Hub:
 
     def asked(self, name: str) -> list[int]:
         return [r.start for r in self.storage.requests if r.path.startswith(f"/blob/{name}")]
-
-
-@pytest.fixture
-def files(tmp_path):
-    return adapter_files(tmp_path)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import warnings
 import pytest
 
 from adapters.sources import FetchOptions
-from tests.support.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
+from tests.support.archives import CONFIG, WEIGHTS, tar_bytes
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import hostile_server
 
@@ -68,11 +68,6 @@ def bucket(endpoint, environment):
     bucket = Bucket(endpoint)
     yield bucket
     bucket.client.close()
-
-
-@pytest.fixture
-def files(tmp_path):
-    return adapter_files(tmp_path)
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from adapters.security.tls import client_context, read_pair, server_context
 from gateway.commands import gateway_tls
 from gateway.commands.client import Api, UnreachableError, UsageError
 from loadtests.mock_engine import MockEngine
-from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving, until
+from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving
 from tests.support.certificates import Authority, Files, put
 from tests.support.engine_hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.support.harness import fake_adapter, running_gateway
+from tests.support.waiting import until_now
 
 
 @pytest.fixture
@@ -78,17 +79,17 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
             assert kept.get("/healthz").status_code == 200
             [connection] = kept._transport._pool.connections
             pair.put(ca.leaf(days=60))
-            until(lambda: all(shown(gateway.url, ca) != first for _ in range(8)))
+            until_now(lambda: all(shown(gateway.url, ca) != first for _ in range(8)))
             assert kept.get("/healthz").status_code == 200
             assert kept._transport._pool.connections == [connection]
         expiry = "florin_tls_certificate_expiry_timestamp_seconds"
-        until(lambda: metric(gateway, ca, expiry) > time.time() + 59 * 86_400)
+        until_now(lambda: metric(gateway, ca, expiry) > time.time() + 59 * 86_400)
 
         # A broken one is not taken, and seen.
         second = shown(gateway.url, ca)
         assert metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 0
         put(pair.key, b"rubbish")
-        until(lambda: metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 1)
+        until_now(lambda: metric(gateway, ca, "florin_tls_certificate_renewal_failing") == 1)
         assert {shown(gateway.url, ca) for _ in range(4)} == {second}
         assert "Certificate server not reloaded" in gateway.errors.read_text()
 

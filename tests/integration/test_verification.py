@@ -18,9 +18,9 @@ from adapters.store.embedded import EmbeddedValkey
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import voice
-from tests.integration.test_outages import until
 from tests.integration.test_routing import ask, stream
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 
 @pytest.fixture

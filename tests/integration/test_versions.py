@@ -22,8 +22,8 @@ from adapters.registry.canary import takes_canary
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol import Change
 from loadtests.mock_engine import MockEngine
-from tests.integration.test_outages import until
 from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
 
 NAME = "acme/support"
 PATH = f"/admin/v1/adapters/{NAME}"

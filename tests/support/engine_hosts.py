@@ -10,8 +10,7 @@ import secrets
 import signal
 import socket
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from adapters.model import Adapter, Version, dump
 from adapters.security.secret_files import write_private
 from adapters.store.protocol import Change
 from tests.support.harness import Gateway
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,18 +86,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-async def until(true: Callable[[], Any], seconds: float = 20.0, what: Callable[[], str] = str) -> Any:
-    deadline = time.monotonic() + seconds
-    while True:
-        found = true()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"it did not come to it in {seconds} s: {what()}"
-        await asyncio.sleep(0.05)
 
 
 async def start_agent(

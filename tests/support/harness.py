@@ -161,3 +161,9 @@ def fake_adapter(directory: Path) -> Path:
     (directory / "adapter_config.json").write_text("{}")
     (directory / "adapter_model.safetensors").write_bytes(b"")
     return directory
+
+
+def engine_document(name: str, url: str = "http://127.0.0.1:1", **fields: Any) -> Engine:
+    """The document of an engine with two slots of rank 8."""
+    fields = {"gpu_type": "h100", "slots": 2, "max_rank": 8, "base_model": "base"} | fields
+    return Engine(name=name, url=url, **fields)

@@ -13,7 +13,6 @@ import yaml
 
 from gateway.errors import CODES
 from gateway.observability.metrics import BOOKS, METRICS
-from tests.support.promtool import NoPromtoolError, promtool
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -22,14 +21,6 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "florin.json"
 
 _NAME = re.compile(r"\bflorin_[a-z0-9_]+")
 _RECORDED = re.compile(r"\bflorin:[a-z0-9_:]+")
-
-
-@pytest.fixture(scope="session")
-def tool() -> str:
-    try:
-        return promtool()
-    except NoPromtoolError as error:
-        pytest.skip(str(error))
 
 
 def run(*command: str) -> str:
@@ -61,19 +52,19 @@ def metrics_in(text: str) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in _NAME.findall(text)}
 
 
-def test_the_rules_are_right_by_promtool(tool: str):
-    assert f"{len(rules())} rules found" in run(tool, "check", "rules", RULES.name)
+def test_the_rules_are_right_by_promtool(promtool: str):
+    assert f"{len(rules())} rules found" in run(promtool, "check", "rules", RULES.name)
 
 
-def test_the_rules_do_what_they_should_by_promtool(tool: str):
-    assert "SUCCESS" in run(tool, "test", "rules", "florin.tests.yml")
+def test_the_rules_do_what_they_should_by_promtool(promtool: str):
+    assert "SUCCESS" in run(promtool, "test", "rules", "florin.tests.yml")
 
 
-def test_the_example_of_a_configuration_is_right_by_promtool(tool: str):
-    run(tool, "check", "config", "--syntax-only", "prometheus.yml")
+def test_the_example_of_a_configuration_is_right_by_promtool(promtool: str):
+    run(promtool, "check", "config", "--syntax-only", "prometheus.yml")
 
 
-def test_promtool_reads_what_the_dashboard_asks(tool: str, tmp_path: Path):
+def test_promtool_reads_what_the_dashboard_asks(promtool: str, tmp_path: Path):
     asked = [
         re.sub(r"\$__(rate_)?interval|\$__range", "5m", e)
         for e in expressions()
@@ -82,17 +73,17 @@ def test_promtool_reads_what_the_dashboard_asks(tool: str, tmp_path: Path):
     made = [{"record": f"panel:{i}", "expr": re.sub(r"\$\w+", ".*", e)} for i, e in enumerate(asked)]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": made}]}))
-    assert f"{len(asked)} rules found" in run(tool, "check", "rules", str(path))
+    assert f"{len(asked)} rules found" in run(promtool, "check", "rules", str(path))
 
 
-def test_metrics_lint_by_promtool(tool: str):
+def test_metrics_lint_by_promtool(promtool: str):
     """Names, units and help texts as Prometheus wants them; but the ledger's unit is the ledger's."""
     text = "".join(
         f"# HELP {name} {text}\n# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} 1\n"
         for name, text in METRICS.items()
     )
     done = subprocess.run(
-        [tool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
     )
     but = 'florin_ledger_imbalance_nano_gpu_hours use base unit "seconds" instead of "hours"'
     assert (done.stdout + done.stderr).splitlines() == [but]

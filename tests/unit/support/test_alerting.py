@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.alerting import fires, silent
-from tests.support.promtool import NoPromtoolError, promtool
 
 CALM = """
 # TYPE florin_engine_up gauge
@@ -17,12 +16,7 @@ florin_requests_total{adapter="acme/support",outcome="ok"} 1000
 """
 
 
-@pytest.fixture(autouse=True)
-def _promtool() -> None:
-    try:
-        promtool()
-    except NoPromtoolError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("promtool")
 
 
 def test_a_gauge_that_changed_fires_its_alert_and_no_other(tmp_path: Path):

@@ -24,6 +24,7 @@ from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import Change, ClaimResult, Fence
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import until
 
 E1 = Engine("e1", "http://e1", "base", "h100", slots=3, max_rank=8)
 LOST, RESIDENT, LOADING = SlotState.LOST, SlotState.RESIDENT, SlotState.LOADING
@@ -371,12 +372,6 @@ async def test_a_leader_deposed_between_two_loads_begins_no_other(harness):
     with pytest.raises(FencedError):
         await harness.repair()
     assert harness.engines.loads == ["fl-c"]
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_it_runs_while_it_leads_and_begins_again_when_it_leads_again(harness):

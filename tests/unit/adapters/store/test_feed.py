@@ -52,7 +52,7 @@ async def follower(store, view):
     await follower.close()
 
 
-async def until(follower, condition):
+async def followed(follower, condition):
     async with asyncio.timeout(10):
         while not condition():
             await follower.changed()
@@ -92,7 +92,7 @@ async def test_an_outage_is_survived_and_made_up_for(store, view, follower, capl
     await store.commit([Change("tenant", "acme", "1")])
     await follower.start()
     store.away = True
-    await until(follower, lambda: not follower.connected)
+    await followed(follower, lambda: not follower.connected)
     await asyncio.sleep(4 * feed.FIRST_PAUSE)
     assert view.tenants == {"acme": "1"}, "what it knew, it knows"
 
@@ -110,7 +110,7 @@ async def test_an_outage_is_survived_and_made_up_for(store, view, follower, capl
 async def test_after_a_gap_comes_a_fresh_snapshot(store, view, follower):
     await follower.start()
     store.away = True
-    await until(follower, lambda: not follower.connected)
+    await followed(follower, lambda: not follower.connected)
     store.away = False
     seq = await store.commit([Change("tenant", str(n), "1") for n in range(50)])
     store.trim(1)
@@ -151,7 +151,7 @@ async def test_it_can_be_closed_at_any_time(store, follower):
     await follower.close()
     await follower.start()
     store.away = True
-    await until(follower, lambda: not follower.connected)
+    await followed(follower, lambda: not follower.connected)
     await follower.close()
     await follower.close()
     assert not follower.connected

@@ -17,6 +17,7 @@ from gateway.routing.pool import Pool
 from gateway.routing.prober import METRICS_EVERY, Prober, _skew
 from loadtests.mock_engine import MockEngine
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import until
 
 
 @dataclass
@@ -55,12 +56,6 @@ async def world():
         pool = Pool(catalog, Residency(), MemoryStore(), worker="w")
         prober = Prober(pool, session, Metrics(), time, interval=0.01, timeout=0.5, clock=lambda: 7)  # type: ignore[arg-type]  # stand-ins
         yield ProberHarness(engine, catalog, pool, prober, time)
-
-
-async def until(true) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def stop(task) -> None:

@@ -9,12 +9,12 @@ import ssl
 import time
 from functools import wraps
 
-import pytest
 import trustme
 import uvloop
 
 from gateway.serving import acceptor
 from gateway.serving.acceptor import SECONDS_EACH, Acceptor
+from tests.support.waiting import until
 
 
 def served(test):
@@ -34,21 +34,8 @@ class Hello(asyncio.Protocol):
         transport.close()
 
 
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        made.setblocking(False)
-        yield made
-
-
 def clients(listener: socket.socket, number: int) -> list[socket.socket]:
     return [socket.create_connection(listener.getsockname()) for _ in range(number)]
-
-
-async def until(true) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 async def heard(client: socket.socket) -> bytes:

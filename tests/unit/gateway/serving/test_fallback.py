@@ -17,13 +17,6 @@ from gateway.serving.fallback import PATIENCE, FallbackApp
 from tests.support.certificates import Authority
 
 
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        made.setblocking(False)
-        yield made
-
-
 def url(listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/v1/models"
 

@@ -11,6 +11,7 @@ from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger.ledger import HOUR, LedgerUnavailableError
 from gateway.observability.metrics import LedgerFigures, Metrics
 from tests.doubles.memory_store import MemoryStore
+from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
 
 T = 500_000 * HOUR
@@ -38,12 +39,6 @@ class BooksStub:
 def keeper(store, ledger_process, owner="w1", **options):
     defaults = {"interval": 0.01, "retention_days": 30, "look": 0.005, "clock": lambda: T}
     return MaintenanceJob(store, ledger_process, owner, **(defaults | options))
-
-
-async def until(true, seconds=10.0):
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 async def stop(task):

@@ -1,0 +1,264 @@
+"""Where a request goes next, from what its attempts have met: real pool, residency and budget; no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adapters.errors import LoadFailedError, NoEngineError, PlacementError
+from adapters.model import Engine, Placement, SlotState, Version, dump
+from adapters.placement.residency import Residency
+from adapters.registry.catalog import Catalog, Target
+from gateway.errors import FlorinError
+from gateway.routing.engine_deaths import DeathWatch
+from gateway.routing.pool import Lease, Pool
+from gateway.routing.request_identity import RequestIdentity
+from gateway.routing.retry_budget import RetryBudget
+from gateway.routing.router import MAX_ATTEMPTS, MAX_DETOURS, Router, RoutingState
+from gateway.routing.upstream import RetryElsewhere
+from tests.doubles.memory_store import MemoryStore
+from tests.support.harness import engine_document
+
+VERSION = Version("acme/support", 3, "sha256:0", "fl-a", "/a", "base", 8, 1, "test", 1)
+BASE = Target(None, "base")
+ADAPTER = Target(VERSION, "base")
+
+
+@dataclass
+class Fleet:
+    """Two engines that are up, and a router over them. Mutable: clock, what was loaded, what waiting found."""
+
+    now: float = 1000.0
+    share: float = 0.2
+    loads: list[dict[str, Any]] = field(default_factory=list)
+    load_error: Exception | None = None
+    waited: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.catalog = Catalog()
+        for name in "ab":
+            self.catalog.engines[name] = engine_document(name)
+        self.residency = Residency(self.clock)
+        store = MemoryStore()
+        self.pool = Pool(self.catalog, self.residency, store, worker="w", clock=self.clock)
+        for state in self.pool.states():
+            self.pool.mark_up(state)
+        self.pool.probed = self.probed  # type: ignore[method-assign]  # no prober runs
+        self.budget = RetryBudget(self.share, clock=self.clock)
+        reports = DeathWatch(store, "w", lambda *_: None, hangs=True, clock=self.clock)
+        self.router = Router(
+            self.catalog,
+            self.pool,
+            SimpleNamespace(  # type: ignore[arg-type]
+                ensure_resident=self.ensure_resident, loads_since=lambda *_: len(self.loads), verifier=None
+            ),
+            self.changed,
+            deaths=DeathWatch(store, "w", lambda *_: None, clock=self.clock),
+            hangs=SimpleNamespace(reports=reports, next_probe=lambda _: 7.0),  # type: ignore[arg-type]
+            budget=self.budget,
+            timeout=30.0,
+            max_queue=10.0,
+            clock=self.clock,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    async def changed(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+    async def probed(self, _state: object) -> None:
+        pass
+
+    async def ensure_resident(self, version: Version, choose: Any, **options: Any) -> str:
+        self.loads.append(options)
+        if self.load_error:
+            raise self.load_error
+        engine: Engine | None = choose(())
+        name = options["reload_on"] or (engine.name if engine else None)
+        if name is None:
+            raise NoEngineError("none")
+        return name
+
+    def hold(self, engine: str) -> None:
+        """The version is resident there."""
+        held = Placement(engine, VERSION.engine_name, SlotState.RESIDENT)
+        self.residency.load({"placement": {held.id: dump(held)}})
+
+    def request(self, target: Target = BASE) -> RoutingState:
+        identity = RequestIdentity(("acme", "acme/support"), what="w", payload=b"p", key=b"k")
+        return self.router.routing_state(target, identity)
+
+    async def attempt(self, request: RoutingState, trouble: RetryElsewhere) -> str:
+        """One attempt that meets `trouble`; the engine's name."""
+        lease = await self.router.place(request)
+        try:
+            self.router.learn(request, lease, trouble)
+        finally:
+            lease.end()
+        return name_of(lease)
+
+
+def name_of(lease: Lease) -> str:
+    return lease.state.engine.name
+
+
+def died() -> RetryElsewhere:
+    return RetryElsewhere("died", "gone")
+
+
+def busy() -> RetryElsewhere:
+    return RetryElsewhere("busy", "full", counts=False)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+async def code(fleet: Fleet, request: RoutingState) -> str:
+    with pytest.raises(FlorinError) as caught:
+        await fleet.router.place(request)
+    return caught.value.code
+
+
+async def test_requests_spread_by_load(fleet: Fleet):
+    leases = [await fleet.router.place(fleet.request()) for _ in range(4)]
+    assert sorted(map(name_of, leases)) == ["a", "a", "b", "b"]
+    for lease in leases:
+        lease.end()
+    assert fleet.pool.in_flight_here == 0
+
+
+async def test_the_next_attempt_goes_elsewhere_and_is_counted(fleet: Fleet):
+    request = fleet.request()
+    first = await fleet.attempt(request, died())
+    second = await fleet.router.place(request)
+    assert {first, name_of(second)} == {"a", "b"}
+    assert (request.attempts, request.failures) == (2, 1)
+    assert fleet.waited == []
+    second.end()
+
+
+async def test_where_all_have_failed_it_waits_a_moment_and_tries_again(fleet: Fleet):
+    request = fleet.request()
+    await fleet.attempt(request, busy())
+    await fleet.attempt(request, busy())
+    lease = await fleet.router.place(request)
+    assert len(fleet.waited) == 1
+    lease.end()
+
+
+async def test_so_many_failed_attempts_are_enough(fleet: Fleet):
+    request = fleet.request()
+    for _ in range(MAX_ATTEMPTS):
+        await fleet.attempt(request, died())
+    assert await code(fleet, request) == "engine_failed"
+
+
+async def test_detours_cost_no_attempt_but_end_too(fleet: Fleet):
+    request = fleet.request()
+    for _ in range(MAX_DETOURS - 1):
+        await fleet.attempt(request, busy())
+    assert request.failures == 0
+    with pytest.raises(FlorinError) as caught:
+        await fleet.attempt(request, busy())
+    assert caught.value.code == "placement_timeout"
+
+
+async def test_where_too_much_fails_nothing_is_tried_again(fleet: Fleet):
+    while fleet.budget.allows():
+        pass
+    request = fleet.request()
+    await fleet.attempt(request, died())
+    assert await code(fleet, request) == "engine_failed"
+    assert request.failures == 1
+
+
+async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fleet: Fleet):
+    request = fleet.request()
+    lease = await fleet.router.place(request)
+    fleet.router.learn(request, lease, died())
+    lease.state.ends += 1
+    lease.end()
+    (await fleet.router.place(request)).end()
+    assert request.failures == 0
+
+
+async def test_a_suspect_engine_is_doubted(fleet: Fleet):
+    request = fleet.request()
+    lease = await fleet.router.place(request)
+    fleet.router.learn(request, lease, RetryElsewhere("unreachable", "refused", suspect=True, counts=False))
+    lease.end()
+    assert not lease.state.usable
+    others = [await fleet.router.place(fleet.request()) for _ in range(2)]
+    assert name_of(lease) not in map(name_of, others)
+
+
+async def test_a_holder_takes_it_without_a_load(fleet: Fleet):
+    fleet.hold("b")
+    lease = await fleet.router.place(fleet.request(ADAPTER))
+    assert (name_of(lease), fleet.loads) == ("b", [])
+
+
+async def test_an_engine_that_forgot_is_told_again_once(fleet: Fleet):
+    fleet.hold("b")
+    request = fleet.request(ADAPTER)
+    forgot = RetryElsewhere("unknown_model", "no such model", unknown_model=True, counts=False)
+    await fleet.attempt(request, forgot)
+    assert (request.reload_on, request.failed_on) == ("b", set())
+    lease = await fleet.router.place(request)
+    assert (name_of(lease), fleet.loads[0]["reload_on"]) == ("b", "b")
+    lease.end()
+
+
+async def test_a_load_that_failed_is_told_as_it_is(fleet: Fleet):
+    fleet.load_error = LoadFailedError("no memory", "a")
+    with pytest.raises(LoadFailedError, match="no memory"):
+        await fleet.router.place(fleet.request(ADAPTER))
+
+
+async def test_a_load_that_takes_too_long_is_a_timeout(fleet: Fleet):
+    request = fleet.request(ADAPTER)
+    fleet.load_error = PlacementError("slow")
+    fleet.now = request.deadline + 1
+    assert await code(fleet, request) == "placement_timeout"
+
+
+@pytest.mark.parametrize("target", [BASE, ADAPTER], ids=["base", "adapter"])
+async def test_engines_that_are_down_may_come_back_until_the_deadline(fleet: Fleet, target: Target):
+    for state in fleet.pool.states():
+        fleet.pool.mark_down(state, "gone")
+    assert await code(fleet, fleet.request(target)) == "placement_timeout"
+    assert sum(fleet.waited) == pytest.approx(30, abs=1)
+
+
+@pytest.mark.parametrize("engines", [(), (engine_document("a", max_rank=4),)], ids=["none", "too small"])
+async def test_what_cannot_come_is_refused_at_once(fleet: Fleet, engines: Collection[Engine]):
+    fleet.catalog.engines = {engine.name: engine for engine in engines}
+    assert await code(fleet, fleet.request(ADAPTER)) == "no_engine"
+    assert fleet.waited == []
+
+
+async def test_a_queue_that_is_too_long_is_refused_with_its_length(fleet: Fleet):
+    fleet.pool.expected_wait = lambda *_: 10.0  # type: ignore[method-assign]
+    fleet.router.admit(BASE)
+    fleet.pool.expected_wait = lambda *_: 10.5  # type: ignore[method-assign]
+    with pytest.raises(FlorinError) as caught:
+        fleet.router.admit(BASE)
+    assert (caught.value.code, caught.value.retry_after) == ("overloaded", 11)
+
+
+async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):
+    lease = await fleet.router.place(fleet.request())
+    fleet.pool.failed(lease.state)
+    assert lease.state.streak == 1
+    fleet.router.served(lease)
+    assert lease.state.streak == 0
+    assert lease.identity
+    assert lease.identity.answered
