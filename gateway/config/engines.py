@@ -66,7 +66,8 @@ class EngineSettings(BaseModel):
     ejection_time: PositiveFloat = Field(
         10.0,
         description="Seconds for which a hung engine is ejected, multiplied by the number of its recent "
-        "ejections, at most 300; then a probe decides. At most half of a fleet's engines are ejected at once.",
+        "ejections, at most 300; then a probe decides. At most half of a fleet's engines are ejected at a "
+        "time.",
         json_schema_extra=RELOAD,
     )
     probe_interval: PositiveFloat = Field(

@@ -61,7 +61,7 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError("\n".join(_describe(e) for e in error.errors())) from None
     except (yaml.YAMLError, TypeError, ValueError, OSError) as error:
-        raise SettingsError(f"florin.yaml is not a valid mapping of settings: {error}") from None
+        raise SettingsError(f"florin.yaml cannot be read: {error}") from None
 
 
 def _describe(error: Any) -> str:

@@ -1,5 +1,7 @@
-"""/finance/v1/…: what was used and what it cost. Role finance or operator; a tenant's key sees its own rows
-and nothing else. One module a noun, each thin."""
+"""/finance/v1/…: usage and costs, for roles finance and operator. A tenant's key sees its own rows only.
+
+One thin module per resource.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +20,5 @@ from gateway.api.finance import (
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
-    router.include_router(noun.router)
+for resource in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
+    router.include_router(resource.router)

@@ -37,23 +37,24 @@ async def add(
     response: Response,
     key: FinanceKey,
     state: StateDep,
-    file_name: Annotated[str, Query(max_length=200, description="For people.")] = "",
+    file_name: Annotated[str, Query(max_length=200, description="Shown in the list of imports.")] = "",
     format_: Annotated[
-        Literal["csv", "focus"] | None, Query(alias="format", description="Left out: by its heading.")
+        Literal["csv", "focus"] | None,
+        Query(alias="format", description="Default: detected from the header line."),
     ] = None,
     map_: Annotated[
-        Pairs, Query(alias="map", description="`field=Column`, or `field=Column.key` of a JSON column.")
-    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+        Pairs, Query(alias="map", description="`field=Column`, or `field=Column.key` for a JSON column.")
+    ] = [],  # noqa: B006  # FastAPI only reads it
     rename: Annotated[
         Pairs, Query(description="`field:theirs=ours`, for example `gpu_type:p5.48xlarge=H100`.")
     ] = [],  # noqa: B006  # as above
     cost: Annotated[
-        Literal["billed", "effective"], Query(description="FOCUS: BilledCost or EffectiveCost.")
+        Literal["billed", "effective"], Query(description="FOCUS: use BilledCost or EffectiveCost.")
     ] = "billed",
-    skip_bad: Annotated[bool, Query(description="Import the good lines and report the others.")] = False,
+    skip_bad: Annotated[bool, Query(description="Import the good lines and report the bad ones.")] = False,
 ) -> dict[str, Any]:
-    """Import a bill: the body is the file. 201, or 200 when all its lines were there already. Bad lines are
-    reported, each with its number and reason, and nothing is imported unless all are good."""
+    """Import a bill; the body is the file. Returns 201, or 200 if all its lines had been imported before.
+    Without `skip_bad`, a bad line prevents the import. Each bad line is reported with number and reason."""
     only_staff(key)
     reading = BillFormat(
         format=format_ or "",
@@ -85,7 +86,7 @@ async def add(
 
 @router.get("/bills")
 async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
-    """The imports, the latest first."""
+    """List the imports, the latest first."""
     only_staff(key)
     return {"data": await state.ledger_process.run(list_bills)}
 
@@ -94,9 +95,9 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
 async def remove(
     key: FinanceKey,
     state: StateDep,
-    source: Annotated[str, Path(pattern="^[0-9a-f]{1,64}$", description="Its SHA-256, or the beginning.")],
+    source: Annotated[str, Path(pattern="^[0-9a-f]{1,64}$", description="SHA-256 of the file, or a prefix.")],
 ) -> dict[str, Any]:
-    """Forget an import and its lines."""
+    """Remove an import and its lines."""
     only_staff(key)
     try:
         return await state.ledger_process.run(remove_bill, source, now=state.clock.now(), actor=actor_of(key))
@@ -105,12 +106,14 @@ async def remove(
 
 
 async def _receive(request: Request, file: Any) -> None:
-    """The body to disk, piece by piece. Raises FlorinError beyond MAX_BYTES, without reading the rest."""
+    """Write the body to disk in chunks. Raises FlorinError beyond MAX_BYTES, without reading the rest."""
     size, piece = 0, bytearray()
     async for chunk in request.stream():
         size += len(chunk)
         if size > MAX_BYTES:
-            raise FlorinError("body_too_large", f"A bill may have {MAX_BYTES:,} bytes: split the file.")
+            raise FlorinError(
+                "body_too_large", f"A bill may have at most {MAX_BYTES:,} bytes. Split the file."
+            )
         piece += chunk
         if len(piece) >= _PIECE:
             await asyncio.to_thread(file.write, bytes(piece))

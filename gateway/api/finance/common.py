@@ -1,4 +1,4 @@
-"""What the finance routes share: whose rows, of what time, in what form; ETags; places in long answers."""
+"""Shared by the finance routes: tenants, periods, formats, ETags and page tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key, Role
 
-From = Annotated[str | None, Query(alias="from", description="ISO 8601, UTC; included.")]
-To = Annotated[str | None, Query(description="ISO 8601, UTC; not included.")]
-Month = Annotated[str | None, Query(description="`2026-11`, instead of from and to.")]
+From = Annotated[str | None, Query(alias="from", description="Start, inclusive: ISO 8601, UTC.")]
+To = Annotated[str | None, Query(description="End, exclusive: ISO 8601, UTC.")]
+Month = Annotated[str | None, Query(description="`2026-11`, instead of `from` and `to`.")]
 Tenant = Annotated[str | None, Query(description="Only this tenant's rows.")]
-After = Annotated[str | None, Query(max_length=2000, description="`next` of the page before.")]
+After = Annotated[str | None, Query(max_length=2000, description="`next` of the previous page.")]
 
 
 class Tagged(APIRoute):
-    """A route whose answers to GET carry a strong ETag, the hash of what they say; 304 for who has that
-    already. What is streamed goes as it is."""
+    """Adds a strong ETag, the hash of the body, to responses to GET, and answers 304 if the client has that
+    body. Streamed responses get none."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -54,38 +54,38 @@ def _known(header: str, tag: str) -> bool:
 
 
 def preferred(accept: str, offers: Mapping[str, str], default: str) -> str:
-    """Of `offers` (media type → name) the one that an Accept header likes best; `default` where it does not
-    care, or likes none."""
-    likes: dict[str, float] = {}
+    """The entry of `offers` (media type → name) with the highest quality in an Accept header; `default` on a
+    tie or if none matches."""
+    qualities: dict[str, float] = {}
     for part in accept.split(","):
         media, *options = (piece.strip().lower() for piece in part.split(";"))
         given = [o.removeprefix("q=") for o in options if o.startswith("q=")]
         try:
-            likes[media] = float(given[0]) if given else 1.0
+            qualities[media] = float(given[0]) if given else 1.0
         except ValueError:
-            likes[media] = 0.0
+            qualities[media] = 0.0
     chosen, best = default, 0.0
     for media, name in offers.items():
-        like = likes.get(media, likes.get(f"{media.split('/')[0]}/*", likes.get("*/*", 0.0)))
-        if like > best or (like == best and like > 0 and name == default):
-            chosen, best = name, like
+        quality = qualities.get(media, qualities.get(f"{media.split('/')[0]}/*", qualities.get("*/*", 0.0)))
+        if quality > best or (quality == best and quality > 0 and name == default):
+            chosen, best = name, quality
     return chosen
 
 
 def token(position: Sequence[str]) -> str:
-    """A place in a long answer, as clients carry it."""
+    """A page token: the position as an opaque string."""
     return base64.urlsafe_b64encode(json.dumps(list(position)).encode()).decode()
 
 
 def position(after: str, width: int) -> tuple[str, ...]:
-    """Raises FlorinError for what `token` did not make."""
+    """The position in a page token. Raises FlorinError if `token` did not make it."""
     try:
         found = json.loads(base64.urlsafe_b64decode(after.encode()))
     except (ValueError, binascii.Error, RecursionError):
         found = None
     if not isinstance(found, list) or len(found) != width or not all(isinstance(v, str) for v in found):
         raise FlorinError(
-            "invalid_value", "after: use `next` of the page before, with the same `by`.", param="after"
+            "invalid_value", "after: pass `next` of the previous page, with the same `by`.", param="after"
         )
     return tuple(found)
 
@@ -108,23 +108,23 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int) ->
 
 
 def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
-    """Whose rows are shown: the tenant asked for, and of a tenant's key its own only."""
+    """The tenants that rows must belong to: the requested one, and the key's own if it is a tenant's."""
     own = (key.tenant,) if key.role is Role.TENANT else ()
     return own if asked is None else (*own, asked)
 
 
-def books_of(state: State, key: Key) -> LedgerProcess:
-    """Where the question is answered: tenants' beside operators' and analysts', never before them."""
+def ledger_process_of(state: State, key: Key) -> LedgerProcess:
+    """The process that answers the query. Tenants have one of their own, so they never delay operators."""
     return state.ledger_process.for_tenants() if key.role is Role.TENANT else state.ledger_process
 
 
-def rendered(data: bytes, **beside: Any) -> Response:
-    """{"data": …} and what stands beside it. `data` is JSON already, made off the event loop."""
-    rest = json.dumps(beside, separators=(",", ":")).encode()
+def rendered(data: bytes, **members: Any) -> Response:
+    """{"data": …} and further members. `data` is JSON, rendered off the event loop."""
+    rest = json.dumps(members, separators=(",", ":")).encode()
     return Response(b'{"data":' + data + b"," + rest[1:], media_type="application/json")
 
 
 def only_staff(key: Key) -> None:
-    """Raises FlorinError for a tenant's key: what follows is about all tenants."""
+    """Raises FlorinError for a tenant's key, since the response covers all tenants."""
     if key.role is Role.TENANT:
-        raise FlorinError("insufficient_role", "This is for keys of role finance or operator.")
+        raise FlorinError("insufficient_role", "This requires a key of role finance or operator.")

@@ -1,4 +1,4 @@
-"""A month's traffic on other GPU types and purchase models."""
+"""What a month's traffic would cost on other GPU types and purchase models."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ async def compare(
     *,
     key: FinanceKey,
     state: StateDep,
-    month: Annotated[str | None, Query(description="`2026-11`; left out: the last whole month.")] = None,
+    month: Annotated[str | None, Query(description="`2026-11`; default: last month.")] = None,
     gpu_type: Annotated[
-        list[str], Query(max_length=50, description="Repeatable; left out: all of the price book.")
-    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+        list[str], Query(max_length=50, description="Repeatable; default: all types in the price book.")
+    ] = [],  # noqa: B006  # FastAPI only reads it
     reference: Annotated[
-        str | None, Query(max_length=63, description="GPU type; left out: the one with the most hours.")
+        str | None, Query(max_length=63, description="GPU type; default: the one with the most hours.")
     ] = None,
 ) -> dict[str, Any]:
-    """Total and effective cost of the month's work on each GPU of the price book, the cheapest first: if
-    nothing stood idle (`busy_cost`), and with as much idleness as there was (`loaded_cost`). `speedup_is`
-    says whether a speed was measured, stated by somebody, or is unknown. Role finance or operator."""
+    """Total and effective cost of the month's work on each GPU of the price book, the cheapest first: without
+    idle time (`busy_cost`), and with the actual share of idle time (`loaded_cost`). `speedup_is` says whether
+    a speed was measured, stated, or is unknown. Requires role finance or operator."""
     only_staff(key)
     now = state.clock.now()
     of = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]

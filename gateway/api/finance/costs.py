@@ -1,4 +1,4 @@
-"""What was used and what it cost, grouped."""
+"""Usage and costs, grouped."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
-    books_of,
     dimensions_of,
+    ledger_process_of,
     only_staff,
     period_of,
     position,
@@ -48,30 +48,34 @@ async def costs(
     request: Request,
     key: FinanceKey,
     state: StateDep,
-    by: Annotated[str, Query(description=f"Of {', '.join(DIMENSIONS)}, by commas.")] = ",".join(DEFAULT_BY),
+    by: Annotated[str, Query(description=f"Comma-separated dimensions: {', '.join(DIMENSIONS)}.")] = ",".join(
+        DEFAULT_BY
+    ),
     start: From = None,
     to: To = None,
     month: Month = None,
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate what nobody used: none, proportional, even, fixed.")
+        str | None, Query(description="How to allocate unused GPU-time: none, proportional, even, fixed.")
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="Of fixed: `acme=60,bolt=40`.")
+        str | None, Query(max_length=10_000, description="For policy fixed: `acme=60,bolt=40`.")
     ] = None,
     limit: Annotated[
-        int | None, Query(ge=1, le=100_000, description=f"Rows; JSON: {ROWS} unless told, files: all.")
+        int | None,
+        Query(ge=1, le=100_000, description=f"Maximum rows. Default: {ROWS} in JSON, all in files."),
     ] = None,
     after: After = None,
     form: Annotated[
-        Literal["json", "csv", "parquet"] | None, Query(alias="format", description="Or by Accept.")
+        Literal["json", "csv", "parquet"] | None,
+        Query(alias="format", description="Default: chosen by the Accept header."),
     ] = None,
 ) -> Response:
-    """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. What was delivered is in
-    `rows`; beside them retry waste, headroom, start-up, idle time and corrections, which together with the
-    rows sum to the `whole`. `cost` is an exact decimal, or null where a price is missing; `missing_prices`
-    says which. Whole months are read from their books, other times as they are known now, by whole hours.
-    `complete` is false while records are on their way into the ledger. A tenant's key sees its own rows."""
+    """Requests, tokens, GPU-time and cost, grouped; by default for this month. `rows` contains delivered
+    work. Further members contain retry waste, headroom, start-up, idle time and corrections; together they
+    sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
+    those. A closed month shows its closed figures; other periods show current data by whole hours.
+    `complete` is false while some records have not reached the ledger. A tenant's key sees its own rows."""
     dimensions = dimensions_of(by, DIMENSIONS)
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
@@ -86,13 +90,13 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await books_of(state, key).run(report_text, question, now=state.clock.now())
+        text, beside = await ledger_process_of(state, key).run(report_text, question, now=state.clock.now())
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(books_of(state, key), question, made, flushed=flushed, now=state.clock.now())
+    return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
 
 
 def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:

@@ -1,4 +1,4 @@
-"""What goes into and comes out of /finance/v1/periods."""
+"""Request and response models of /finance/v1/periods."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ class ClosingTerms(BaseModel):
 
     policy: Annotated[
         Literal["none", "proportional", "even", "fixed"] | None,
-        Field(description="Who bears idle time, headroom and start-up. Left out: none."),
+        Field(description="How to allocate idle time, headroom and start-up. Default: none."),
     ] = None
     shares: Annotated[
         dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
-        Field(description="Of policy `fixed`: by tenant, in any proportion.", examples=[{"acme": 60}]),
+        Field(
+            description="For policy `fixed`: shares by tenant, in any proportion.", examples=[{"acme": 60}]
+        ),
     ] = None
     allow_missing_prices: Annotated[
         bool,
-        Field(description="GPU-time without a price costs nothing then; a later price makes a correction."),
+        Field(
+            description="Count GPU-time without a price as free; adding the price later makes a correction."
+        ),
     ] = False
     force: Annotated[
-        bool, Field(description="Even within the hour after the month, when workers may still hold records.")
+        bool,
+        Field(description="Close even within an hour after the month, when workers may still hold records."),
     ] = False
 
 
@@ -44,7 +49,7 @@ class StatementSums(BaseModel):
 
 
 class PeriodModel(BaseModel):
-    """A tenant's key sees the state, the roots and its own statement."""
+    """A month. A tenant's key sees its state, its roots, and the tenant's own statement."""
 
     month: str
     state: Literal["open", "closing", "closed"]
@@ -56,15 +61,15 @@ class PeriodModel(BaseModel):
     policy: str | None = None
     shares: dict[str, int] | None = None
     currency: str | None = None
-    records: Annotated[int | None, Field(description="Usage records that it covers.")] = None
+    records: Annotated[int | None, Field(description="Number of usage records covered.")] = None
     tenants: int | None = None
     root: Annotated[str | None, Field(description="SHA-256, hexadecimal.")] = None
     previous_root: str | None = None
     missing_prices: list[str] | None = None
     totals: Annotated[dict[str, Any] | None, Field(description="GPU-time and exact cost by bucket.")] = None
-    progress: Annotated[ClosingProgress | None, Field(description="Of a closing that is under way.")] = None
+    progress: Annotated[ClosingProgress | None, Field(description="Present while closing.")] = None
     statements: list[StatementSums] | None = None
-    already: Annotated[bool | None, Field(description="It was closed before.")] = None
+    already: Annotated[bool | None, Field(description="The month had been closed before.")] = None
 
 
 class Periods(BaseModel):
@@ -73,7 +78,7 @@ class Periods(BaseModel):
 
 class VerificationCheck(BaseModel):
     name: str
-    ok: Annotated[bool | None, Field(description="null: it cannot be said; `detail` tells why.")]
+    ok: Annotated[bool | None, Field(description="null: undetermined; see `detail`.")]
     detail: str
 
 
@@ -90,8 +95,8 @@ class ProofStep(BaseModel):
 
 
 class Proof(BaseModel):
-    """Whoever checks hashes the statement, climbs the path to `header.tenants_root`, and hashes the header to
-    the root. docs/finance.md says what for."""
+    """To verify: hash the statement, follow the path to `header.tenants_root`, and hash the header to get
+    the root. docs/finance.md explains it."""
 
     version: int
     month: str
@@ -103,4 +108,4 @@ class Proof(BaseModel):
 
 class Records(BaseModel):
     data: list[dict[str, Any]]
-    next: Annotated[str | None, Field(description="For `after`; null on the last page.")]
+    next: Annotated[str | None, Field(description="Pass it as `after`; null on the last page.")]

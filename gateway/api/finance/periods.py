@@ -1,4 +1,4 @@
-"""Months: closing them, what was sealed, and what proves it."""
+"""Monthly periods: closing, statements, verification and proofs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import After, Tagged, books_of, only_staff, rendered
+from gateway.api.finance.common import After, Tagged, ledger_process_of, only_staff, rendered
 from gateway.api.finance.period_models import ClosingTerms, PeriodModel, Periods, Proof, Records, Verification
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.allocation import PolicyError, policy_of
@@ -42,28 +42,28 @@ from gateway.tenants.directory import Key, Role
 router = APIRouter(prefix="/periods", route_class=Tagged)
 
 ANSWER_SECONDS = 15.0
-"""A closing that takes longer is answered with 202, a verification kept alive by spaces; well below what
-clients and proxies wait for."""
+"""Below the timeouts of clients and proxies. If closing takes longer, the response is 202; if verification
+takes longer, spaces keep the connection alive."""
 _closings: WeakKeyDictionary[LedgerProcess, dict[tuple[Any, ...], asyncio.Task[bool]]] = WeakKeyDictionary()
-"""Mutable: what this worker is at, so that who asks again joins it."""
+"""Mutable: closings in progress on this worker, so that a repeated request joins one."""
 
 Month = Annotated[str, Path(description="`2026-11`")]
-Tenant = Annotated[str | None, Query(description="Whose; a tenant's key has its own only.")]
+Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key can only name its own.")]
 
 
 @router.get("", response_model_exclude_unset=True)
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
-    """All months that have books, oldest first."""
+    """List all months with usage, oldest first."""
     await state.meter.flush()
-    shown = await books_of(state, key).run(overview, state.clock.now(), _own(key))
+    shown = await ledger_process_of(state, key).run(overview, state.clock.now(), _own(key))
     return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
 @router.get("/{month}", response_model_exclude_unset=True)
 async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
-    """One month; closed: with its statements."""
+    """Show a month; if it is closed, with its statements."""
     return PeriodModel.model_validate(
-        await books_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
+        await ledger_process_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
     )
 
 
@@ -73,15 +73,15 @@ async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
 async def close_period(
     month: Month, terms: ClosingTerms, key: FinanceKey, state: StateDep, response: Response
 ) -> PeriodModel:
-    """Close a month, for good: its figures never change afterwards; what comes later for it becomes
-    correction rows of the next open month. 202 where it takes longer: ask again with the same body until it
-    is 200 (`GET` shows the progress). Closing a closed month changes nothing."""
+    """Close a month permanently. Its figures never change afterwards: later records become correction rows of
+    the next open month. If the response is 202, repeat the request with the same body until it is 200 (`GET`
+    shows the progress). Closing a closed month has no effect."""
     only_staff(key)
     _month(month)
     _check_shares(terms)
     if not await state.meter.flush():
         raise FlorinError(
-            "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
+            "cannot_close", "This worker is still shipping usage records to the ledger. Try again soon."
         )
     already = await _closed(state, month, terms, key)
     shown = await state.ledger_process.run(one, month, state.clock.now())
@@ -93,8 +93,8 @@ async def close_period(
 
 @router.get("/{month}/verify")
 async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verification:
-    """Compute a closed month once more from records, roll-ups and prices, and compare. Takes as long as
-    closing: while it does, spaces are sent before the JSON, so that nobody hangs up."""
+    """Recompute a closed month from records, roll-ups and prices, and compare. Takes as long as closing;
+    meanwhile, spaces are sent before the JSON to keep the connection alive."""
     only_staff(key)
     _month(month)
     await state.meter.flush()
@@ -107,16 +107,16 @@ async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verif
 
 @router.get("/{month}/proof")
 async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant = None) -> Proof:
-    """What shows that a tenant's statement is part of the closed month, and covers its records and no others.
-    It can be checked offline: `florin cost verify --proof`."""
+    """Prove that a tenant's statement is part of the closed month and covers exactly its records. Check it
+    offline with `florin cost verify --proof`."""
     own = _own(key)
     whose = tenant or own
     if whose is None:
-        raise FlorinError("invalid_value", "tenant: whose proof?", param="tenant")
+        raise FlorinError("invalid_value", "tenant: required with a key of this role.", param="tenant")
     with _refusals():
-        if own not in {None, whose}:  # not yours: as if there were none
+        if own not in {None, whose}:  # another tenant's: as if there were none
             raise NotClosedError(no_statement(_month(month), whose))
-        return Proof.model_validate(await books_of(state, key).run(proof_of, _month(month), whose))
+        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, _month(month), whose))
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -128,20 +128,22 @@ async def records(
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     after: After = None,
 ) -> Response:
-    """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
-    were there at the cutoff, and those of earlier months that came late."""
+    """List the records that a closed month covers, in the order of its Merkle trees: those that ended in the
+    month and arrived before the cutoff, and late ones of earlier months."""
     position = None if after is None else position_of(after)
     own = _own(key)
     whose = tenant or own
-    if own not in {None, whose}:  # not yours: as if there were none
+    if own not in {None, whose}:  # another tenant's: as if there were none
         return rendered(b"[]", next=None)
     with _refusals():
-        page, last = await books_of(state, key).run(covered_page, _month(month), whose, position, limit)
+        page, last = await ledger_process_of(state, key).run(
+            covered_page, _month(month), whose, position, limit
+        )
     return rendered(page, next=None if last is None else token_of(*last))
 
 
 async def _closed(state: State, of: str, terms: ClosingTerms, key: Key) -> bool | None:
-    """Whether it was closed already; None: it is not done yet, by this worker or another."""
+    """Whether the month had been closed before; None: this or another worker is still closing it."""
     if (await state.ledger_process.run(one, of, state.clock.now()))[
         "state"
     ] == "closed":  # quick: only the terms are compared
@@ -164,7 +166,7 @@ async def _closed(state: State, of: str, terms: ClosingTerms, key: Key) -> bool 
 
 
 async def _elsewhere(state: State, of: str) -> bool:
-    """Is another worker at it? Waits a while for its end."""
+    """Whether another worker is closing the month. Waits up to ANSWER_SECONDS for it to finish."""
     until = time.monotonic() + ANSWER_SECONDS
     while await state.ledger_process.run(progress_of, of, state.clock.now()) is not None:
         if time.monotonic() >= until:
@@ -176,7 +178,7 @@ async def _elsewhere(state: State, of: str) -> bool:
 def _forget(mine: dict[tuple[Any, ...], asyncio.Task[bool]], name: Any, done: asyncio.Task[bool]) -> None:
     mine.pop(name, None)
     if not done.cancelled():
-        done.exception()  # whoever asks again is told
+        done.exception()  # retrieved here, so that asyncio does not log it
 
 
 async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
@@ -192,14 +194,14 @@ async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncItera
 
 
 async def _done(task: asyncio.Task[Any]) -> bool:
-    """Waits for it a while."""
+    """Wait up to ANSWER_SECONDS. Returns whether the task is done."""
     done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
     return bool(done)
 
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What closed months and closing can say, in the caller's vocabulary."""
+    """Translate errors of closing and of closed months."""
     try:
         yield
     except NotClosedError as error:
@@ -211,7 +213,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _own(key: Key) -> str | None:
-    """The tenant that alone may be shown; None: all."""
+    """The only tenant that the key may see; None: all."""
     return key.tenant if key.role is Role.TENANT else None
 
 

@@ -1,4 +1,4 @@
-"""Records against the engines' counters, GPU-hours against the bill, the books against themselves."""
+"""Reconciles usage records with engine counters, GPU-hours with the bill, and the ledger with itself."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def reconciliation(
     *,
     key: FinanceKey,
     state: StateDep,
-    month: Annotated[str | None, Query(description="`2026-11`; left out: this month so far.")] = None,
+    month: Annotated[str | None, Query(description="`2026-11`; default: this month to date.")] = None,
     tolerance: Annotated[
         Decimal,
-        Query(  # of few places: 1e-999999 is a number, and its fraction hours of work
-            ge=0, le=100, decimal_places=9, description="Percent of a whole that may be unexplained."
+        Query(  # few places only: converting 1e-999999 to a fraction would take hours
+            ge=0, le=100, decimal_places=9, description="Percentage of each total that may be unexplained."
         ),
     ] = Decimal(TOLERANCE.numerator) / TOLERANCE.denominator,
 ) -> dict[str, Any]:
-    """Every difference as a line with its cause; `unexplained` has a sentence for each that exceeds the
-    tolerance, and `ok` is true when there is none. Role finance or operator. Reads the month's records."""
+    """Every difference, with its cause. `unexplained` describes each one that exceeds the tolerance; `ok` is
+    true if there is none. Requires role finance or operator. Reads all records of the month."""
     only_staff(key)
     now = state.clock.now()
     of = month or iso(now)[:7]

@@ -1,4 +1,4 @@
-"""Engine-hours that cannot be rolled up, and what is done about them."""
+"""Engine-hours that cannot be rolled up, and how to resolve them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ROLL_SECONDS = 10.0
 
 
 class Hour(BaseModel):
-    """Which engine-hour is meant."""
+    """The engine-hour to resolve."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(max_length=200, examples=["gpu-a"])
-    hour: str = Field(max_length=40, description="As it is listed.", examples=["2026-11-03T14:00:00Z"])
-    everything: bool = Field(False, description="All records of the hour, not only those that cannot be.")
+    hour: str = Field(max_length=40, description="As listed.", examples=["2026-11-03T14:00:00Z"])
+    everything: bool = Field(False, description="Quarantine all records of the hour, not only invalid ones.")
 
 
 @router.get("")
 async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
-    """Engine-hours that cannot be rolled up, oldest first, each with its reason. They are in no report, no
-    export and no bill, and their month cannot be closed. Role finance or operator."""
+    """List engine-hours that cannot be rolled up, oldest first, with the reasons. They are excluded from
+    reports, exports and bills, and their month cannot be closed. Requires role finance or operator."""
     only_staff(key)
     await state.ledger_process.run(roll, state.clock.now(), patience=_ROLL_SECONDS)
     return {"data": await state.ledger_process.run(list_set_aside)}
@@ -41,9 +41,9 @@ async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
 
 @router.post("/exclude")
 async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict[str, Any]:
-    """Put the records that cannot be into quarantine and roll the rest of the hour up; without such records,
-    only try again. Records that a closed month covers stay (`sealed`), and so do that month's figures.
-    `set_aside` says whether the hour still is."""
+    """Quarantine the invalid records of an hour and roll up the rest; without invalid records, just try
+    again. Records of a closed month stay (`sealed`), and its figures do not change. `set_aside` says
+    whether the hour still cannot be rolled up."""
     only_staff(key)
     now = state.clock.now()
     hour = _hour(asked.hour)
@@ -67,7 +67,7 @@ async def exclude_records(asked: Hour, key: FinanceKey, state: StateDep) -> dict
 def _hour(text: str) -> int:
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) < 19:
-        return int(text)  # as an hour is listed that is no time
+        return int(text)  # hours outside the calendar are listed as numbers
     try:
         return instant("hour", text)
     except PeriodError as error:

@@ -1,4 +1,4 @@
-"""A customer's statement of a month, as a page."""
+"""A tenant's monthly statement as an HTML page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, books_of
+from gateway.api.finance.common import Tagged, ledger_process_of
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import PeriodError, month
 from gateway.costs.rollups.rollup import roll
@@ -20,7 +20,7 @@ router = APIRouter(route_class=Tagged)
 
 _ROLL_SECONDS = 10.0
 _HEADERS = {
-    # It holds no script and asks for nothing; whatever it shows of others' making can do nothing either.
+    # The page has no scripts and loads nothing, so user-supplied text cannot do either.
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
     "x-content-type-options": "nosniff",
 }
@@ -34,9 +34,9 @@ async def statement(
     state: StateDep,
     whole_month: Annotated[str, Query(alias="month", description="`2026-11`.")],
 ) -> HTMLResponse:
-    """What a customer used in a month and what it costs, on one page that prints on one sheet of A4. Without
-    scripts or anything from elsewhere. Preliminary until the month is closed. A tenant's key gets its own."""
-    unknown = FlorinError("not_found", f"There is no statement of {tenant[:70]!r} here.")
+    """A tenant's usage and costs of a month on a self-contained HTML page that prints on one A4 sheet.
+    Preliminary until the month is closed. A tenant's key gets its own statement."""
+    unknown = FlorinError("not_found", f"There is no statement for tenant {tenant[:70]!r}.")
     if key.role is Role.TENANT and tenant != key.tenant:
         raise unknown
     try:
@@ -45,10 +45,10 @@ async def statement(
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     await state.meter.flush()
     now = state.clock.now()
-    await books_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
+    await ledger_process_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
     known = tenant in state.directory.tenants
     try:
-        page = await books_of(state, key).run(
+        page = await ledger_process_of(state, key).run(
             statement_page, tenant, whole_month, issuer=state.settings.issuer, now=now, known=known
         )
     except MissingPriceError as error:

@@ -1,4 +1,4 @@
-"""The usage records themselves."""
+"""Usage records."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ async def usage(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
 ) -> Response:
-    """The usage records themselves, by the time at which they ended. `next` is null on the last page.
-    `complete` is false while records are on their way into the ledger."""
+    """List usage records by end time. `next` is null on the last page. `complete` is false while some records
+    have not reached the ledger."""
     within = period_of(start, to, month, state.clock.now())
     complete = await state.meter.flush()
     tenants = tenants_of(key, tenant)
     position = None if after is None else position_of(after)
     page, last = b"[]", None
-    if len(set(tenants)) <= 1:  # else not yours: as if there were none
+    if len(set(tenants)) <= 1:  # otherwise another tenant's: as if there were none
         asked = partial(
             usage_page,
             start=within.start,
@@ -81,5 +81,7 @@ def token_of(ended: int, record_id: str) -> str:
 def position_of(after: str) -> tuple[int, str]:
     ended, record_id = position(after, 2)
     if not (_TIME.fullmatch(ended) and _ID.fullmatch(record_id)):
-        raise FlorinError("invalid_value", "after: use `next` of the page before, as it is.", param="after")
+        raise FlorinError(
+            "invalid_value", "after: pass `next` of the previous page unchanged.", param="after"
+        )
     return int(ended), record_id
