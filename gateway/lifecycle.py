@@ -336,7 +336,7 @@ class Lifecycle:
         await exchange.fail(error)
 
 
-USED_TOKEN = (  # noqa: S105 - a message
+USED_UP = (
     "This enrolment token has been used or revoked. If you did not use it, revoke the engine key that it was "
     "exchanged for, then create another token."
 )
@@ -355,7 +355,7 @@ def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -
     exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
     if key.revoked is not None:
         token = key.role is Role.ENROLMENT
-        raise FlorinError("revoked_api_key", USED_TOKEN if token else "This API key has been revoked.")
+        raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
     if directory.expired(key):
         raise FlorinError("expired_api_key", "This key or token has expired.")
     return key

@@ -189,8 +189,8 @@ async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_pa
         async with asyncio.timeout(SOON):
             answers = await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi") * 3))
         assert len(answers) == 9
-        deployment.gateway.state.hangs.accuse("a")
-        deployment.gateway.state.hangs.accuse("b")
+        deployment.gateway.state.hangs.on_report("a")
+        deployment.gateway.state.hangs.on_report("b")
         await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), timeout=SOON)
         assert sum(pool.state(n).ejected for n in "ab") == 1
         for engine in (deployment.a, deployment.b):

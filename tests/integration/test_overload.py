@@ -60,7 +60,7 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
             engine.faults.update({"event_delay": 0.0})
             await asyncio.gather(*asking)
             async with asyncio.timeout(40):
-                while state.runs:
+                while state.concurrency:
                     await asyncio.sleep(0.02)
             assert (await ask(client)).status_code == 200
 

@@ -16,11 +16,11 @@ from gateway.routing.outlier_ejection import (
     Probe,
     Rules,
     Standing,
-    accused,
     down,
-    look,
+    evaluate,
     next_probe,
     pause,
+    reported,
     who_is_ejected,
 )
 
@@ -50,7 +50,7 @@ class Course:
             probe = (Probe.PASSED if passes else Probe.FAILED) if over else Probe.RUNNING
             self.asked = None if over else self.asked
         seen = Observation(self.now, TICK, waits, moved, probe)
-        self.standing, act = look(self.standing, seen, RULES, ejected=ejected)
+        self.standing, act = evaluate(self.standing, seen, RULES, ejected=ejected)
         if act is Action.PROBE:
             assert self.asked is None, "two probes at once"
             self.asked = self.now
@@ -158,10 +158,10 @@ def test_who_loses_patience_and_comes_again_is_remembered():
 def test_an_accusation_is_settled_by_a_probe():
     for passes, act in ((True, Action.NOTHING), (False, Action.EJECT)):
         engine = Course()
-        engine.standing, engine.asked = accused(engine.standing, RULES), engine.now
+        engine.standing, engine.asked = reported(engine.standing, RULES), engine.now
         acts = [engine.step(waits=False, passes=passes) for _ in range(11)]
         assert acts.count(act) == (11 if passes else 1)
-        hanging = accused(engine.standing, RULES)
+        hanging = reported(engine.standing, RULES)
         assert hanging == engine.standing or not engine.standing.hangs
 
 

@@ -78,7 +78,7 @@ class Played:
             writing=False, waits_from=0.0,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
-        lease.hear = lambda: setattr(lease, "waits_from", 0.0)
+        lease.received = lambda: setattr(lease, "waits_from", 0.0)
         lease.uninterrupted = lambda: Lease.uninterrupted(lease)
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
