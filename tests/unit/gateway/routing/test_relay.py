@@ -59,7 +59,7 @@ class Played:
 
         exchange = SimpleNamespace(
             started=begun,
-            let_go=lambda: None,
+            drop_payload=lambda: None,
             request_id="r",
             begin_stream=begin_stream,
             write=write,
@@ -74,7 +74,7 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, clock=lambda: 0.0, doubt=say, abandoned="",
+            begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
             writing=False, waits_from=0.0,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
