@@ -38,9 +38,9 @@ from adapters.store import snapshot_writer as keeping
 from adapters.store.feed import Follower, View
 from adapters.store.redis import RedisStore
 from adapters.store.snapshot_writer import SnapshotWriter
-from gateway.admission.bounds import Bounds
 from gateway.admission.complexity import warm
-from gateway.admission.overload import Beginning
+from gateway.admission.in_flight import InFlightLimits
+from gateway.admission.overload import AdmissionTicket
 from gateway.api import admin, exception_handlers, finance, health
 from gateway.api.admin import prices
 from gateway.api.gate import Gate
@@ -64,10 +64,10 @@ from gateway.observability.logs import worker_name
 from gateway.observability.metrics import Metrics
 from gateway.observability.process_metrics import ProcessValues
 from gateway.operations.state import State
-from gateway.reconfigure import ReloadTargets, bounds, complexity
-from gateway.routing.engine_deaths import DeathWatch
+from gateway.reconfigure import ReloadTargets, complexity, in_flight_limits
+from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_faults import EngineFaults
-from gateway.routing.hang_detection import HangWatch
+from gateway.routing.hang_detection import HangDetector
 from gateway.routing.outlier_ejection import Rules
 from gateway.routing.pool import Pool
 from gateway.routing.prewarming import Prewarmer
@@ -147,11 +147,12 @@ class Florin:
         if self._refused:
             yield Condition("settings_refused", message=self._refused)
 
-    def begin(self, method: bytes, target: bytes) -> Beginning | FlorinError | None:
-        """See `http_protocol.Overloadable`."""
-        return self.data_plane.begin(method, target) if self.data_plane else None
+    def issue_ticket(self, method: bytes, target: bytes) -> AdmissionTicket | FlorinError | None:
+        """See `http_protocol.LoadShedding`."""
+        return self.data_plane.issue_ticket(method, target) if self.data_plane else None
 
     def refuses_early(self, error: FlorinError) -> bool:
+        """See `http_protocol.LoadShedding`."""
         return self.data_plane is not None and self.data_plane.refuses_early(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -160,7 +161,7 @@ class Florin:
         if scope["type"] == "http" and self.data_plane and scope["path"].startswith(PREFIX):
             await self.data_plane(scope, receive, send)
         elif self.settings.access_log:
-            await access_log.watched(self.gate, scope, receive, send)
+            await access_log.logged(self.gate, scope, receive, send)
         else:
             await self.gate(scope, receive, send)
 
@@ -195,8 +196,8 @@ async def build(
         clock = await asyncio.to_thread(Clock, settings.state_dir / "clock.json")
         directory = Directory(settings.bootstrap_key, clock.now)
         catalog, residency = Catalog(), Residency()
-        deaths = DeathWatch(store, worker, metrics.engine_death)
-        hang_reports = DeathWatch(store, worker, lambda *_: None, hangs=True)
+        deaths = DeathTracker(store, worker, metrics.engine_death)
+        hang_reports = DeathTracker(store, worker, lambda *_: None, hangs=True)
         views: list[View] = [directory, catalog, residency, deaths, hang_reports]
         kept = await asyncio.to_thread(keeping.read, settings.state_dir)
         follower = Follower(store, views, kept.snapshot if kept else None)
@@ -261,7 +262,7 @@ async def build(
                 on_probe=probe_log.probed,
             )
         stack.push_async_callback(loader.close)
-        hangs = HangWatch(
+        hangs = HangDetector(
             pool,
             control,
             metrics,
@@ -297,7 +298,7 @@ async def build(
             upstream=upstream,
             meter=meter,
             metrics=metrics,
-            bounds=bounds(settings),
+            in_flight=in_flight_limits(settings),
             complexity=complexity(settings),
             faults=EngineFaults(metrics.engine_fault),
             cache_secret=secret["cache_salt"].encode(),
@@ -314,7 +315,7 @@ async def build(
             clock=clock.now,
         )
         reconciler = _reconciler(settings, loader, follower, ArtifactRemover(artifacts), clock)
-        stack.push_async_callback(prober.last_look)
+        stack.push_async_callback(prober.final_probe)
         conditions = Conditions()
         conditions.when(lambda: not follower.connected and not follower.lost, "feed_lost")
         shrinkage = MassRemovalWatch(partial(_counts, directory, catalog))
@@ -359,7 +360,7 @@ async def build(
                 seconds=min(maintenance_job.READ_SECONDS, settings.bookkeeping_interval),
             ),
             partial(_show_conditions, conditions, follower, metrics),
-            partial(_show_waiting, lifecycle.bounds, pool, metrics),
+            partial(_show_waiting, lifecycle.in_flight, pool, metrics),
             partial(security.watch, metrics),
             disks.run,
             partial(clock_watch.watch, clock, store, ledger, metrics),
@@ -499,9 +500,9 @@ async def _show_conditions(conditions: Conditions, follower: Follower, metrics: 
         await asyncio.sleep(1)
 
 
-async def _show_waiting(bounds: Bounds, pool: Pool, metrics: Metrics) -> None:
+async def _show_waiting(in_flight: InFlightLimits, pool: Pool, metrics: Metrics) -> None:
     while True:
-        metrics.requests_waiting(max(0, bounds.requests - pool.in_flight_here))
+        metrics.requests_waiting(max(0, in_flight.requests - pool.in_flight_here))
         await asyncio.sleep(1)
 
 
@@ -512,8 +513,15 @@ async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception:
-            log.exception("background work stumbled: it begins again")
+            log.exception("Background task %s failed; restarting", _name(work))
         await asyncio.sleep(RESTART_SECONDS)
+
+
+def _name(work: Callable[..., object]) -> str:
+    """The name of a coroutine function, also within a partial."""
+    while isinstance(work, partial):
+        work = work.func
+    return getattr(work, "__qualname__", repr(work))
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What `florin` does first. It imports only what the command at hand needs."""
+"""Entry point of the `florin` command. It imports only what the given command needs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gateway.runtime.unknown_variables import unknown
 
 
 def main() -> None:
-    gc.disable()  # until everything is loaded: nearly all that is made before stays
+    gc.disable()  # during imports, which create little garbage
     words = sys.argv[1:]
     if words == ["serve"]:
-        from gateway.serving import server  # noqa: PLC0415  # neither typer nor a client: see above
+        from gateway.serving import server  # noqa: PLC0415  # needs neither typer nor a client
 
         sys.exit(server.serve())
-    if HANDED not in os.environ:  # else it has been said before this process started itself anew
-        for slip in unknown(os.environ):
-            sys.stderr.write(f"florin: {slip}\n")
+    if HANDED not in os.environ:  # otherwise it was reported before this process re-executed itself
+        for warning in unknown(os.environ):
+            sys.stderr.write(f"florin: {warning}\n")
     from gateway.commands.tree import tree  # noqa: PLC0415  # as above
 
     tree()(prog_name="florin")

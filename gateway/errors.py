@@ -1,6 +1,6 @@
-"""Everything that a caller can be told went wrong: one table, rendered in one place.
+"""The errors that callers can get: one table of codes, rendered in one place.
 
-CODES is the whole vocabulary. docs/reference/errors.md is made from it: `python -m deploy.docs`.
+CODES is the complete list; `python -m deploy.docs` writes docs/reference/errors.md from it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from adapters.errors import AdaptersError, Finding
 class Code:
     status: int
     type: str
-    """What OpenAI calls it; the client maps the status to its exceptions."""
+    """OpenAI's error type. Clients map the status to their exceptions."""
     cause: str
-    cure: str
+    remedy: str
 
 
 _INVALID, _SERVER = "invalid_request_error", "server_error"
@@ -28,232 +28,258 @@ CODES: dict[str, Code] = {
     # the caller's request
     "invalid_json": Code(400, _INVALID, "The body is not a JSON object in UTF-8.", "Send valid JSON."),
     "invalid_value": Code(
-        400, _INVALID, "A field is missing, of a wrong type or out of range.", "See `param`."
+        400,
+        _INVALID,
+        "A field is missing, has the wrong type, or is out of range.",
+        "Correct the field named in `param`.",
     ),
     "unsupported_parameter": Code(
         400,
         _INVALID,
-        "A field asks for what is not served here, and leaving it out would give another answer.",
-        "Leave it out; the message has the reason, docs/reference/parameters.md the whole list.",
+        "Florin does not support this field, and ignoring it would change the answer.",
+        "Remove the field. The message gives the reason; docs/reference/parameters.md lists all fields.",
     ),
     "media_not_allowed": Code(
         400,
         _INVALID,
-        "A URL of a picture, sound or film leads to a host that FLORIN_MEDIA_HOSTS does not name.",
+        "An image, audio or video URL points to a host that is not in FLORIN_MEDIA_HOSTS.",
         "Send a `data:` URL, or ask the operator to allow the host.",
     ),
     "invalid_name": Code(
-        400, _INVALID, "A name has characters or a length that names cannot have.", "See the message."
+        400,
+        _INVALID,
+        "A name is too long or contains invalid characters.",
+        "Choose a name that follows the rule in the message.",
     ),
     "request_refused": Code(
-        400, _INVALID, "The engine refused the request.", "See the message, which is the engine's."
+        400, _INVALID, "The engine rejected the request.", "See the message, which comes from the engine."
     ),
     "request_suspected": Code(
         422,
         _INVALID,
-        "Engines died more than once while they had this request; it is not sent to another for a while.",
-        "Do not retry it as it is. `retry-after` says when it is taken again.",
+        "Engines died more than once while serving this request, so Florin blocks it for a while.",
+        "Do not retry it unchanged. `retry-after` says when it is accepted again.",
     ),
     "body_too_large": Code(
         413,
         _INVALID,
-        "The body exceeds FLORIN_MAX_BODY_BYTES; on the admin and finance API 1 MiB, of `florin apply` 16 "
-        "MiB, an upload FLORIN_MAX_ADAPTER_BYTES, a bill 64 MiB.",
+        "The body exceeds the limit: FLORIN_MAX_BODY_BYTES on the data plane, 1 MiB on the admin and finance "
+        "API, 16 MiB for `florin apply`, FLORIN_MAX_ADAPTER_BYTES for an upload, 64 MiB for a bill.",
         "Send less, or raise the setting.",
     ),
     "body_too_complex": Code(
         400,
         _INVALID,
-        "The JSON of the body has too many values (FLORIN_MAX_BODY_VALUES, FLORIN_MAX_BODY_CONTAINERS; fixed "
-        "limits on the admin API), or is nested too deeply.",
-        "Send less at once, or raise the setting.",
+        "The JSON body is nested too deeply or has too many values (FLORIN_MAX_BODY_VALUES, "
+        "FLORIN_MAX_BODY_CONTAINERS; fixed limits on the admin API).",
+        "Split the request, or raise the setting.",
     ),
     "method_not_allowed": Code(
-        405, _INVALID, "The path exists, but not for this method.", "Use the method that `allow` names."
+        405, _INVALID, "The path does not support this method.", "Use a method listed in the `allow` header."
     ),
     "not_found": Code(404, _INVALID, "No such path or object.", "Check the URL or the name."),
     "model_not_found": Code(
         404,
         _INVALID,
-        "The name resolves to nothing that this key may call.",
-        "`GET /v1/models` lists what it may.",
+        "No model of this name is available to this key.",
+        "List the available models with `GET /v1/models`.",
     ),
-    # who is asking
+    # authentication and permissions
     "missing_api_key": Code(
-        401, "authentication_error", "No `Authorization: Bearer` header.", "Send the key."
+        401,
+        "authentication_error",
+        "The request has no `Authorization: Bearer` header.",
+        "Send the API key in that header.",
     ),
-    "invalid_api_key": Code(401, "authentication_error", "No such key.", "Check it, or ask for a new one."),
-    "revoked_api_key": Code(401, "authentication_error", "The key was revoked.", "Ask for a new one."),
+    "invalid_api_key": Code(
+        401, "authentication_error", "The API key does not exist.", "Check the key, or ask for a new one."
+    ),
+    "revoked_api_key": Code(401, "authentication_error", "The API key was revoked.", "Ask for a new key."),
     "expired_api_key": Code(
         401,
         "authentication_error",
-        "The key, or the enrolment token, was valid for a limited time.",
+        "The API key or enrolment token has expired.",
         "Ask for a new one.",
     ),
     "insufficient_role": Code(
-        403, "permission_error", "The key's role does not cover this.", "Use a key with the role."
+        403, "permission_error", "The key's role does not permit this.", "Use a key with the required role."
     ),
     "engine_pinned": Code(
         403,
         "permission_error",
-        "An engine's host says something of itself that its key has settled otherwise.",
-        "Change it back, or enrol the host anew: `florin engine token create`.",
+        "A GPU host reports a value that differs from the one pinned to its key.",
+        "Restore the value, or enrol the host again with `florin engine token create`.",
     ),
-    # too much at once
+    # limits
     "too_many_requests": Code(
         429,
         "rate_limit_error",
-        "More requests, or bytes of their bodies, are in flight for one key or tenant than "
-        "FLORIN_MAX_KEY_* and FLORIN_MAX_TENANT_* allow.",
-        "Wait for `retry-after`, with fewer at once.",
+        "A key or tenant has reached its limit of requests, or of body bytes, in flight "
+        "(FLORIN_MAX_KEY_*, FLORIN_MAX_TENANT_*).",
+        "Wait for `retry-after`, and send fewer requests at a time.",
     ),
     "too_many_reports": Code(
         429,
         "rate_limit_error",
-        "A tenant asks the finance API for more at once than FLORIN_TENANT_REPORTS allows, or lets too many "
-        "exports lie unread.",
-        "Wait for `retry-after`, with fewer at once.",
+        "A tenant has more finance queries in progress than FLORIN_TENANT_REPORTS allows, or too many "
+        "unread exports.",
+        "Wait for `retry-after`, and send fewer queries at a time.",
     ),
     "worker_full": Code(
         503,
         _SERVER,
-        "This worker has as much in flight as FLORIN_MAX_WORKER_* allow, or too many reports and exports.",
-        "Retry; add workers.",
+        "The worker has reached FLORIN_MAX_WORKER_*, or its limit of reports and exports.",
+        "Retry. Add workers if it persists.",
     ),
     # the registry
     "conflict": Code(
-        409, "conflict_error", "Another change came first, or the name is taken.", "Look again, then retry."
+        409,
+        "conflict_error",
+        "The object was changed concurrently, or the name is taken.",
+        "Read the current state, then retry.",
     ),
-    "in_use": Code(409, "conflict_error", "Something depends on it.", "Remove what the message names first."),
+    "in_use": Code(
+        409,
+        "conflict_error",
+        "Another object depends on it.",
+        "First remove the object that the message names.",
+    ),
     "adapter_rejected": Code(
         422,
         _INVALID,
-        "The adapter failed a check; `findings` lists each with what was found and expected.",
-        "Fix what each finding names.",
+        "The adapter failed a check. Each entry of `findings` says what was found and what was expected.",
+        "Fix each finding.",
     ),
     "upload_incomplete": Code(
         400,
         _INVALID,
-        "An upload broke off, came too slowly (then 408), or is not one file.",
-        "Send it again; nothing was kept.",
+        "The upload was interrupted, was too slow (408), or did not contain exactly one file.",
+        "Upload again; the partial upload was discarded.",
     ),
-    "too_many_uploads": Code(
-        503, _SERVER, "This worker takes in as many uploads as it may already.", "Retry."
-    ),
+    "too_many_uploads": Code(503, _SERVER, "The worker's upload limit is reached.", "Retry."),
     "bill_rejected": Code(
         422,
         _INVALID,
-        "A bill's file cannot be read; `findings` lists the bad lines.",
-        "Correct, map or rename what the message names.",
+        "The bill cannot be parsed; `findings` lists the bad lines.",
+        "Fix the lines, or map and rename columns as the message suggests.",
     ),
     "export_failed": Code(
         503,
         _SERVER,
-        "The file of an export cannot be written to FLORIN_EXPORT_DIR, or exceeds FLORIN_EXPORT_MAX_BYTES.",
-        "Free the disk, ask for less, or raise the setting.",
+        "The export cannot be written to FLORIN_EXPORT_DIR, or exceeds FLORIN_EXPORT_MAX_BYTES.",
+        "Free disk space, export less, or raise the setting.",
     ),
-    "engine_rejected": Code(422, _INVALID, "The engine cannot serve as registered.", "See the message."),
-    # our side
+    "engine_rejected": Code(
+        422, _INVALID, "The engine cannot serve as registered.", "Correct what the message names."
+    ),
+    # the gateway and its engines
     "placement_timeout": Code(
         503,
         _SERVER,
-        "No engine began to answer within FLORIN_PLACEMENT_TIMEOUT.",
-        "Retry; `florin placement` shows why.",
+        "No engine started to answer within FLORIN_PLACEMENT_TIMEOUT.",
+        "Retry. `florin placement` shows why.",
     ),
     "overloaded": Code(
         503,
         _SERVER,
-        "The engines that serve this model have more waiting than FLORIN_MAX_QUEUE_SECONDS allows, or this "
-        "worker has more to do than it can.",
-        "Wait for `retry-after`, which is when what waits now will be done. Add engines if it lasts.",
+        "The expected wait exceeds FLORIN_MAX_QUEUE_SECONDS, or the worker is overloaded.",
+        "Wait for `retry-after`, the time that the queue needs to drain. Add engines or workers if it "
+        "persists.",
     ),
     "no_engine": Code(
-        503, _SERVER, "No engine of the fleet can hold this adapter.", "Register or uncordon an engine."
+        503, _SERVER, "No engine in the fleet can hold this adapter.", "Register or uncordon an engine."
     ),
     "engine_hung": Code(
         503,
         _SERVER,
-        "Every engine that could serve this hangs (it says that it is healthy, but does no work), or three "
-        "hung while they had this request.",
-        "Retry after `retry-after`; `florin engine list` shows which, restart them.",
+        "Every engine that could serve this request hangs (it passes health checks but does no work), or "
+        "three engines hung while serving this request.",
+        "Wait for `retry-after`. `florin engine list` shows the hanging engines; restart them.",
     ),
     "load_failed": Code(
-        503, _SERVER, "An engine refused to load the adapter.", "See the gateway's log and the engine's."
+        503, _SERVER, "An engine failed to load the adapter.", "Check the logs of the gateway and the engine."
     ),
     "version_quarantined": Code(
         503,
         _SERVER,
-        "The version was loaded, but answered like the base model, or unlike itself.",
-        "`florin adapter show` shows the evidence; roll back, or release it.",
+        "The loaded version answered like the base model, or inconsistently.",
+        "`florin adapter show` shows the evidence. Roll back, or release the version.",
     ),
     "engine_failed": Code(
         502,
         _SERVER,
-        "Engines failed while answering, and the request's attempts or the worker's retries are used up.",
-        "Retry after `retry-after`.",
+        "Engines failed to answer, and the request's attempts or the worker's retry budget are exhausted.",
+        "Wait for `retry-after`, then retry.",
     ),
     "adapter_suspended": Code(
         503,
         _SERVER,
-        "Several engines died while they had this tenant's requests to this adapter; new ones are held back.",
-        "Find the request that kills engines; the gateway's log names the engines. It ends by itself.",
+        "Several engines died while serving this tenant's requests to this adapter, so Florin suspends new "
+        "ones.",
+        "Find the request that kills engines; the gateway's log names the engines. The suspension ends by "
+        "itself.",
     ),
     "stream_interrupted": Code(
         502,
         _SERVER,
-        "The engine failed after the answer had begun, and none could go on with it (sent as an event of the "
-        "stream).",
-        "Ask again.",
+        "The engine failed in the middle of the stream, and no other engine could resume it. Sent as the "
+        "last event of the stream.",
+        "Send the request again.",
     ),
     "store_unavailable": Code(
         503,
         _SERVER,
-        "Redis is away, and this needs a decision (a cold adapter, a new key).",
-        "Retry; restore Redis.",
+        "Redis is unavailable, and the request needs it (to load an adapter or look up a new key).",
+        "Retry. Restore Redis.",
     ),
     "registry_regressed": Code(
         503,
         _SERVER,
-        "Redis has lost what this gateway knows of the registry, so nothing is changed there.",
-        "`florin registry show`, then `florin registry restore` or `florin registry accept`.",
+        "Redis has lost registry data that this gateway knows, so the registry is read-only.",
+        "Run `florin registry show`, then `florin registry restore` or `florin registry accept`.",
     ),
     "ledger_unavailable": Code(
-        503, _SERVER, "The ledger's database is away.", "Retry; nothing metered is lost meanwhile."
+        503, _SERVER, "The ledger's database is unavailable.", "Retry. No usage record is lost meanwhile."
     ),
     "cannot_close": Code(
         409,
         "conflict_error",
-        "The month cannot be closed now, or was closed on other terms.",
-        "The message says what to do first.",
+        "The month cannot be closed yet, or was closed on different terms.",
+        "Follow the message.",
     ),
     "missing_price": Code(
         409,
         "conflict_error",
-        "A cost is asked for that the price book cannot tell; the message names each price that is missing.",
-        "`florin price add`.",
+        "The price book lacks prices that the cost depends on; the message names each.",
+        "Add them with `florin price add`.",
     ),
     "metering_unavailable": Code(
-        503, _SERVER, "The usage log cannot be written, and FLORIN_WAL_FULL is `refuse`.", "Free disk space."
+        503,
+        _SERVER,
+        "The usage log cannot be written, and FLORIN_WAL_FULL is `refuse`.",
+        "Free space on the disk of FLORIN_STATE_DIR.",
     ),
     "artifacts_unavailable": Code(
         503,
         _SERVER,
-        "The files of a version cannot be stored.",
-        "Repair or free the disk of FLORIN_ARTIFACT_DIR.",
+        "The version's files cannot be stored.",
+        "Free space on the disk of FLORIN_ARTIFACT_DIR, or repair it.",
     ),
     "no_worker": Code(
         503,
         _SERVER,
-        "All workers of the gateway have ended, and none has started again yet.",
-        "Retry; see the gateway's log for why they end (docs/incidents.md, FlorinWorkerCrashLoop).",
+        "All workers of the gateway have exited, and none has restarted yet.",
+        "Retry. The gateway's log says why they exit (docs/incidents.md, FlorinWorkerCrashLoop).",
     ),
-    "shutting_down": Code(503, _SERVER, "The gateway is stopping.", "Retry: another worker or host answers."),
-    "internal_error": Code(500, _SERVER, "A defect in Florin.", "Report it with the request id."),
+    "shutting_down": Code(
+        503, _SERVER, "The gateway is shutting down.", "Retry: another worker or host will answer."
+    ),
+    "internal_error": Code(500, _SERVER, "A bug in Florin.", "Report it with the request id."),
 }
 
 
 class FlorinError(Exception):
-    """An error for the caller. `code` is a key of CODES."""
+    """An error response. `code` is a key of CODES; the message is shown to the caller."""
 
     def __init__(
         self,
@@ -311,7 +337,7 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
 
 
 def translate(error: AdaptersError) -> FlorinError:
-    """An error of the adapter side in the operator's vocabulary, with every detail."""
+    """An error from `adapters`, in full detail, for operators."""
     code = _FROM_ADAPTERS[type(error)]
     findings = error.findings if isinstance(error, adapters_errors.RejectedError) else ()
     retry = 1 if CODES[code].status == 503 else None
@@ -319,8 +345,8 @@ def translate(error: AdaptersError) -> FlorinError:
 
 
 def for_tenant(error: AdaptersError) -> FlorinError:
-    """The same for a tenant, who is told nothing of what is behind the gateway."""
+    """An error from `adapters` for tenants, without details about the infrastructure."""
     if isinstance(error, adapters_errors.StoreUnavailableError):
-        text = "Florin cannot decide this at the moment: what it needs for it is unavailable. Try again soon."
+        text = "A backend that this request needs is temporarily unavailable. Try again soon."
         return FlorinError("store_unavailable", text, retry_after=1)
     return translate(error)

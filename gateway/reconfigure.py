@@ -1,12 +1,12 @@
-"""Settings that were read again, taken into use by the parts of a worker that runs."""
+"""Applies reloaded settings to the components of a running worker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from adapters.reconcile.reconciler import Reconciler
-from gateway.admission.bounds import Bounds, Limit
 from gateway.admission.complexity import Complexity
+from gateway.admission.in_flight import InFlightLimits, Limit
 from gateway.config import Settings
 from gateway.observability.logs import log_to_stderr
 from gateway.operations.state import State
@@ -17,7 +17,7 @@ from gateway.routing.retry_budget import RetryBudget
 
 @dataclass(frozen=True, slots=True)
 class ReloadTargets:
-    """What has been built with settings that may change."""
+    """The components that depend on reloadable settings."""
 
     state: State
     prober: Prober
@@ -28,7 +28,7 @@ class ReloadTargets:
         state, probing = self.state, settings.probe_timeout
         state.settings = settings
         state.lifecycle.reconfigure(settings, complexity=complexity(settings))
-        state.lifecycle.bounds.reconfigure(**limits(settings))
+        state.lifecycle.in_flight.reconfigure(**limits(settings))
         state.lifecycle.upstream.reconfigure(connect_timeout=settings.connect_timeout)
         state.router.reconfigure(timeout=settings.placement_timeout, max_queue=settings.max_queue_seconds)
         state.warmer.timeout = settings.placement_timeout
@@ -49,12 +49,12 @@ class ReloadTargets:
         self.reconciler.collector.grace = settings.artifact_grace * 3600
 
 
-def bounds(settings: Settings) -> Bounds:
-    return Bounds(**limits(settings))
+def in_flight_limits(settings: Settings) -> InFlightLimits:
+    return InFlightLimits(**limits(settings))
 
 
 def limits(settings: Settings) -> dict[str, Limit]:
-    """One body of the largest size always fits."""
+    """The limits of requests in flight. One body of the maximum size always fits."""
     least = settings.max_body_bytes
     return {
         "key": Limit(settings.max_key_requests, max(settings.max_key_bytes, least)),
@@ -64,6 +64,6 @@ def limits(settings: Settings) -> dict[str, Limit]:
 
 
 def complexity(settings: Settings) -> Complexity:
-    """Of depth, orjson has limits of its own."""
-    most = settings.max_body_containers
-    return Complexity(settings.max_body_values, most, depth=most)
+    """The limits of request bodies. orjson itself limits the depth."""
+    containers = settings.max_body_containers
+    return Complexity(settings.max_body_values, containers, depth=containers)

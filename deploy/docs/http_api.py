@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from deploy.docs.markdown import cell, code, document, table
-from gateway.api.access_rules import area_of, areas
+from gateway.api.access_rules import access_rules, rule_for
 from gateway.app import Florin
 from gateway.config import Settings
 from gateway.dataplane.request import ENDPOINTS
@@ -80,7 +80,7 @@ def objects(description: Json) -> list[str]:
 
 def roles(method: str, path: str) -> list[str]:
     """Who may call it; nobody in particular: everybody."""
-    allowed = area_of(areas(Settings.model_construct()), path, method).roles
+    allowed = rule_for(access_rules(Settings.model_construct()), path, method).roles
     return [] if allowed is None else sorted(role.value for role in allowed)
 
 

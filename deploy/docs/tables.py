@@ -111,7 +111,7 @@ def shown(setting: str) -> str:
 
 
 def errors() -> str:
-    rows = ((code(name), str(c.status), code(c.type), c.cause, c.cure) for name, c in CODES.items())
+    rows = ((code(name), str(c.status), code(c.type), c.cause, c.remedy) for name, c in CODES.items())
     return document("Errors", _ERRORS, table(("code", "status", "type", "cause", "remedy"), rows))
 
 

@@ -1,2 +1,4 @@
-"""What a worker takes on, decided before it costs anything: how complex a body may be, how much of whom is in
-flight, and whose turn it is. All of it is pure accounting, without I/O; others act on it."""
+"""Admission control: limits on body complexity, on requests in flight, on load, and concurrency per owner.
+
+All of it is accounting without I/O.
+"""

@@ -1,11 +1,11 @@
-"""How much a JSON text becomes when it is parsed, known before it is.
+"""The cost of parsing a JSON text, measured before it is parsed.
 
-Memory and parsing time grow with the number of values, not of bytes: a text of 4 MB may hold one string (4 MB
-in memory) or 1.4 million empty objects (over 100 MB, and 200 ms of the event loop). So values are counted
-first: nearly all bodies are too short to have too many; else separators are counted, and only where those are
-many, exactly, outside of strings.
+Memory and parsing time grow with the number of values, not of bytes: 4 MB of text may hold one string (4 MB
+in memory) or 1.4 million empty objects (over 100 MB, and 200 ms on the event loop). So values are counted
+first. Most bodies are too short to have too many. For the rest, separators are counted; if there are many,
+they are counted again exactly, outside of strings.
 
-A text that is not JSON may be counted wrongly beyond its first error; no parser gets beyond it either.
+In invalid JSON the count may be wrong after the first error, but no parser gets past it either.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ELSE = bytes(set(range(256)) - set(_STRUCTURE))
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """Of a JSON text, or the most of each that one may have."""
+    """Counts of a JSON text, or the limits for them."""
 
     values: int
-    """Elements and members, with the members' names and the containers themselves."""
+    """Array elements, member names, member values; containers count as values, too."""
     containers: int
     """Objects and arrays."""
     depth: int
-    """Containers within containers."""
+    """Levels of nesting."""
 
 
 def check(raw: bytes, limit: Complexity) -> None:
-    """Raises FlorinError for a text that exceeds the limit. Takes about 10 ns a byte at worst."""
-    if len(raw) <= min(limit.values, limit.containers, limit.depth):  # each takes a byte
+    """Raises FlorinError for a text that exceeds the limit. Takes at most about 10 ns per byte."""
+    if len(raw) <= min(limit.values, limit.containers, limit.depth):  # each takes at least a byte
         return
     containers = raw.count(b"[") + raw.count(b"{")
     values = 1 + containers + raw.count(b",") + raw.count(b":")
@@ -49,8 +49,8 @@ def check(raw: bytes, limit: Complexity) -> None:
 
 
 def measure(raw: bytes, *, depth: bool = True) -> Complexity:
-    """Exactly, for what is JSON. The depth is 0 unless it is asked for."""
-    import numpy as np  # noqa: PLC0415  # loads slowly: `warm` does it before a request must wait for it
+    """Exact counts of valid JSON; the depth only if asked for, else 0."""
+    import numpy as np  # noqa: PLC0415  # slow to import: `warm` does it before a request has to wait
 
     if b'\\"' in raw:  # without one, each quote begins or ends a string
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -75,5 +75,5 @@ def _depth(outside: bytes) -> int:
 
 
 def warm() -> None:
-    """Load what the first complicated body would wait for. Blocking, for about 0.1 s."""
+    """Import what the first complex body would wait for. Blocks for about 0.1 s."""
     measure(b"[1]")

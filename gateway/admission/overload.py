@@ -1,8 +1,7 @@
-"""When to refuse rather than to queue: what is answered too late is worth nothing, and delays all behind it.
+"""Load shedding: when to refuse a request instead of queueing it.
 
-Two things can be too busy. An engine: then a new request would wait there behind others, for a time that can
-be estimated. This worker: then its event loop takes long to come round, and requests are refused before they
-are read.
+Two things can be overloaded. For an engine, the wait in its queue is estimated (`expected_wait`). For this
+worker, the delay of its event loop is measured (`LoopWatch`), and requests are refused before they are read.
 """
 
 from __future__ import annotations
@@ -14,121 +13,127 @@ from dataclasses import dataclass
 from typing import Final
 
 WINDOW_SECONDS: Final = 30.0
-"""Of which answers the pace is taken."""
-_MOST = 256
-"""Answers that are remembered."""
+"""Period over which an engine's completion rate is measured."""
+_MAX_COMPLETIONS = 256
+"""Completions that are remembered."""
 TICK_SECONDS: Final = 0.05
 LATE_SECONDS: Final = 0.05
-"""A tick that comes later than this is late, if the event loop has worked for half of that time. (A loop that
-others keep from the processor has not too much to do.) A request needs the loop about ten times."""
-BURST: Final = 3
-"""Late ticks in a row that are taken for a burst, and served."""
-MOST_BEGUN: Final = 32
-"""Requests that an overloaded worker has begun at a time: enough to keep it busy, and few enough to keep its
-rounds short."""
-MOST_SHARE: Final = 0.95
-"""Of the requests that are refused, for `retry_after`: nobody is sent away for longer than twenty seconds."""
-CALM: Final = 20
+"""Delay after which a tick is late, provided that the event loop used the processor for half of the delay.
+(A loop that other processes starve is not overloaded.) A request takes about ten loop iterations."""
+TOLERATED_LATE_TICKS: Final = 3
+"""Late ticks in a row that pass for a burst."""
+MAX_TICKETS: Final = 32
+"""Open tickets of an overloaded worker: enough to keep it busy, few enough to keep loop iterations short."""
+MAX_REFUSED_SHARE: Final = 0.95
+"""Caps the share of refused requests in `retry_after`, so that it never exceeds 20 seconds."""
+CALM_TICKS: Final = 20
 """Ticks without a refusal after which the overload is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     own: int
-    """Requests of this worker there, running or waiting."""
+    """This worker's requests on the engine, running or queued."""
     all: int
-    """Of all workers, as far as known."""
-    runs: int
-    """Requests that the engine runs at a time, now that it says that others wait; 0: none do."""
-    pace: float
-    """Answers to this worker's requests that ended there, a second."""
+    """All workers' requests on it, as far as known."""
+    concurrency: int
+    """Requests that the engine runs at a time while others are queued; 0: none are queued."""
+    rate: float
+    """This worker's requests that completed there per second."""
 
 
 def expected_wait(load: EngineLoad) -> float:
-    """Seconds that one more request would wait to begin; 0 where nothing waits, or nothing is known.
+    """Seconds that another request would wait in the engine's queue; 0 if nothing is queued or known.
 
-    Little's law: what waits, divided by the pace at which the engine answers, which is this worker's own pace
-    over its share of what is there."""
-    if not (load.runs and load.own and load.pace):
+    Little's law: the queue length divided by the engine's completion rate, which is estimated from this
+    worker's rate and its share of the engine's requests."""
+    if not (load.concurrency and load.own and load.rate):
         return 0.0
-    waiting = max(0, load.all - load.runs)
-    return waiting / (load.pace * load.all / load.own)
+    waiting = max(0, load.all - load.concurrency)
+    return waiting / (load.rate * load.all / load.own)
 
 
-class Pace:
-    """Mutable: when the latest answers ended."""
+class CompletionRate:
+    """Requests that completed per second. Mutable: the times of the latest completions."""
 
     def __init__(self) -> None:
-        self._ends: deque[float] = deque(maxlen=_MOST)
+        self._completions: deque[float] = deque(maxlen=_MAX_COMPLETIONS)
 
     def __repr__(self) -> str:
-        return f"<Pace of {len(self._ends)}>"
+        return f"<CompletionRate of {len(self._completions)}>"
 
-    def note(self, now: float) -> None:
-        self._ends.append(now)
+    def record(self, now: float) -> None:
+        self._completions.append(now)
 
     def at(self, now: float) -> float:
-        """Answers a second."""
-        ends = self._ends
-        while ends and now - ends[0] > WINDOW_SECONDS:
-            ends.popleft()
-        return len(ends) / max(now - ends[0], TICK_SECONDS) if ends else 0.0
+        """Completions per second."""
+        completions = self._completions
+        while completions and now - completions[0] > WINDOW_SECONDS:
+            completions.popleft()
+        return len(completions) / max(now - completions[0], TICK_SECONDS) if completions else 0.0
 
 
 class LoopWatch:
-    """Whether this worker's event loop has more to do than it can, and which requests are refused then: those
-    that come while MOST_BEGUN are between their first byte and the search for an engine. So what is taken
-    follows from what gets done, and nothing has to be estimated. Mutable."""
+    """Detects that this worker's event loop is overloaded, and refuses requests while it is.
+
+    `run` measures how late the loop's ticks come. The server asks `issue_ticket` for each request on the
+    data plane whose headers have arrived. A request holds its ticket while it needs this worker: until an
+    engine is looked for, but not while it waits for the rest of its body. An overloaded worker refuses
+    requests while MAX_TICKETS tickets are open. So the rate of admissions follows the rate of progress, and
+    nothing has to be estimated.
+
+    Mutable, and used from the worker's event loop only.
+    """
 
     def __init__(self) -> None:
         self.overloaded = False
-        self.begun = 0
-        """Requests that wait for this worker, and for nothing else."""
-        self._late = self._calm = 0
-        """Ticks in a row."""
-        self._taken = self._refused = 0
+        self.open_tickets = 0
+        self._late_ticks = self._calm_ticks = 0
+        """In a row."""
+        self._admitted = self._refused = 0
         """Requests since the last tick."""
-        self._share = 0.0
+        self._refused_share = 0.0
+        """Moving average."""
 
     def __repr__(self) -> str:
-        return f"<LoopWatch {'overloaded' if self.overloaded else 'well'}, {self.begun} begun>"
+        return f"<LoopWatch {'overloaded' if self.overloaded else 'ok'}, {self.open_tickets} open tickets>"
 
     @property
     def retry_after(self) -> int:
-        """Seconds: whoever comes again each second is served after so many, by the share that is refused."""
-        return round(1 / (1 - min(self._share, MOST_SHARE)))
+        """Seconds: a client that retries every second succeeds after about this many."""
+        return round(1 / (1 - min(self._refused_share, MAX_REFUSED_SHARE)))
 
-    def begin(self) -> Beginning | None:
-        """A request has come. None: it is to be refused."""
-        if self.overloaded and self.begun >= MOST_BEGUN:
+    def issue_ticket(self) -> AdmissionTicket | None:
+        """Admit a new request. None: refuse it."""
+        if self.overloaded and self.open_tickets >= MAX_TICKETS:
             self._refused += 1
             return None
-        self._taken += 1
-        return Beginning(self)
+        self._admitted += 1
+        return AdmissionTicket(self)
 
     def note(self, late: float, busy: float) -> None:
-        """Seconds by which a tick came late, and processor seconds since the one before."""
-        self._late = self._late + 1 if late > LATE_SECONDS and busy > late / 2 else 0
-        self._calm = 0 if self._refused or self._late else self._calm + 1
-        if self._late > BURST:
+        """Record a tick: its delay, and the processor time used since the last one, in seconds."""
+        self._late_ticks = self._late_ticks + 1 if late > LATE_SECONDS and busy > late / 2 else 0
+        self._calm_ticks = 0 if self._refused or self._late_ticks else self._calm_ticks + 1
+        if self._late_ticks > TOLERATED_LATE_TICKS:
             self.overloaded = True
-        elif self._calm > CALM:
+        elif self._calm_ticks > CALM_TICKS:
             self.overloaded = False
-        asked = self._taken + self._refused
-        if asked:
-            self._share += (self._refused / asked - self._share) / CALM
-        self._taken = self._refused = 0
+        requests = self._admitted + self._refused
+        if requests:
+            self._refused_share += (self._refused / requests - self._refused_share) / CALM_TICKS
+        self._admitted = self._refused = 0
 
     async def run(self) -> None:
-        """For ever; cancel to stop."""
+        """Run until cancelled."""
         while True:
             due, before = time.monotonic() + TICK_SECONDS, time.thread_time()
             await asyncio.sleep(TICK_SECONDS)
             self.note(time.monotonic() - due, time.thread_time() - before)
 
 
-class Beginning:
-    """One request until an engine is looked for. `end` may be called any number of times and counts once."""
+class AdmissionTicket:
+    """Counts one request while it needs this worker. All methods are idempotent."""
 
     __slots__ = ("_counted", "_watch")
 
@@ -138,14 +143,14 @@ class Beginning:
         self.resume()
 
     def pause(self) -> None:
-        """It waits for its client."""
+        """The request waits for its client."""
         if self._counted:
             self._counted = False
-            self._watch.begun -= 1
+            self._watch.open_tickets -= 1
 
-    end = pause
+    close = pause
 
     def resume(self) -> None:
         if not self._counted:
             self._counted = True
-            self._watch.begun += 1
+            self._watch.open_tickets += 1

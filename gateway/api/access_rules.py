@@ -1,9 +1,8 @@
-"""Who may enter which part of the admin side, and what may be sent there: decided by path and method alone,
-before anything is routed or read.
+"""Access rules of the admin and finance API: roles and bodies by path and method, checked before routing.
 
-The first area that matches counts. The routes' own dependencies are the second line; a test holds the two
-together for each route and each role. To let a new role in, name it in the area of the routes it needs; to
-let a role into one route only, put an area of its own before the wider one.
+The first matching rule applies. The routes' own dependencies are a second line of defence; a test compares
+the two for each route and role. To admit a role to a group of routes, add it to their rule. To admit it to a
+single route, insert a narrower rule before the wider one.
 """
 
 from __future__ import annotations
@@ -22,36 +21,36 @@ from gateway.tenants.directory import Role
 MIB: Final = 1024 * 1024
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORM: Final = 64 * 1024
-"""Around the file of an upload that is a form."""
+"""Allowance for the form around an uploaded file."""
 
 _ORDINARY: Final = Complexity(values=100_000, containers=20_000, depth=64)
 
 
 @dataclass(frozen=True, slots=True)
 class BodyRule:
-    """What may be sent. A streamed one is the route's to read; any other is read here, and checked."""
+    """Limits of a body. The gate reads and checks bodies, except streamed ones, which the route reads."""
 
     limit: int
     """Bytes."""
     complexity: Complexity | None = _ORDINARY
-    """None: streamed, and no JSON."""
+    """None: streamed, and not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
     prefix: str
-    """Of the path, in whole segments; empty: everything."""
+    """Path prefix, in whole segments; empty: every path."""
     roles: frozenset[Role] | None
-    """None: open to all, with or without a key."""
+    """None: public, no key needed."""
     body: BodyRule = BodyRule(MIB)
     methods: frozenset[str] | None = None
     """None: all."""
     rest: str | None = None
-    """A regular expression for what follows the prefix; None: anything."""
-    turns: bool = False
-    """Tenants' questions here run a few at a time, in turn; and whoever hangs up wants no answer any more."""
+    """Regular expression for the path after the prefix; None: anything."""
+    queued: bool = False
+    """Tenants' requests wait for a permit, and are cancelled when the client disconnects."""
 
-    def has(self, path: str, method: str) -> bool:
+    def matches(self, path: str, method: str) -> bool:
         rest = path[len(self.prefix) :]
         inside = path.startswith(self.prefix) and (not self.prefix or rest[:1] in {"", "/"})
         if self.rest is not None:
@@ -59,7 +58,7 @@ class AccessRule:
         return inside and (self.methods is None or method in self.methods)
 
 
-def areas(settings: Settings) -> tuple[AccessRule, ...]:
+def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     operator = frozenset({Role.OPERATOR})
     staff = operator | {Role.FINANCE}
     host = operator | {Role.ENGINE}
@@ -78,12 +77,12 @@ def areas(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
-        AccessRule("/finance", staff | {Role.TENANT}, methods=READING, turns=True),
+        AccessRule("/finance", staff | {Role.TENANT}, methods=READING, queued=True),
         AccessRule("/finance", staff),
         AccessRule("", None, BodyRule(0, complexity=None)),
     )
 
 
-def area_of(table: Sequence[AccessRule], path: str, method: str) -> AccessRule:
-    """The last area takes everything."""
-    return next(area for area in table if area.has(path, method))
+def rule_for(rules: Sequence[AccessRule], path: str, method: str) -> AccessRule:
+    """The first matching rule. The last rule matches everything."""
+    return next(rule for rule in rules if rule.matches(path, method))

@@ -1,4 +1,4 @@
-"""What the routes of the admin and finance side get injected: the worker's state, and who is asking."""
+"""FastAPI dependencies of the admin and finance routes: the worker's state and the caller's key."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def require_operator(request: Request, state: StateDep) -> Key:
 
 
 def require_host(request: Request, state: StateDep) -> Key:
-    """An operator's key, or an engine's own. Where the path names an engine, it must be that one; what else
-    an engine's key may not do, the route refuses."""
+    """An operator's key, or the key of the engine in the path. The route enforces further restrictions of
+    engine keys."""
     key = _require(request, state, Role.OPERATOR, Role.ENGINE)
     named = request.path_params.get("name")
     if named is not None:
@@ -48,8 +48,8 @@ def require_metrics(request: Request, state: StateDep) -> Key:
 
 
 def require_finance(request: Request, state: StateDep) -> Key:
-    """Analysts and operators see everything; a tenant's key is let in too, and sees its own rows: the route
-    restricts by `key.tenant` when `key.role` is tenant."""
+    """Finance and operator keys see everything. A tenant's key sees its own rows only: routes must filter by
+    `key.tenant` if `key.role` is tenant."""
     return _require(request, state, Role.FINANCE, Role.OPERATOR, Role.TENANT)
 
 

@@ -1,4 +1,4 @@
-"""Every error of the admin and finance side in the OpenAI error object: one handler for each root."""
+"""Renders exceptions of the admin and finance API as OpenAI error objects: one handler per exception tree."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ async def _http(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_value")
     message = str(error.detail)
     if error.status_code == 404:
-        message = f"There is no {request.url.path[:200]} here. (An OpenAI client's base_url ends in /v1.)"
+        message = f"There is no {request.url.path[:200]} here. (An OpenAI client's base_url must end in /v1.)"
     return _render(FlorinError(code, message, status=error.status_code))
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    """The client hung up in the middle of its body: no defect, and nobody is left to hear of it."""
+    """The client disconnected while sending its body: not an error, and nobody receives the response."""
     return Response(status_code=400)
 
 
 async def _defect(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientStalledError):
-        log.info("%s %s: the client does not read its answer", request.method, request.url.path)
+        log.info("%s %s: client does not read the response", request.method, request.url.path)
     else:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _render(FlorinError("internal_error", "Something broke inside Florin; its log says what."))
+    return _render(FlorinError("internal_error", "Internal error in Florin; see the gateway's log."))

@@ -1,8 +1,7 @@
-"""The gate before the admin side: who is asking, with what, and whether it is their turn, in this order and
-before the framework sees the request.
+"""Middleware in front of the admin and finance API: authentication, body limits, concurrency limits.
 
-FastAPI reads and parses a body before it asks who sent it. Here nothing is read for anybody without the right
-key, and afterwards no more than the area allows.
+FastAPI reads and parses a body before it authenticates the sender. The gate reads nothing without the right
+key, and then no more than the path's rule allows.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Final
 from fastapi import FastAPI
 
 from gateway.admission.complexity import check
-from gateway.admission.turns import NoTurnError, QueueFullError, Turns
-from gateway.api.access_rules import AccessRule, area_of, areas
+from gateway.admission.owner_queue import OwnerQueue, QueueFullError, QueueTimeoutError
+from gateway.api.access_rules import AccessRule, access_rules, rule_for
 from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledError
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange, Message, Receive, Scope, Send, too_large
@@ -30,46 +29,48 @@ from gateway.tenants.directory import Key, Role
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 WAITING: Final = 4
-"""Questions of one tenant that wait for their turn."""
+"""Queries of one tenant that may wait."""
 UNREAD: Final = 4
-"""Answers to one tenant that are being sent: each is in memory, or a file."""
+"""Responses to one tenant that may be in transmission: each occupies memory or a file."""
 RUNNING: Final = 4
-"""Questions of all tenants that run at once."""
-WAITING_IN_ALL: Final = 64
-UNREAD_IN_ALL: Final = 64
-PATIENCE_SECONDS: Final = 20.0
+"""Queries of all tenants that may run at a time."""
+WAITING_IN_TOTAL: Final = 64
+UNREAD_IN_TOTAL: Final = 64
+QUEUE_SECONDS: Final = 20.0
 
 
 class Gate:
+    """An ASGI application that guards the FastAPI application. One per worker, on its event loop."""
+
     def __init__(self, api: FastAPI, settings: Settings) -> None:
         self._api = api
-        self._areas = areas(settings)
+        self._rules = access_rules(settings)
         self.idle = IDLE_SECONDS
-        self._most_of_one = settings.tenant_reports + WAITING + UNREAD
-        self.turns = Turns(
+        self._max_per_tenant = settings.tenant_reports + WAITING + UNREAD
+        self.queue = OwnerQueue(
             running=max(RUNNING, settings.tenant_reports),
-            each=settings.tenant_reports,
-            waiting=WAITING,
-            waiting_in_all=WAITING_IN_ALL,
-            patience=PATIENCE_SECONDS,
+            running_each=settings.tenant_reports,
+            waiting_each=WAITING,
+            waiting=WAITING_IN_TOTAL,
+            timeout=QUEUE_SECONDS,
         )
-        # Mutable: tenants' questions, from their coming until their answers are sent.
-        self.present: Counter[str] = Counter()
+        # Mutable: tenants' queries, from their arrival until their responses are sent.
+        self.open_requests: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._api(scope, receive, send)
             return
-        area = area_of(self._areas, scope["path"], scope["method"])
+        rule = rule_for(self._rules, scope["path"], scope["method"])
         exchange = Exchange(scope, receive, send)
         try:
-            key = self._key(exchange, area)
-            receive = await _body(exchange, area, receive)
-            answer = ChunkedResponse(exchange, send, idle=self.idle)
-            if area.turns:
+            key = self._key(exchange, rule)
+            receive = await _body(exchange, rule, receive)
+            response = ChunkedResponse(exchange, send, idle=self.idle)
+            if rule.queued:
                 exchange.watch()
-            async with self._visit(key, area, answer):
-                await self._api(scope, receive, answer.send)
+            async with self._queued(key, rule, response):
+                await self._api(scope, receive, response.send)
         except FlorinError as error:
             await exchange.fail(error)
         except (ClientGoneError, ClientStalledError):
@@ -80,57 +81,57 @@ class Gate:
         finally:
             exchange.close()
 
-    def _key(self, exchange: Exchange, area: AccessRule) -> Key | None:
-        if area.roles is None:
+    def _key(self, exchange: Exchange, rule: AccessRule) -> Key | None:
+        if rule.roles is None:
             return None
         state: State = self._api.state.florin
         key = authenticate(exchange, state.directory, state.follower)
-        check_role(key, *sorted(area.roles))
+        check_role(key, *sorted(rule.roles))
         return key
 
     @asynccontextmanager
-    async def _visit(
-        self, key: Key | None, area: AccessRule, answer: ChunkedResponse
+    async def _queued(
+        self, key: Key | None, rule: AccessRule, response: ChunkedResponse
     ) -> AsyncGenerator[None]:
-        """A tenant's question waits for its turn, which ends when the answer begins."""
-        if key is None or key.role is not Role.TENANT or not area.turns:
+        """A tenant's query waits for a permit, which it releases when the response starts."""
+        if key is None or key.role is not Role.TENANT or not rule.queued:
             yield
             return
-        if self.present[key.tenant] >= self._most_of_one:
+        if self.open_requests[key.tenant] >= self._max_per_tenant:
             raise _too_many()
-        if self.present.total() >= RUNNING + WAITING_IN_ALL + UNREAD_IN_ALL:
+        if self.open_requests.total() >= RUNNING + WAITING_IN_TOTAL + UNREAD_IN_TOTAL:
             raise _full()
-        self.present[key.tenant] += 1
+        self.open_requests[key.tenant] += 1
         try:
-            async with self.turns.take(key.tenant) as turn:
-                answer.on_start = turn.end
+            async with self.queue.acquire(key.tenant) as permit:
+                response.on_start = permit.release
                 yield
         except QueueFullError:
             raise _too_many() from None
-        except NoTurnError:
+        except QueueTimeoutError:
             raise _full() from None
         finally:
-            self.present[key.tenant] -= 1
-            self.present += Counter()  # drops those that are 0
+            self.open_requests[key.tenant] -= 1
+            self.open_requests += Counter()  # drops zero counts
 
 
-async def _body(exchange: Exchange, area: AccessRule, receive: Receive) -> Receive:
-    """What the route receives: of a body that is not streamed, all, read and checked."""
-    body = area.body
-    if area.roles is None:
+async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:
+    """The `receive` for the route. Unless the route streams the body, it has been read and checked."""
+    body = rule.body
+    if rule.roles is None:
         return _counted(exchange, receive, body.limit)
     if body.complexity is None:
         exchange.refuse_longer(body.limit)
         return _counted(exchange, receive, body.limit)
-    if not (exchange.declares_body() or area.turns):
+    if not (exchange.declares_body() or rule.queued):
         return receive
     whole = await exchange.body(body.limit)
     check(whole, body.complexity)
-    return _again(whole, receive)
+    return _replay(whole, receive)
 
 
 def _counted(exchange: Exchange, receive: Receive, limit: int) -> Receive:
-    """Raises FlorinError in whoever reads more. (Routes that read as they like pass it on.)"""
+    """A `receive` that raises FlorinError beyond the limit. Routes that stream the body let it propagate."""
     size = 0
 
     async def counted() -> Message:
@@ -146,25 +147,27 @@ def _counted(exchange: Exchange, receive: Receive, limit: int) -> Receive:
     return counted
 
 
-def _again(whole: bytes, receive: Receive) -> Receive:
-    """What has been read once more, and then whatever comes: the client's hanging up."""
+def _replay(whole: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns the body that was read, and then what follows: the disconnect."""
     given = False
 
-    async def again() -> Message:
+    async def replay() -> Message:
         nonlocal given, whole
         if given:
             return await receive()
         given, body, whole = True, whole, b""
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay
 
 
 def _too_many() -> FlorinError:
     return FlorinError(
-        "too_many_reports", "Too many questions of this tenant are running, waiting or unread.", retry_after=2
+        "too_many_reports",
+        "This tenant has too many finance queries running, waiting or unread.",
+        retry_after=2,
     )
 
 
 def _full() -> FlorinError:
-    return FlorinError("worker_full", "Too many tenants are asking for reports.", retry_after=5)
+    return FlorinError("worker_full", "This worker has too many finance queries.", retry_after=5)

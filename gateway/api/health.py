@@ -15,15 +15,15 @@ from gateway.operations.state import State
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", summary="The process lives")
+@router.get("/healthz", summary="Liveness: the process is running")
 async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", summary="This worker can serve, and what is wrong with it all the same")
+@router.get("/readyz", summary="Readiness of this worker, with its conditions")
 async def readyz(state: StateDep, response: Response) -> dict[str, object]:
-    """503 only when requests would fail: a balancer that took a worker away for less would finish an outage
-    that had only begun. A worker without Redis serves what it knows, and says so."""
+    """503 only if requests would fail. A load balancer that removed workers for lesser problems would turn a
+    degradation into an outage: without Redis, for example, a worker still serves what it knows."""
     state.readiness_asked = time.monotonic()
     found = state.conditions.now()
     serves = all(condition.meaning.serves for condition in found)
@@ -37,20 +37,20 @@ async def readyz(state: StateDep, response: Response) -> dict[str, object]:
     }
 
 
-@router.get("/metrics", summary="Prometheus metrics; role metrics or operator, for they name every customer")
+@router.get("/metrics", summary="Prometheus metrics. Role metrics or operator, since they name all tenants")
 async def metrics(state: StateDep, _: MetricsKey) -> Response:
     text = await asyncio.to_thread(state.metrics.render, known(state))
     return Response(text, media_type=CONTENT_TYPE)
 
 
 def known(state: State) -> dict[str, Series]:
-    """The series of AT_SCRAPE. On the event loop, so bounded: of 10,000 adapters, the first thousand."""
+    """The series of AT_SCRAPE. Runs on the event loop, so it stops at LABEL_CAP series per metric."""
     catalog, residency = state.catalog, state.residency
     live = (catalog.versions.get(f"{a.name}@v{a.live}") for a in catalog.adapters.values())
     served = list(islice((v for v in live if v), LABEL_CAP))
     serving_statuses = islice(catalog.serving_statuses.values(), LABEL_CAP)
     engines = state.pool.states()
-    told = [s for s in engines if s.healthy]
+    healthy = [s for s in engines if s.healthy]
     return {
         "florin_adapter_info": [((v.adapter, v.tenant, v.base_model), 1) for v in served],
         "florin_adapter_holders": [((v.adapter,), len(residency.holders(v.engine_name))) for v in served],
@@ -59,6 +59,6 @@ def known(state: State) -> dict[str, Series]:
         "florin_engine_slots_used": [
             ((s.engine.name,), len(residency.slots(s.engine.name))) for s in engines
         ],
-        "florin_engine_running": [((s.engine.name,), s.running) for s in told],
-        "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in told],
+        "florin_engine_running": [((s.engine.name,), s.running) for s in healthy],
+        "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in healthy],
     }

@@ -1,4 +1,4 @@
-"""The data plane: OpenAI's routes, and nothing else of the engines'. Thin: the story is in `lifecycle`."""
+"""The data plane: OpenAI's routes, and no other route of the engines. `gateway.lifecycle` does the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
-from gateway.admission.overload import Beginning
+from gateway.admission.overload import AdmissionTicket
 from gateway.dataplane import access_log
 from gateway.dataplane.exchange import Exchange, Receive, Scope, Send
 from gateway.dataplane.request import ENDPOINTS
@@ -36,16 +36,16 @@ class DataPlane:
             await self._answer(exchange)
         finally:
             if self._lifecycle.settings.access_log:
-                access_log.answered(exchange)
+                access_log.log_exchange(exchange)
 
-    def begin(self, method: bytes, target: bytes) -> Beginning | FlorinError | None:
-        """A request has come; FlorinError: it is refused. Only those may be that an engine would answer."""
+    def issue_ticket(self, method: bytes, target: bytes) -> AdmissionTicket | FlorinError | None:
+        """See `http_protocol.LoadShedding`. Only requests to engines need a ticket."""
         if method == b"POST" and target.partition(b"?")[0] in _GENERATES:
-            return self._lifecycle.begin()
+            return self._lifecycle.issue_ticket()
         return None
 
     def refuses_early(self, error: FlorinError) -> bool:
-        """Not where each request is to have its line in the log."""
+        """See `http_protocol.LoadShedding`. Not with an access log, which needs each request."""
         if self._lifecycle.settings.access_log:
             return False
         self._lifecycle.metrics.error(error.code)
@@ -64,7 +64,7 @@ class DataPlane:
             await exchange.fail(error)
 
     def _models(self, exchange: Exchange) -> bytes:
-        """GET /v1/models and /v1/models/{id}; FlorinError for whatever else this is."""
+        """GET /v1/models and /v1/models/{id}. Raises FlorinError for anything else."""
         path = exchange.path
         known = path in ENDPOINTS or path == _MODELS or path.startswith(_MODELS + "/")
         if not known:
@@ -72,13 +72,13 @@ class DataPlane:
         allowed = "POST" if path in ENDPOINTS else "GET"
         if exchange.method != allowed:
             exchange.extra_headers = [(b"allow", allowed.encode())]
-            raise FlorinError("method_not_allowed", f"{path[:200]} takes {allowed}.")
+            raise FlorinError("method_not_allowed", f"{path[:200]} only supports {allowed}.")
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
         wanted = path[len(_MODELS) + 1 :]
         return orjson.dumps(self._one(key, wanted)) if wanted else self._all(key)
 
     def _all(self, key: Key) -> bytes:
-        """What this key may call, by full names."""
+        """The models that this key may call, by full name."""
         tenant = self._lifecycle.directory.tenants.get(key.tenant)
         if tenant is None:
             return _listing([])
@@ -109,12 +109,11 @@ class DataPlane:
 
 
 class Listings:
-    """What tenants were last told that they may call: of ten thousand adapters, a listing takes the event
-    loop 100 ms, and clients ask as often as they like."""
+    """Caches model listings per tenant. Rendering ten thousand adapters blocks the event loop for 100 ms."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        # Mutable: of one generation of the catalog only, and of so many bytes.
+        # Mutable: listings of one generation of the catalog, and their size.
         self._generation = -1
         self._bytes = 0
         self._kept: dict[tuple[str, bool], bytes] = {}

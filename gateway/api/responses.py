@@ -1,7 +1,7 @@
-"""Answers of the admin side on their way to the client: in pieces, so that a long one is not put into the
-connection's buffer at once, and given up when nobody reads them.
+"""Sends responses of the admin and finance API in chunks, and aborts them if the client does not read.
 
-Whatever an answer holds (its memory, the file of an export, a place) is so held for a bounded time.
+So a long response never fills the connection's buffer, and what it holds (memory, an export file, a place in
+the queue) is held for a bounded time.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from typing import Final
 
 from gateway.dataplane.exchange import Exchange, Message, Send
 
-PIECE: Final = 64 * 1024
+CHUNK: Final = 64 * 1024
 IDLE_SECONDS: Final = 30.0
-"""In which a client must take at least a piece."""
-SLOWEST: Final = 16 * 1024
-"""Bytes a second that a client must take on average, after its first idle seconds."""
+"""Seconds within which a client must read a chunk."""
+MIN_RATE: Final = 16 * 1024
+"""Bytes per second that a client must read on average after its first IDLE_SECONDS of delay."""
 
 
 class ClientStalledError(Exception):
-    """The client does not read its answer, or hardly."""
+    """The client reads the response too slowly or not at all."""
 
 
 class ChunkedResponse:
+    """Wraps the ASGI `send` of one response."""
+
     def __init__(self, exchange: Exchange, send: Send, *, idle: float = IDLE_SECONDS) -> None:
         self._idle = idle
         self._exchange = exchange
         self._send = send
         self.on_start: Callable[[], None] = _nothing
-        # Mutable: whether the connection ends with the answer; bytes sent, and seconds that the client let
-        # us wait.
+        # Mutable: whether the connection closes after the response; bytes sent, and seconds spent waiting for
+        # the client.
         self._closing = False
         self._sent = 0
         self._waited = 0.0
@@ -48,18 +50,18 @@ class ChunkedResponse:
             await self._send(message)
             return
         body = message.get("body", b"")
-        while len(body) > PIECE:
-            await self._piece({"type": message["type"], "body": bytes(body[:PIECE]), "more_body": True})
-            body = memoryview(body)[PIECE:]
+        while len(body) > CHUNK:
+            await self._chunk({"type": message["type"], "body": bytes(body[:CHUNK]), "more_body": True})
+            body = memoryview(body)[CHUNK:]
         if self._closing and not message.get("more_body"):
-            await self._piece({"type": message["type"], "body": bytes(body), "more_body": True})
+            await self._chunk({"type": message["type"], "body": bytes(body), "more_body": True})
             await self._exchange.linger()
             body = b""
         if not message.get("more_body"):
             self._exchange.finished = True
-        await self._piece({**message, "body": bytes(body)})
+        await self._chunk({**message, "body": bytes(body)})
 
-    async def _piece(self, message: Message) -> None:
+    async def _chunk(self, message: Message) -> None:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._idle):
@@ -68,7 +70,7 @@ class ChunkedResponse:
             raise ClientStalledError from None
         self._sent += len(message.get("body", b""))
         self._waited += time.monotonic() - began
-        if self._waited > self._idle and self._sent < SLOWEST * (self._waited - self._idle):
+        if self._waited > self._idle and self._sent < MIN_RATE * (self._waited - self._idle):
             raise ClientStalledError
 
 

@@ -1,1 +1,1 @@
-"""One request over HTTP: read, answered, logged."""
+"""One data-plane request over HTTP: parsing, response, access log."""

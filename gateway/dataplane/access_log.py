@@ -1,5 +1,4 @@
-"""One line for each request, when FLORIN_ACCESS_LOG asks for it: who asked for what, who answered, how long
-it took. Never a prompt, never a key."""
+"""The access log: one line per request if FLORIN_ACCESS_LOG is set. It never contains prompts or keys."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ log = logging.getLogger("florin.access")
 
 _PATH = 200
 _UNSEEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked every few seconds by machines; what they find out is in the metrics."""
+"""Not logged: monitoring requests them every few seconds."""
 
 
-def answered(exchange: Exchange) -> None:
-    """A request on the data plane has ended, in whatever way."""
+def log_exchange(exchange: Exchange) -> None:
+    """Log a data-plane request that has ended."""
     context = exchange.context
     seconds = time.monotonic() - context.began
-    _say(exchange.method, exchange.path, exchange.client, context.status, seconds, _told(context))
+    _log(exchange.method, exchange.path, exchange.client, context.status, seconds, _details(context))
 
 
-async def watched(app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """A request to the other side: the operator's, or the analyst's."""
+async def logged(app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call `app`, and log the request to the admin or finance API."""
     if scope["type"] != "http" or scope["path"] in _UNSEEN:
         await app(scope, receive, send)
         return
@@ -42,10 +41,10 @@ async def watched(app: Any, scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, noting)
     finally:
         client = (scope.get("client") or ("",))[0]
-        _say(scope["method"], scope["path"], client, status, time.monotonic() - began, {})
+        _log(scope["method"], scope["path"], client, status, time.monotonic() - began, {})
 
 
-def _say(method: str, path: str, client: str, status: int, seconds: float, told: dict[str, Any]) -> None:
+def _log(method: str, path: str, client: str, status: int, seconds: float, details: dict[str, Any]) -> None:
     path = one_line(path[:_PATH])
     message = (method, path, status or "-")
     record = log.makeRecord(log.name, logging.INFO, __file__, 0, "%s %s %s", message, None)
@@ -54,14 +53,14 @@ def _say(method: str, path: str, client: str, status: int, seconds: float, told:
         "path": path,
         "client": client,
         "status": status or None,
-        **told,
+        **details,
         "seconds": round(seconds, 6),
     }
-    log.handle(record)  # whatever the level: it was asked for
+    log.handle(record)  # regardless of the log level
 
 
-def _told(context: RequestContext) -> dict[str, Any]:
-    """Null where the request did not come so far."""
+def _details(context: RequestContext) -> dict[str, Any]:
+    """Values that the request did not get far enough to have are null."""
     attempt = context.attempt
     prompt, _, completion = attempt.tokens if attempt else (None, None, None)
     first = (attempt.first - attempt.start) / 1e9 if attempt and attempt.first else None
@@ -84,8 +83,8 @@ def _told(context: RequestContext) -> dict[str, Any]:
 
 
 def _outcome(context: RequestContext) -> str:
-    """As on the usage record of the last attempt; of a request that reached no engine, `rejected`, or
-    `client_abort` where the client left before there was an answer."""
+    """The outcome of the last attempt's usage record. Without an attempt: `rejected`, or `client_abort` if
+    the client disconnected before the response."""
     last = context.attempt.outcome if context.attempt else None
     if last == "failover":
         return "engine_error" if context.error else "client_abort"

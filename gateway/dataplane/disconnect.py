@@ -1,11 +1,10 @@
-"""Whether the client of a request has hung up, as the kernel knows it now.
+"""Detects client disconnects by asking the kernel.
 
-The event loop reads a request first and the end of its connection in a later round. Where it comes late (the
-worker was stopped, or new, or busy) it finds requests whose clients went long ago, and nothing that it has
-read says so.
+The event loop reads a request in one iteration and the end of its connection in a later one. A worker that
+was stopped, just started, or is busy may therefore read requests whose clients have long disconnected.
 
-A client that closes only its sending side (`shutdown(SHUT_WR)`) has hung up as well: the server has always
-closed its connection then. None of the OpenAI clients does that, nor do proxies.
+A client that closes only its sending side (`shutdown(SHUT_WR)`) counts as disconnected: the server closes the
+connection then. No OpenAI client and no proxy does that.
 """
 
 from __future__ import annotations
@@ -16,17 +15,18 @@ from collections.abc import Callable
 from typing import Final
 
 GONE: Final = "florin.gone"
-"""Key of the scope: a function that tells, in a microsecond."""
+"""Scope key of a function that returns whether the client has disconnected. It takes about a microsecond."""
 
 _ENDED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-def look(transport: asyncio.Transport) -> Callable[[], bool]:
+def disconnect_check(transport: asyncio.Transport) -> Callable[[], bool]:
+    """A function that returns whether the peer of `transport` has disconnected."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), _ENDED)
 
     def gone() -> bool:
-        # A transport that closes may have given its number back already, to another connection.
+        # The file descriptor of a closing transport may already belong to another connection.
         return transport.is_closing() or bool(poll.poll(0))
 
     return gone

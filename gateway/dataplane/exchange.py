@@ -1,7 +1,7 @@
-"""One HTTP request and its response, over ASGI: the only place that knows how bytes come and go.
+"""One HTTP request and its response over ASGI: all reading and writing of bytes happens here.
 
-Raw ASGI rather than a framework's request and response: this is the hot path, and the framework's share of
-it would be larger than Florin's.
+Raw ASGI instead of a framework's request and response classes: on this hot path, the framework would cost
+more time than Florin itself.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gateway.admission.bounds import Place
-from gateway.admission.overload import Beginning
+from gateway.admission.in_flight import Reservation
+from gateway.admission.overload import AdmissionTicket
 from gateway.dataplane.disconnect import GONE
 from gateway.errors import FlorinError
 from gateway.observability.request_context import CURRENT, RequestContext
@@ -27,66 +27,75 @@ JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 
-BEGINNING = "florin.beginning"
-"""Key of the scope: what the worker's overload knows of this request, or the FlorinError that refuses it."""
-READ_OVER = 1024 * 1024
-"""Bytes of an unread body that the server reads to its end after an answer, so that the connection can be
-used again; where more may come, the connection is closed instead."""
+TICKET = "florin.ticket"
+"""Scope key of the request's AdmissionTicket, or of the FlorinError that refuses the request."""
+MAX_DRAIN_BYTES = 1024 * 1024
+"""An unread body of up to this size is drained after the response, so that the connection can be reused. If
+more may follow, the connection is closed."""
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_SECONDS = 2.0
 _NOTICE_SECONDS = 1.0
 
 
 class ClientGoneError(Exception):
-    """The client hung up before any engine heard of its request."""
+    """The client disconnected before its request was sent to an engine."""
 
 
 class Exchange:
+    """One request and its response.
+
+    Belongs to the task that serves the request; nobody else may call it. Read the body with `body`, then call
+    `watch`: from then on a disconnect cancels the task, and `hung_up` is true. Respond with exactly one of
+    `respond`, a stream (`begin_stream`, `write`, `end_stream`), or `fail`, which may also end a stream. Call
+    `close` on every path; it releases the reservation and the ticket, and is idempotent.
+    """
+
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.client: str = (scope.get("client") or ("",))[0]
-        """Address of whoever is connected: the client, or a proxy."""
+        """Address of the peer: the client, or a proxy."""
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._gone: Callable[[], bool] | None = scope.get(GONE)
-        self._beginning: Beginning | FlorinError | None = scope.get(BEGINNING)
+        self._ticket: AdmissionTicket | FlorinError | None = scope.get(TICKET)
         self._receive = receive
         self._send = send
         self.request_id = "req-" + os.urandom(12).hex()
         self.context = RequestContext(self.request_id)
         self.extra_headers: list[tuple[bytes, bytes]] = []
         self.started = False
-        """The response has begun: its status can no longer change."""
+        """The response has started: its status can no longer change."""
         self.streaming = False
         self.finished = False
         self.hung_up = False
-        self.place: Place | None = None
-        """In flight as this; left when the exchange is closed."""
+        self.reservation: Reservation | None = None
+        """Counts the request and its bytes in flight; `close` releases it."""
         self.payload = b""
-        """What the engine is sent. Empty again from the answer's first byte on: then nothing is retried."""
+        """The body for the engine. Dropped at the first byte of the answer, after which nothing is
+        retried."""
         self._unread = True
         self._watch: asyncio.Future[Message] | None = None
 
     # -- the request
 
     def introduce(self) -> RequestContext:
-        """What the client's headers say of where the request belongs; from now on the log bears its names."""
+        """Read the client's request id and trace headers, and add them to the log lines of this task."""
         self.context.read(self._headers)
         CURRENT.set(self.context)
         return self.context
 
     def check_overload(self) -> None:
-        """Raises FlorinError when the worker has too much to do."""
-        if isinstance(self._beginning, FlorinError):
-            raise self._beginning
+        """Raises FlorinError if the overloaded worker refuses this request."""
+        if isinstance(self._ticket, FlorinError):
+            raise self._ticket
 
-    def has_begun(self) -> None:
-        """From now on it waits for others, and no more for this worker."""
-        if isinstance(self._beginning, Beginning):
-            self._beginning.end()
+    def close_ticket(self) -> None:
+        """The request no longer waits for this worker."""
+        if isinstance(self._ticket, AdmissionTicket):
+            self._ticket.close()
 
     def bearer(self) -> bytes:
-        """The key in `Authorization: Bearer …`; empty when there is none."""
+        """The key in `Authorization: Bearer …`; empty if there is none."""
         for name, value in self._headers:
             if name == b"authorization":
                 scheme, _, key = value.partition(b" ")
@@ -94,11 +103,11 @@ class Exchange:
         return b""
 
     async def body(self, limit: int) -> bytes:
-        """The whole body, counted into `place` as it comes. Raises FlorinError beyond `limit` bytes, without
-        reading the rest, or any of it where its length is declared."""
+        """Read the whole body and count it in the reservation. Raises FlorinError if it exceeds `limit`
+        bytes: before reading any of it if its length is declared, else without reading the rest."""
         self.refuse_longer(limit)
         parts, size, more = [], 0, True
-        self.has_begun()  # unless the body is here already
+        self.close_ticket()  # while the request waits for its client
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -108,20 +117,20 @@ class Exchange:
             size += len(part)
             if size > limit:
                 raise too_large(limit)
-            if self.place is not None:
-                self.place.grow(len(part))
+            if self.reservation is not None:
+                self.reservation.grow(len(part))
             parts.append(part)
-        if isinstance(self._beginning, Beginning):
-            self._beginning.resume()
+        if isinstance(self._ticket, AdmissionTicket):
+            self._ticket.resume()
         self.read()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read(self) -> None:
-        """The body has been read to its end."""
+        """Note that the body has been read completely."""
         self._unread = False
 
     def refuse_longer(self, limit: int) -> None:
-        """Raises FlorinError when the body says that it is longer."""
+        """Raises FlorinError if the declared length exceeds `limit`."""
         if declared_length(self._headers) > limit:
             raise too_large(limit)
 
@@ -129,24 +138,24 @@ class Exchange:
         return declared_length(self._headers) != 0
 
     def leaves_unread(self) -> bool:
-        """Is there more of the body than is worth reading over, and nobody has read it?"""
-        return self._unread and not 0 <= declared_length(self._headers) <= READ_OVER
+        """Whether the body is unread and too long to drain."""
+        return self._unread and not 0 <= declared_length(self._headers) <= MAX_DRAIN_BYTES
 
     def keep(self, payload: bytes) -> None:
-        """From now on this is held in the body's place."""
+        """Hold `payload` in memory instead of the body."""
         self.payload = payload
-        if self.place is not None:
-            self.place.hold(len(payload))
+        if self.reservation is not None:
+            self.reservation.hold(len(payload))
 
-    def let_go(self) -> None:
-        """The engine answers: the payload is not needed any more."""
+    def drop_payload(self) -> None:
+        """Free the payload: it will not be sent again."""
         self.payload = b""
-        if self.place is not None:
-            self.place.hold(0)
+        if self.reservation is not None:
+            self.reservation.hold(0)
 
     def watch(self) -> None:
-        """From now on, a client that hangs up cancels the running task. Call when the body has been read.
-        Raises ClientGoneError."""
+        """Cancel the current task if the client disconnects from now on. Call it after the body has been
+        read. Raises ClientGoneError if the client is already gone."""
         self.check_client()
         task = asyncio.current_task()
         assert task is not None
@@ -154,7 +163,7 @@ class Exchange:
         self._watch.add_done_callback(lambda f: self._on_message(f, task))
 
     def check_client(self) -> None:
-        """Raises ClientGoneError when the client has hung up, even if nothing has been read that says so."""
+        """Raises ClientGoneError if the client has disconnected, even before the event loop has noticed."""
         if self._gone is not None and self._gone():
             self.hung_up = self.finished = True
             raise ClientGoneError
@@ -164,27 +173,28 @@ class Exchange:
             self.hung_up = True
             task.cancel()
 
-    async def noticed(self) -> None:
-        """Until the server has seen it too: it takes a request without an answer for a defect."""
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the server has noticed the disconnect, too: it logs a request without a response as an
+        error otherwise."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE_SECONDS):
                 await (self._watch or self._receive())
 
     def close(self) -> None:
-        """However the request ends, and any number of times."""
+        """Release what the request holds. Idempotent."""
         if self._watch is not None:
             self._watch.cancel()
-        if self.place is not None:
-            self.place.leave()
-        self.has_begun()
+        if self.reservation is not None:
+            self.reservation.release()
+        self.close_ticket()
 
     # -- the response
 
     async def respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        """A whole JSON response."""
+        """Send a complete JSON response."""
         self.started = True
         self.context.status = status
-        self.let_go()
+        self.drop_payload()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
         unread = self.leaves_unread()
         if unread:
@@ -210,11 +220,10 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
     async def linger(self) -> None:
-        """After an answer that came before the end of the body, and before the connection is closed. A client
-        that is still sending would be told that the connection broke, instead of reading the answer: so what
-        comes is thrown away for a moment."""
+        """Discard incoming data for a moment before the connection is closed. Otherwise a client that is
+        still sending its body would see a connection reset instead of the response."""
         if any(name == b"expect" for name, _ in self._headers):
-            return  # it waits for leave to send
+            return  # the client waits for `100 Continue`
         size, more = 0, True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):
@@ -226,7 +235,7 @@ class Exchange:
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
         self.context.status = 200
-        self.let_go()
+        self.drop_payload()
         await self._send(
             {
                 "type": "http.response.start",
@@ -241,7 +250,7 @@ class Exchange:
         )
 
     async def write(self, data: bytes) -> None:
-        """Waits while the client reads more slowly than the engine writes."""
+        """Send part of the stream. Blocks while the client reads more slowly than the engine writes."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, data: bytes = b"") -> None:
@@ -249,7 +258,8 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": data})
 
     async def fail(self, error: FlorinError) -> None:
-        """The error, in whatever form the response still allows."""
+        """Send the error in the form that the response still allows: a response, or an event of the
+        stream."""
         if not self.started:
             await self.respond(error.status, error.body(), error.headers)
         elif self.streaming and not self.finished:
@@ -257,10 +267,10 @@ class Exchange:
 
 
 def declared_length(headers: list[tuple[bytes, bytes]]) -> int:
-    """Of the body, in bytes; -1: it comes in chunks; 0: there is none."""
+    """The length of the body in bytes; -1: chunked; 0: no body."""
     for name, value in headers:
         if name == b"content-length":
-            return int(value) if value.isdigit() else 0  # the server has refused anything else
+            return int(value) if value.isdigit() else 0  # the server rejects anything else
         if name == b"transfer-encoding":
             return -1
     return 0
@@ -271,5 +281,5 @@ def too_large(limit: int) -> FlorinError:
 
 
 def error_event(body: bytes) -> bytes:
-    """An error object as the stream's last event, and the end that clients wait for."""
+    """An error object as the last event of a stream, followed by [DONE]."""
     return b"data: " + body + b"\n\ndata: [DONE]\n\n"

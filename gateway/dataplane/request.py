@@ -1,8 +1,8 @@
-"""What a request asks for: the body, read once, and held against the tables in `gateway.fields`.
+"""Parses request bodies and checks them against the tables in `gateway.fields`.
 
-What was checked is what is sent: the engine gets a serialization of a new object, built field by field from
-this reading, never the client's bytes. So no second reading (duplicate keys, UTF-16) can differ from the one
-that was authorised, and nothing without a row in the tables reaches an engine.
+The engine never gets the client's bytes. It gets a new object, built field by field from what was parsed and
+checked. So the engine cannot read the body differently (duplicate keys, UTF-16), and no field without a row
+in the tables reaches it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.fields.rule import FieldPolicy, FieldReading, Table, WrongError, re
 Body = dict[str, Any]
 
 MAX_CHOICES = 1024
-"""Answers to one request: a list of prompts costs few bytes, and the engine has no limit of its own."""
+"""Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +41,33 @@ class Endpoint:
 class Call:
     """One checked request.
 
-    Before dispatch: `body`, `user` and `unknown`. After dispatch: the rest. `body` belongs to this call and
-    is empty once `payload` has been made of it: parsed, it takes many times its bytes.
+    `payload` serializes `body` and empties it, since a parsed body takes many times its serialized size.
     """
 
     endpoint: Endpoint
     body: Body
-    """What the engine is sent, but for what `payload` sets."""
+    """The engine's request, except for what `payload` adds."""
     model: str
-    """As the client named it."""
+    """The name that the client sent."""
     stream: bool
     n: int
     prompts: int
-    """How many prompts the body holds; more than one only in completions."""
+    """Number of prompts; more than one only for completions."""
     include_usage: bool
-    """The client asked for the usage chunk at the stream's end."""
+    """The client wants the usage chunk at the end of the stream."""
     continuous_usage: bool
-    """The client asked for running counts on every chunk."""
+    """The client wants running counts on every chunk."""
     user: str
-    """Whom the calling application serves with it, in its own words; empty: it does not say."""
+    """The application's end user, as the application names it; empty: not given."""
     unknown: int
-    """How many fields without a row were left out, on all levels."""
+    """Number of fields without a row that were left out, on all levels."""
     unknown_names: tuple[str, ...]
-    """The first of these, cut short."""
+    """The first of these, truncated."""
     estimate: int = 0
-    """Of the prompt's tokens, should the engine never say."""
+    """Estimated prompt tokens, in case the engine never reports them."""
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
-        """What the engine is sent. Can be made once."""
+        """The body for the engine. Call it once."""
         body, self.body = self.body, {}
         body["model"] = engine_name
         body["cache_salt"] = cache_salt
@@ -81,7 +80,7 @@ class Call:
 
 
 def policy(settings: Settings) -> FieldPolicy:
-    """What the settings say about requests."""
+    """The settings that concern request fields."""
     return FieldPolicy(
         max_n=settings.max_n,
         media_hosts=media_hosts(settings.allowed_media_hosts),
@@ -90,7 +89,7 @@ def policy(settings: Settings) -> FieldPolicy:
 
 
 def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
-    """The call in `raw`, or FlorinError with the field that is wrong as `param`."""
+    """Parse and check `raw`. Raises FlorinError with the invalid field as `param`."""
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -102,31 +101,31 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
         sent = read(endpoint.fields, body, reading, top=True)
         check_tools(sent, reading)
     except WrongError as error:
-        raise _told(error) from None
+        raise _translate(error) from None
     return _call(endpoint, body, sent, reading)
 
 
 def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: FieldReading) -> Call:
-    """The checks that take more than one field."""
+    """The checks that involve more than one field."""
     if not given.get("model"):
         raise _wrong("model", "be the name of an adapter")
     if sent.get(endpoint.required) is None:
         raise _wrong(endpoint.required, endpoint.required_must)
     if sent.get("echo") and sent.get("logprobs") is not None:
-        raise _wrong("logprobs", "be left out where `echo` is true")  # the prompt would be scored
+        raise _wrong("logprobs", "be omitted if `echo` is true")  # the prompt would be scored
     if not sent.get("echo", True):
         del sent["echo"]
     n = sent.get("n", 1)
     prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
     if n * prompts > MAX_CHOICES:
-        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in all, `n` for each prompt")
+        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
     most = sent.get("max_completion_tokens", sent.get("max_tokens"))
     if most is not None and sent.get("min_tokens", 0) > most:
         raise _wrong("min_tokens", "be at most `max_tokens`")
     stream = sent.get("stream", False)
     options = sent.pop("stream_options", None)
     if options is not None and not stream:
-        raise _wrong("stream_options", "only be given when `stream` is true")
+        raise _wrong("stream_options", "only be set if `stream` is true")
     usage = bool(options and options.get("include_usage"))
     return Call(
         endpoint=endpoint,
@@ -151,7 +150,7 @@ def _wrong(name: str, must: str) -> FlorinError:
     return FlorinError("invalid_value", f"`{name}` must {must}.", param=name)
 
 
-def _told(error: WrongError) -> FlorinError:
+def _translate(error: WrongError) -> FlorinError:
     if error.code == "unsupported_parameter":
         return FlorinError(error.code, f"`{error.path}` is not supported: {error.must}.", param=error.path)
     return FlorinError(error.code, f"`{error.path}` must {error.must}.", param=error.path)

@@ -21,9 +21,9 @@ _JOIN: Final[dict[str, Callable[[list[float]], float]]] = {"livesum": sum, "live
 class ProcessValues:
     """All workers of this gateway, and which of them this is."""
 
-    def __init__(self, values: SharedValues, seat: int) -> None:
+    def __init__(self, values: SharedValues, slot: int) -> None:
         self.values = values
-        self._mine: Writer = values.sit(seat)
+        self._mine: Writer = values.writer(slot)
 
     def value_class(self, *what: Any, multiprocess_mode: str = "", **_: Any) -> Value:
         """What prometheus_client builds one of for each sample: see its `values.ValueClass`."""

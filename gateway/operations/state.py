@@ -22,7 +22,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.observability.conditions import Conditions
 from gateway.observability.metrics import Metrics
-from gateway.routing.hang_detection import HangWatch
+from gateway.routing.hang_detection import HangDetector
 from gateway.routing.pool import Pool
 from gateway.routing.prewarming import Prewarmer
 from gateway.routing.router import Router
@@ -47,7 +47,7 @@ class State:
     registrar: Registrar
     artifacts: ArtifactStore
     pool: Pool
-    hangs: HangWatch
+    hangs: HangDetector
     router: Router
     warmer: Prewarmer
     meter: Meter

@@ -1,17 +1,17 @@
-"""What this worker and the others know of deaths: reported in batches, heard from the feed.
+"""Shares engine deaths among workers: reported in batches, received from the change feed.
 
-Each worker knows only its own requests. It reports each death with those that it had on the engine, and later
-which of them were answered, as documents of kind `death`:
+Each worker knows only its own requests. It reports each death with the requests that it had on the engine,
+and later which of them were answered, as documents of kind `death`:
 
     <engine>/<worker>   {"at": Unix microseconds, "witnesses": [[fingerprint, tenant, adapter, begun], …]}
     /<worker>           {"at": …, "answered": [[fingerprint, tenant, adapter], …]}
 
-So there are few of them: the last death of each engine as each worker saw it. No request waits for this. With
-Redis away, each worker goes by what it knows itself.
+So there are few of them: the last death of each engine as each worker saw it. No request waits for this.
+While Redis is down, each worker relies on its own observations.
 
-Hangs are reported likewise, as documents of kind `hang`, by a watch of their own: one hang says little of
-the requests that were there, so it counts against no tenant's use of an adapter, and a request is refused
-only at the third. But the others want to know of it at once, whether requests were there or not.
+Hangs are reported in the same way, as documents of kind `hang`, by a separate instance. A hang says little
+about the requests on the engine, so it never counts against a group, and a request is blocked only at its
+third hang. But the other workers need to know at once, even if there were no requests.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ KIND, HANG_KIND = "death", "hang"
 REPORT_SECONDS = 0.1
 SWEEP_SECONDS = 60.0
 MOST_WITNESSES = 1000
-"""Requests in one report: about 100 KB."""
+"""Maximum requests in one report: about 100 KB."""
 REQUEST_HANGS = 3
-"""Engines may hang together, for one cause that is none of the requests: more than the deaths allowed."""
+"""Higher than for deaths, since engines may hang together for a reason other than their requests."""
 SAME_HANG = 60.0
-"""Seconds in which several workers find the same engine hanging: each when its own probe has failed."""
+"""Seconds within which several workers detect the same hang, each when its own probe fails."""
 FRESH_REPORT = LONGEST_PAUSE + 60.0
-"""Seconds for which the news of a hang are news: it is told again each time that a probe has failed."""
+"""Seconds for which a report of a hang is current. It is renewed whenever a probe fails."""
 
 
-class DeathWatch:
-    """Mutable: the suspects, and what is to be reported. All on one event loop."""
+class DeathTracker:
+    """Mutable: the suspects, and reports to be sent. Use it from the worker's event loop only."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class DeathWatch:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`count(tenant, adapter)` is told of each death at which this worker had requests of theirs.
-        `hangs`: this is the watch over hangs."""
+        """`count(tenant, adapter)` is called for each death at which this worker had requests of the group.
+        `hangs`: track hangs instead of deaths."""
         self._hangs = hangs
         self._kind = HANG_KIND if hangs else KIND
         self.suspects = Suspects(clock, most=REQUEST_HANGS, same=SAME_HANG) if hangs else Suspects(clock)
         self.on_report: Callable[[str], None] = lambda _engine: None
-        """Told of each engine that another worker has just found."""
+        """Called with each engine that another worker has just reported."""
         self._store = store
         self._worker = worker
         self._count = count
@@ -76,15 +76,15 @@ class DeathWatch:
         self._reports: dict[str, str] = {}
         self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_WITNESSES)
         self._heard: dict[str, str] = {}
-        """Documents of all workers, so that a snapshot tells none of them twice."""
+        """Documents of all workers, so that a snapshot processes none of them twice."""
 
     def __repr__(self) -> str:
-        return f"<DeathWatch {self.suspects!r}>"
+        return f"<DeathTracker {self.suspects!r}>"
 
-    # -- what this worker sees
+    # -- this worker's observations
 
     def died(self, engine: str, witnesses: Iterable[Witness]) -> None:
-        """An engine was found dead, with these requests on it."""
+        """Record that an engine died with these requests on it."""
         listed = list(witnesses)[:MOST_WITNESSES]
         if not listed and not self._hangs:
             return
@@ -95,32 +95,32 @@ class DeathWatch:
         self._reports[f"{engine}/{self._worker}"] = self._document(witnesses=rows)
 
     def answered(self, identity: RequestIdentity) -> None:
-        """An engine has answered one."""
+        """Record that an engine has answered the request."""
         suspects, group = self.suspects, identity.group
         if suspects.any and suspects.known(group) and suspects.answered(identity.fingerprint, group):
             self._answered.append((identity.fingerprint, *group))
 
     def refused(self, identity: RequestIdentity) -> float:
-        """Seconds for which this request is refused still; 0: it is not."""
+        """Seconds for which this request remains blocked; 0: it is not blocked."""
         suspects = self.suspects
         known = suspects.any and suspects.known(identity.group)
         return suspects.refused(identity.fingerprint) if known else 0.0
 
     def refuse_group(self, group: Group) -> None:
-        """Raises FlorinError while the tenant's use of the adapter is held back."""
+        """Raises FlorinError while the tenant's use of the adapter is suspended."""
         left = self.suspects.group_refused(group)
         if left:
             raise FlorinError(
                 "adapter_suspended",
-                f"Several engines died while they had your requests to {group[1] or 'the base model'}. New "
-                f"ones are held back for {math.ceil(left)} s.",
+                f"Several engines died while serving your requests to {group[1] or 'the base model'}. New "
+                f"requests are suspended for {math.ceil(left)} s.",
                 retry_after=math.ceil(left),
             )
 
-    # -- what the others see: adapters.store.feed.View
+    # -- other workers' observations: adapters.store.feed.View
 
     def load(self, documents: dict[str, dict[str, str]]) -> None:
-        """What is known already stays known."""
+        """Process a snapshot. It never deletes what is known already."""
         for id_, data in sorted(documents.get(self._kind, {}).items(), reverse=True):  # deaths before answers
             self._hear(id_, data)
 
@@ -138,8 +138,8 @@ class DeathWatch:
         self._heard[id_] = data
         try:
             self._take(engine, worker, orjson.loads(data))
-        except (ValueError, KeyError, TypeError) as error:  # of another release, say
-            log.warning("the report of a death, %s, cannot be read: %s", id_, error)
+        except (ValueError, KeyError, TypeError) as error:  # for example, of another release
+            log.warning("Cannot read death report %s: %s", id_, error)
 
     def _take(self, engine: str, worker: str, document: dict[str, Any]) -> None:
         ago = max(0.0, self._wall() - document["at"] / 1e6)
@@ -160,8 +160,8 @@ class DeathWatch:
             left = self.suspects.group_refused(group)
             if left and not self._hangs:
                 log.warning(
-                    "tenant %s with %s is held back for %.0f s: its requests were on several engines that "
-                    "died, on %s last",
+                    "Tenant %s suspended from %s for %.0f s: its requests were on several engines that died, "
+                    "most recently %s",
                     group[0],
                     group[1] or "the base model",
                     left,
@@ -169,7 +169,7 @@ class DeathWatch:
                 )
 
     def fresh(self) -> set[str]:
-        """Engines of which another worker has told lately."""
+        """Engines that another worker reported recently."""
         now, found = self._wall(), set[str]()
         for id_, data in self._heard.items():
             engine, _, worker = id_.rpartition("/")
@@ -179,10 +179,10 @@ class DeathWatch:
                         found.add(engine)
         return found
 
-    # -- the reports
+    # -- reports
 
     async def run(self) -> None:
-        """Report for ever; cancel to stop."""
+        """Report until cancelled."""
         swept = time.monotonic()
         while True:
             await asyncio.sleep(REPORT_SECONDS)
@@ -191,11 +191,11 @@ class DeathWatch:
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     await self._sweep()
-            except StoreUnavailableError:  # kept, and told on return
+            except StoreUnavailableError:  # kept, and reported later
                 pass
 
     async def report(self) -> None:
-        """Tell the others what has happened since the last report."""
+        """Send the observations since the last report."""
         reports, answered = dict(self._reports), list(self._answered)
         changes = [Change(self._kind, id_, data) for id_, data in reports.items()]
         if answered:
@@ -210,7 +210,7 @@ class DeathWatch:
             self._answered.popleft()
 
     async def _sweep(self) -> None:
-        """Remove what is old, whichever worker wrote it."""
+        """Remove old documents of all workers."""
         now = self._wall()
         for id_, data in list(self._heard.items()):
             if now - orjson.loads(data)["at"] / 1e6 > FORGET:

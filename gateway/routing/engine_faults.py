@@ -1,4 +1,4 @@
-"""Engines that answer what cannot be: each time counted, once a minute logged."""
+"""Counts malformed engine responses, and logs them once a minute."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LOG_SECONDS = 60.0
 
 
 class EngineFaults:
-    """Mutable: when each engine's faults of each kind were last logged. Engines are named by operators, so
-    they are few."""
+    """Mutable: when each engine's faults of each kind were last logged. Operators name engines, so there are
+    few."""
 
     def __init__(
         self, count: Callable[[str, str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`count(engine, kind)` is told of each."""
+        """`count(engine, kind)` is called for each fault."""
         self._count = count
         self._clock = clock
         self._logged: dict[tuple[str, str], float] = {}
@@ -29,4 +29,4 @@ class EngineFaults:
         last = self._logged.get((engine, kind))
         if last is None or now - last >= LOG_SECONDS:
             self._logged[engine, kind] = now
-            log.warning("engine %s sends malformed answers (%s): %s", engine, kind, words[:500])
+            log.warning("Engine %s: malformed response (%s): %s", engine, kind, words[:500])

@@ -1,7 +1,7 @@
-"""Watches over silence: of engines, which may hang though they say that they are well, and of single answers.
+"""Detects engines that hang although they pass health checks, and streams that time out.
 
-`ejection` decides; here is what is seen, and what follows. Every worker decides for itself; it tells the
-others, who send the engine a probe of their own instead of waiting until their requests hang too.
+`outlier_ejection` makes the decisions; this module collects the observations and acts. Each worker decides
+for itself and tells the others, which then probe the engine without waiting for their own requests to hang.
 """
 
 from __future__ import annotations
@@ -20,32 +20,42 @@ from adapters.placement.engine_client import EngineClient
 from adapters.placement.fingerprint import ProbeAnswer
 from gateway.observability.conditions import Condition
 from gateway.routing import outlier_ejection
-from gateway.routing.engine_deaths import DeathWatch
+from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_state import EngineState
-from gateway.routing.outlier_ejection import Act, Observation, Probe, Rules, Standing
+from gateway.routing.outlier_ejection import Action, Observation, Probe, Rules, Standing
 from gateway.routing.pool import Pool
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Between looks, at most; at least eight in the time after which an engine hangs."""
+"""Maximum time between checks. There are at least eight checks within the hang timeout."""
 
 
 class HangObserver(Protocol):
-    """Told of it, for the metrics."""
+    """Notified for the metrics."""
 
     def engine_hung(self, engine: str, *, hung: bool) -> None: ...
 
     def engine_ejection(self, engine: str) -> None: ...
 
 
-class HangWatch:
+class HangDetector:
+    """Detects hung engines, ejects them, and brings them back.
+
+    `run` checks every engine about once a second: it feeds the observations into `outlier_ejection`, sends
+    one-token probes in tasks of their own, and abandons the leases on engines that hang. It also enforces the
+    timeouts of single streams. It alone writes `EngineState.standing`, `ejected` and `doubtful`.
+
+    Control calls to engines, such as loads, run inside `guard`: they end when the engine is found to hang,
+    and their success counts as activity. Everything runs on the worker's event loop.
+    """
+
     def __init__(
         self,
         pool: Pool,
         control: EngineClient,
         observer: HangObserver,
-        reports: DeathWatch,
+        reports: DeathTracker,
         *,
         rules: Rules,
         first_byte_timeout: float,
@@ -53,7 +63,7 @@ class HangWatch:
         spent: Callable[[Engine, ProbeAnswer], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spent`: told of each probe that was answered, for the books."""
+        """`spent`: called with each answered probe, for metering."""
         self._pool = pool
         self._control = control
         self._observer = observer
@@ -65,8 +75,8 @@ class HangWatch:
         self._looked = clock()
         self._probes: dict[EngineState, asyncio.Task[Probe]] = {}
         control.guard = self.guard
-        pool.hanging = self.words
-        reports.on_report = self.accuse
+        pool.hanging = self.describe
+        reports.on_report = self.on_report
 
     def reconfigure(self, *, rules: Rules, first_byte_timeout: float, idle_timeout: float) -> None:
         self.rules = rules
@@ -75,15 +85,15 @@ class HangWatch:
         self._every = min(LOOK_SECONDS, rules.timeout / 8)
 
     def __repr__(self) -> str:
-        return f"<HangWatch {[c.subject for c in self.conditions()]}>"
+        return f"<HangDetector {[c.subject for c in self.conditions()]}>"
 
     async def run(self) -> None:
-        """Look for ever; cancel to stop."""
-        for engine in self.reports.fresh():  # told before this worker began
-            self.accuse(engine)
+        """Check until cancelled."""
+        for engine in self.reports.fresh():  # reported before this worker started
+            self.on_report(engine)
         try:
             while True:
-                self.look()
+                self.check()
                 await asyncio.sleep(self._every)
         finally:
             probes = list(self._probes.values())
@@ -92,9 +102,9 @@ class HangWatch:
                 probe.cancel()
             await asyncio.gather(*probes, return_exceptions=True)
 
-    def look(self) -> None:
+    def check(self) -> None:
         now = self._clock()
-        # A worker that was stopped, or starved, has not been listening all the while.
+        # A worker that was suspended or starved was not observing all the time.
         before, self._looked = self._looked, now
         passed = min(now - before, 2 * self._every)
         states = self._pool.states()
@@ -105,40 +115,40 @@ class HangWatch:
                 state.standing = outlier_ejection.down(state.standing)
                 self._observer.engine_hung(state.engine.name, hung=False)
                 continue
-            seen = Observation(now, passed, state.awaited, state.last_sign() > before, probe)
+            seen = Observation(now, passed, state.has_waiters, state.last_sign() > before, probe)
             old = state.standing
-            state.standing, act = outlier_ejection.look(old, seen, self.rules, ejected=state.ejected)
+            state.standing, act = outlier_ejection.evaluate(old, seen, self.rules, ejected=state.ejected)
             state.doubtful = state.standing.hangs or state.standing.silent >= self.rules.timeout / 4
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
             self._observer.engine_hung(state.engine.name, hung=state.standing.hangs)
-            if now - before <= 2 * self._every:  # else what has come meanwhile has not been read yet
+            if now - before <= 2 * self._every:  # otherwise data that arrived meanwhile is still unread
                 self._deadlines(state, now)
         for state in self._probes.keys() - set(states):  # removed
             self._probes.pop(state).cancel()
 
-    def _act(self, state: EngineState, act: Act, old: Standing) -> None:
+    def _act(self, state: EngineState, act: Action, old: Standing) -> None:
         name = state.engine.name
         match act:
-            case Act.PROBE:
+            case Action.PROBE:
                 if not old.hangs:
                     log.warning(
                         "Engine %s: no sign of work for %.0f s with %d in flight; probing it",
                         name, state.standing.silent, state.in_flight,
                     )  # fmt: skip
                 self._probe(state)
-            case Act.EJECT:
+            case Action.EJECT:
                 self._limit(self._pool.states())
                 self._hangs(state, old.silent)
-            case Act.RETURN:
+            case Action.RETURN:
                 lasted = self._clock() - (old.since or 0.0)
-                log.warning("Engine %s: works again after hanging for %.0f s", name, lasted)
+                log.warning("Engine %s recovered after hanging for %.0f s", name, lasted)
                 state.slow_from = self._clock()
                 self._limit(self._pool.states())
 
     def _limit(self, states: list[EngineState]) -> None:
-        """Which of those that hang are kept away: see `ejection.who_is_ejected`."""
+        """Update which hung engines are ejected: see `outlier_ejection.who_is_ejected`."""
         able = [s for s in states if s.engine.takes_requests and s.healthy is not False]
         sizes = Counter(s.engine.base_model for s in able)
         ejected = set[str]()
@@ -152,17 +162,19 @@ class HangWatch:
     # -- what follows
 
     def _hangs(self, state: EngineState, silent: float) -> None:
-        """What waits for it and can be done elsewhere goes elsewhere now."""
+        """Abandon everything on the engine that another engine can take over."""
         name, standing = state.engine.name, state.standing
         moving = [lease for lease in state.leases if lease.movable]
         log.error(
-            "Engine %s hangs: no sign of work for %.0f s, no answer to a probe. %s; %d requests go elsewhere",
+            "Engine %s hung: no activity for %.0f s, probe unanswered. %s; retrying %d requests elsewhere",
             name,
             silent,
-            f"Ejected for {standing.until - self._clock():.3g} s" if state.ejected else "Held until it works",
+            f"Ejected for {standing.until - self._clock():.3g} s"
+            if state.ejected
+            else "Held until it responds",
             len(moving),
         )
-        state.ends += 1
+        state.outages += 1
         if state.ejected:
             self._observer.engine_ejection(name)
         self.reports.died(
@@ -170,15 +182,15 @@ class HangWatch:
         )
         for lease in moving:
             lease.abandon("hung")
-        for errand in list(state.errands):
-            errand.reschedule(asyncio.get_running_loop().time())
+        for call in list(state.control_calls):
+            call.reschedule(asyncio.get_running_loop().time())
 
     def _still(self, state: EngineState) -> None:
-        log.warning("Engine %s: still hangs; next probe in %.0f s", state.engine.name, self.next_probe(state))
-        self.reports.died(state.engine.name, [])  # for workers that have come since
+        log.warning("Engine %s still hung; next probe in %.0f s", state.engine.name, self.next_probe(state))
+        self.reports.died(state.engine.name, [])  # for workers that have started since
 
     def _deadlines(self, state: EngineState, now: float) -> None:
-        """Of single answers, on an engine that works."""
+        """Enforce the timeouts of streams on an engine that works."""
         for lease in list(state.leases):
             if lease.waits_from is None or not lease.streams:
                 continue
@@ -196,7 +208,7 @@ class HangWatch:
         self._probes[state] = asyncio.create_task(self._ask(state), name=f"one token of {state.engine.name}")
 
     def _probe_of(self, state: EngineState) -> Probe:
-        """Told once, when it has ended."""
+        """The state of the probe. Its result is returned once."""
         task = self._probes.get(state)
         if task is None:
             return Probe.NONE
@@ -213,22 +225,22 @@ class HangWatch:
         except EngineError as error:
             return Probe.VOID if error.status and error.status < 500 else Probe.FAILED
         finally:
-            state.mark = None  # what the probe has moved is no sign
+            state.counter_sum = None  # the probe itself changed the counters
         self._spent(state.engine, answer)
         return Probe.PASSED
 
-    def accuse(self, engine: str) -> None:
-        """Another worker has found that it hangs."""
+    def on_report(self, engine: str) -> None:
+        """Another worker reports that the engine hangs: probe it."""
         state = self._pool.state(engine)
         if state is not None and state not in self._probes and not state.standing.hangs:
-            log.warning("Engine %s: hangs, says another worker; probing it", engine)
-            state.standing = outlier_ejection.accused(state.standing, self.rules)
+            log.warning("Engine %s reported as hung by another worker; probing it", engine)
+            state.standing = outlier_ejection.reported(state.standing, self.rules)
             self._probe(state)
 
     @contextlib.asynccontextmanager
     async def guard(self, engine: Engine) -> AsyncIterator[None]:
-        """Around what an engine's core is asked to do: that it does not answer is a sign too, and when it
-        hangs, nobody waits for it. Raises EngineUnreachableError."""
+        """Context for a call to an engine's core. Raises EngineUnreachableError as soon as the engine is
+        found to hang."""
         state = self._pool.state(engine.name)
         if state is None:
             yield
@@ -237,36 +249,36 @@ class HangWatch:
             raise EngineUnreachableError(f"{engine.name} hangs")
         try:
             async with asyncio.timeout(None) as limit:
-                state.errands.add(limit)
+                state.control_calls.add(limit)
                 try:
                     yield
                 finally:
-                    state.errands.discard(limit)
+                    state.control_calls.discard(limit)
         except TimeoutError as error:
             raise EngineUnreachableError(f"{engine.name} hangs") from error
-        state.sign = self._clock()
+        state.last_activity = self._clock()
 
-    # -- what can be seen
+    # -- reporting
 
     def conditions(self) -> list[Condition]:
         return [
             Condition("engine_hung", state.engine.name, f"It {words}.")
             for state in self._pool.states()
-            if (words := self.words(state))
+            if (words := self.describe(state))
         ]
 
-    def words(self, state: EngineState) -> str:
-        """Empty: it does not hang, or does not even say that it is well."""
+    def describe(self, state: EngineState) -> str:
+        """A description of the hang; empty: the engine does not hang, or fails health checks anyway."""
         if not state.standing.hangs or state.healthy is False:
             return ""
-        return outlier_ejection.words(state.standing, self.rules, self._clock(), ejected=state.ejected)
+        return outlier_ejection.describe(state.standing, self.rules, self._clock(), ejected=state.ejected)
 
     def lasted(self, state: EngineState) -> float:
-        """Seconds for which it has hung."""
+        """Seconds since the engine was found to hang."""
         since = state.standing.since
         return 0.0 if since is None else self._clock() - since
 
     def next_probe(self, state: EngineState) -> float:
-        """Seconds until an engine that hangs is asked whether it works."""
+        """Seconds until the next probe of an engine that hangs."""
         due = outlier_ejection.next_probe(state.standing, self.rules, ejected=state.ejected)
         return max(0.0, due - self._clock())

@@ -1,23 +1,21 @@
-"""Which engines hang, and for how long each is left alone. Pure: what was seen in, a new standing out.
+"""Decides which engines hang and for how long they are ejected. Pure: observations in, a new standing out.
 
-An engine can be dead inside and answer every health check: vLLM's HTTP server says 200 while its core is
-stuck. Its work tells: bytes of an answer, a load that succeeds, counters in its metrics that move (whoever
-the work is for), an answer to a probe of one token. An engine for which something waits, and which has
-shown no such sign for
+An engine can be stuck and still pass health checks: vLLM's HTTP server returns 200 while its core hangs.
+Activity shows that it works: response bytes, a load that succeeds, metrics counters that change, or an answer
+to a one-token probe. If something waits for an engine and it shows no activity
 
-- half of `timeout`, is **suspected**: it is sent the probe;
-- `timeout`, the probe unanswered, **hangs**: whatever waits for it and can be done elsewhere goes
-  elsewhere.
+- for half of `timeout`, it is **suspected** and gets a probe;
+- for `timeout`, without an answer to the probe, it is **hung**: everything that waits for it and can be
+  served elsewhere is.
 
-So one that is only busy is left in peace: with a queue, however deep, counters move. Silence is counted by
-looks, not by the clock: a worker that was stopped itself has not been listening.
+A busy engine is not affected: however long its queue is, its counters change. Silence is the sum of the
+intervals between checks, not wall time, since a worker that was itself suspended observed nothing.
 
-An engine that hangs is **ejected**, as outlier detection in Envoy does it: nothing is sent to it for
-`pause`, times the number of its ejections, LONGEST_PAUSE at most, even if it recovers; then a probe decides
-whether it is back, and each one that fails makes the next pause longer. FORGIVEN seconds in service wipe
-the slate clean. But at most half of the engines of a fleet may be kept away like that, and never the last
-one: when more hang, the others are **held**: nothing is sent to them while they hang, but they are back at
-the first sign of life.
+A hung engine is **ejected**, as in Envoy's outlier detection: it gets no requests for `pause` seconds times
+the number of its ejections, at most LONGEST_PAUSE, even if it recovers. Then a probe decides whether it
+returns; each failed probe makes the next pause longer. FORGIVEN seconds in service reset the count. At most
+half of a fleet's engines are ejected, and never the last one. If more hang, the others are **held**: they get
+no requests while they hang, but return at the first sign of activity.
 """
 
 from __future__ import annotations
@@ -28,27 +26,27 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 MOST_EJECTED = 0.5
-"""Of the engines of a fleet that take requests and are up, those that hang included."""
+"""Maximum share of a fleet's engines that accept requests and are up, including hung ones."""
 LONGEST_PAUSE = 300.0
 FORGIVEN = 600.0
-MOST_VAIN = 4
-"""After so many silences that only a probe has ended, probes become no rarer."""
+MAX_FALSE_ALARMS = 4
+"""After this many silences ended by probes alone, probes become no rarer."""
 PROBED_SHARE = 0.4
-"""Of `timeout`: for how long a probe must have been unanswered. Less than the half that it may take, as looks
-do not come to the moment."""
+"""Share of `timeout` for which a probe must be unanswered: less than the half that it may take, since checks
+are not exactly on time."""
 HELD_SHARE = 0.25
-"""Of `timeout`: how long after a failed probe an engine that is held is sent the next."""
+"""Share of `timeout` between the probes of a held engine."""
 
 
 class Probe(StrEnum):
-    """The probe of one token, at the time of a look."""
+    """The state of the one-token probe at a check."""
 
     NONE = "none"
     RUNNING = "running"
     FAILED = "failed"
-    """It was not answered in time, or with an error that only a sick engine gives."""
+    """It timed out or got a server error."""
     VOID = "void"
-    """It was refused, as by an engine that completes no text: that says nothing of its core."""
+    """It was refused, for example because the engine does not complete text. That proves nothing."""
     PASSED = "passed"
 
 
@@ -62,139 +60,153 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Of one engine, at one look."""
+    """What was observed of one engine at one check."""
 
     now: float
     passed: float
-    """Seconds since the last look during which this worker was listening."""
+    """Seconds since the last check during which this worker was observing."""
     waits: bool
-    """A request or a load waits for it."""
+    """A request or a load waits for the engine."""
     moved: bool
-    """It has shown a sign of work since the last look, other than by answering a probe."""
+    """It has shown activity since the last check, other than an answer to a probe."""
     probe: Probe = Probe.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
+    """Whether an engine hangs, and its recent history."""
+
     silent: float = 0.0
-    """Seconds of looks without a sign of work while something waited."""
-    asked: bool = False
-    """It has been sent a probe in this silence."""
-    vain: int = 0
-    """Silences in a row that only a probe has ended."""
+    """Observed seconds without activity while something waited."""
+    probed: bool = False
+    """A probe was sent during this silence."""
+    false_alarms: int = 0
+    """Consecutive silences that only a probe ended."""
     since: float | None = None
-    """When it was found to hang; None: it does not."""
+    """When it was found to hang; None: it does not hang."""
     ejections: int = 0
-    """Of late, and failed attempts to bring it back: each makes the pause longer."""
+    """Recent ejections and failed probes of the ejected engine. Each makes the pause longer."""
     until: float = 0.0
-    """While ejected: not back before this, whatever it shows."""
-    asked_at: float = 0.0
+    """End of the ejection."""
+    probe_failed_at: float = 0.0
     """When it last failed a probe."""
-    stirred: bool = False
-    """It has shown a sign of work since."""
-    back: float | None = None
-    """When it last came back."""
+    active_since_probe: bool = False
+    """It has shown activity since."""
+    returned: float | None = None
+    """When it last returned to service."""
 
     @property
     def hangs(self) -> bool:
         return self.since is not None
 
 
-class Act(StrEnum):
+class Action(StrEnum):
     NOTHING = ""
     PROBE = "probe"
     EJECT = "eject"
-    """It hangs, as of now."""
+    """The engine was just found to hang."""
     RETURN = "return"
 
 
-def look(standing: Standing, seen: Observation, rules: Rules, *, ejected: bool) -> tuple[Standing, Act]:
-    """The standing after a look, and what is to be done. `ejected`: if it hangs, whether it may be kept away;
-    see `who_is_ejected`."""
+def evaluate(
+    standing: Standing, seen: Observation, rules: Rules, *, ejected: bool
+) -> tuple[Standing, Action]:
+    """The standing after a check, and the action to take. `ejected`: whether a hung engine is ejected rather
+    than held, see `who_is_ejected`."""
     if standing.hangs:
         return _hanging(standing, seen, rules, ejected=ejected)
-    if standing.back is not None and seen.now - standing.back >= FORGIVEN:
-        standing = replace(standing, ejections=0, back=None)
+    if standing.returned is not None and seen.now - standing.returned >= FORGIVEN:
+        standing = replace(standing, ejections=0, returned=None)
     if seen.probe is Probe.PASSED:
-        return replace(standing, silent=0.0, asked=False, vain=standing.vain + 1), Act.NOTHING
+        return replace(
+            standing, silent=0.0, probed=False, false_alarms=standing.false_alarms + 1
+        ), Action.NOTHING
     if seen.moved:
-        return replace(standing, silent=0.0, asked=False, vain=0), Act.NOTHING
-    if not (seen.waits or standing.asked):  # who waited may have lost patience: that was no sign
-        return standing, Act.NOTHING
+        return replace(standing, silent=0.0, probed=False, false_alarms=0), Action.NOTHING
+    if not (seen.waits or standing.probed):  # a client that gave up waiting is not activity
+        return standing, Action.NOTHING
     standing = replace(standing, silent=standing.silent + seen.passed)
-    patience = _patience(standing, rules)
+    patience = _probe_after(standing, rules)
     if seen.probe in {Probe.FAILED, Probe.VOID}:
         if standing.silent >= patience + rules.timeout * PROBED_SHARE:
-            return _eject(standing, seen.now, rules), Act.EJECT
-        standing = replace(standing, asked=False)  # too soon to say: if something waits, it is asked again
+            return _eject(standing, seen.now, rules), Action.EJECT
+        standing = replace(standing, probed=False)  # too early to tell: probe again if something waits
         if not seen.waits:
-            return standing, Act.NOTHING
-    if standing.silent >= patience and not standing.asked:
-        return replace(standing, asked=True), Act.PROBE
-    return standing, Act.NOTHING
+            return standing, Action.NOTHING
+    if standing.silent >= patience and not standing.probed:
+        return replace(standing, probed=True), Action.PROBE
+    return standing, Action.NOTHING
 
 
-def accused(standing: Standing, rules: Rules) -> Standing:
-    """The standing of an engine that another worker found to hang, and that is sent a probe for it."""
+def reported(standing: Standing, rules: Rules) -> Standing:
+    """The standing of an engine that is probed because another worker found it hung."""
     if standing.hangs:
         return standing
-    return replace(standing, silent=max(standing.silent, _patience(standing, rules)), asked=True)
+    return replace(standing, silent=max(standing.silent, _probe_after(standing, rules)), probed=True)
 
 
 def down(standing: Standing) -> Standing:
-    """The standing of an engine that no longer answers health checks. When it does again, it may be another
-    process, or only less busy: one that hung is asked at once, and used when it has answered."""
+    """The standing of an engine that fails health checks. When it passes again, it may be a new process or
+    just less busy: if it hung before, it is probed at once and used after it has answered."""
     if standing.hangs:
-        return replace(standing, until=-math.inf, stirred=True)
-    return replace(standing, silent=0.0, asked=False)
+        return replace(standing, until=-math.inf, active_since_probe=True)
+    return replace(standing, silent=0.0, probed=False)
 
 
 def pause(ejections: int, rules: Rules) -> float:
-    """Seconds for which an engine is left alone that was ejected so many times of late."""
+    """Seconds for which an engine with this many recent ejections is ejected."""
     return min(LONGEST_PAUSE, rules.pause * ejections)
 
 
 def who_is_ejected(hanging: Mapping[str, float], engines: int) -> set[str]:
-    """Of the engines of one fleet that hang (name → since when), those that may be kept away: who hung first.
-    `engines`: how many of the fleet could serve, those that hang included."""
+    """Of the hung engines of one fleet (name → since when), the ones to eject: those that hung first.
+    `engines`: number of engines that could serve, including hung ones."""
     room = int(engines * MOST_EJECTED)
     return set(sorted(hanging, key=lambda name: (hanging[name], name))[:room])
 
 
 def next_probe(standing: Standing, rules: Rules, *, ejected: bool) -> float:
-    """When an engine that hangs is asked again whether it works."""
+    """When a hung engine is probed next."""
     if not ejected:
-        return standing.asked_at if standing.stirred else standing.asked_at + rules.timeout * HELD_SHARE
-    if standing.stirred:
+        return (
+            standing.probe_failed_at
+            if standing.active_since_probe
+            else standing.probe_failed_at + rules.timeout * HELD_SHARE
+        )
+    if standing.active_since_probe:
         return standing.until
-    return max(standing.until, standing.asked_at + pause(standing.ejections, rules))
+    return max(standing.until, standing.probe_failed_at + pause(standing.ejections, rules))
 
 
-def words(standing: Standing, rules: Rules, now: float, *, ejected: bool) -> str:
-    """What is said of an engine that hangs."""
+def describe(standing: Standing, rules: Rules, now: float, *, ejected: bool) -> str:
+    """A description of a hung engine, without its name."""
     lasted = now - (standing.since if standing.since is not None else now)
     left = max(0.0, next_probe(standing, rules, ejected=ejected) - now)
-    kept = "ejected" if ejected else "held until it works"
-    return f"hangs: found {lasted:.0f} s ago to show no sign of work; {kept}, next probe in {left:.0f} s"
+    kept = "ejected" if ejected else "held until it responds"
+    return f"hangs: found inactive {lasted:.0f} s ago; {kept}, next probe in {left:.0f} s"
 
 
-def _patience(standing: Standing, rules: Rules) -> float:
-    """Seconds of silence before a probe. Where one request alone is stuck, every probe passes: they become
-    rarer."""
-    return rules.timeout / 2 * float(2 ** min(standing.vain, MOST_VAIN))
+def _probe_after(standing: Standing, rules: Rules) -> float:
+    """Seconds of silence before a probe. They double while probes pass without other activity, as they do if
+    a single request is stuck."""
+    return rules.timeout / 2 * float(2 ** min(standing.false_alarms, MAX_FALSE_ALARMS))
 
 
 def _eject(standing: Standing, now: float, rules: Rules) -> Standing:
     ejections = standing.ejections + 1
-    return Standing(since=now, ejections=ejections, until=now + pause(ejections, rules), asked_at=now)
+    return Standing(since=now, ejections=ejections, until=now + pause(ejections, rules), probe_failed_at=now)
 
 
-def _hanging(standing: Standing, seen: Observation, rules: Rules, *, ejected: bool) -> tuple[Standing, Act]:
-    if seen.probe in {Probe.PASSED, Probe.VOID}:  # of the latter, requests will tell
-        return Standing(ejections=standing.ejections, back=seen.now), Act.RETURN
+def _hanging(
+    standing: Standing, seen: Observation, rules: Rules, *, ejected: bool
+) -> tuple[Standing, Action]:
+    if seen.probe in {Probe.PASSED, Probe.VOID}:  # for VOID, requests will show
+        return Standing(ejections=standing.ejections, returned=seen.now), Action.RETURN
     if seen.probe is Probe.FAILED:
         more = standing.ejections + (1 if ejected else 0)
-        return replace(standing, ejections=more, asked_at=seen.now, stirred=False), Act.NOTHING
-    standing = replace(standing, stirred=standing.stirred or seen.moved)
+        return replace(
+            standing, ejections=more, probe_failed_at=seen.now, active_since_probe=False
+        ), Action.NOTHING
+    standing = replace(standing, active_since_probe=standing.active_since_probe or seen.moved)
     due = seen.now >= next_probe(standing, rules, ejected=ejected)
-    return standing, Act.PROBE if due and seen.probe is Probe.NONE else Act.NOTHING
+    return standing, Action.PROBE if due and seen.probe is Probe.NONE else Action.NOTHING

@@ -1,7 +1,8 @@
-"""The engines as this worker experiences them: health, load, and the leases of its own requests.
+"""The engines as this worker sees them: their states, and the leases of its own requests.
 
-Health comes from probes and from what requests meet. Load is what this worker has in flight, which is exact
-and immediate, plus what the engine's own metrics show of other workers' requests, a probe old.
+Health comes from probes and from the errors of requests (see `engine_health`). Load is this worker's own
+requests in flight, which is exact and immediate, plus other workers' requests according to the engine's
+metrics, which is as old as the last probe (see `candidates`).
 """
 
 from __future__ import annotations
@@ -30,26 +31,37 @@ log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1
 LEASE_MS = 5_000
-"""A worker's lease outlives it by at most this."""
+"""A worker's leases outlive it by at most this long."""
 RENEW_SECONDS = 1.5
 MAX_CONSECUTIVE_FAILURES = 3
 STREAK = 3
-"""So many failed attempts in a row, and an engine starts slowly again, whatever its probes say: one that
-fails fast would otherwise have the least in flight, and draw all requests to itself."""
+"""Failed attempts in a row after which an engine's slow start begins again, even if it passes probes. An
+engine that fails fast would otherwise have the least in flight and attract all requests."""
 LOSS_SECONDS = 5.0
-"""An attempt that failed on an engine so many seconds before it is found dead was there when it died: vLLM
-answers 500 to all that runs when its core dies, and ends after that."""
+"""An attempt that failed within this time before its engine is found dead counts as running when it died:
+vLLM answers 500 to all running requests when its core dies, and exits afterwards."""
 PROBED_SECONDS = 1.0
-"""How long a retry waits to hear whether the engine lives on which the last attempt failed."""
+"""How long a retry waits to learn whether the engine of the failed attempt is alive."""
 ASK_SECONDS = 0.2
-"""Between two probes that failed attempts ask for."""
+"""Minimum time between two probes that failed attempts request."""
 HOPELESS_SECONDS = 30.0
-"""A stream that hangs on a dead engine is ended after this."""
+"""Time after which a stream on a dead engine is ended."""
 SILENT_SECONDS = 2.0
-"""And one that another engine may go on with already after so much silence."""
+"""The same for a silent stream that another engine can resume."""
 
 
 class Pool:
+    """This worker's view of all registered engines.
+
+    There is one `EngineState` for each engine in the catalog, created when first asked for, and replaced by
+    none: an engine that leaves the registry is marked down and forgotten. The router acquires a lease for
+    each attempt, and `Lease.end` gives it back exactly once. The prober, the hang detector and failed
+    attempts report health. `run` tells the store which versions are in use, so that no other worker evicts
+    them; a worker that dies stops doing so, and its leases expire after LEASE_MS.
+
+    All on the worker's event loop; nothing here performs I/O but `flush`.
+    """
+
     def __init__(
         self,
         catalog: Catalog,
@@ -68,9 +80,9 @@ class Pool:
         self._listed = False
         self._settled = asyncio.Event()
         self.hanging: Callable[[EngineState], str] = lambda _state: ""
-        """What is to be said of an engine that hangs; empty for others."""
+        """Describes a hung engine; empty for others. Set by the hang detector."""
         self.on_death: Callable[[str, list[Witness]], None] = lambda _engine, _witnesses: None
-        """Told of each engine that died, and what was on it."""
+        """Called with each engine that died and the requests on it."""
         self._clock = clock
         self._states: dict[str, EngineState] = {}
         self._flushing = asyncio.Lock()
@@ -82,7 +94,7 @@ class Pool:
         self._slow_start = slow_start
 
     def state(self, name: str) -> EngineState | None:
-        """The engine's state, following its registration."""
+        """The engine's state, updated from its registration; None: it is not registered."""
         engine = self._catalog.engines.get(name)
         if engine is None:
             gone = self._states.pop(name, None)
@@ -95,41 +107,41 @@ class Pool:
         elif state.engine is not engine:
             if state.engine.url != engine.url:
                 state.healthy, state.suspect, state.new = None, False, True
-                state.standing, state.mark = Standing(), None
+                state.standing, state.counter_sum = Standing(), None
             state.engine = engine
         return state
 
     def states(self) -> list[EngineState]:
         names = [*self._catalog.engines, *(n for n in self._states if n not in self._catalog.engines)]
         states = [s for n in names if (s := self.state(n))]
-        self._listed = True  # whatever comes later is new, and not just new to this worker
+        self._listed = True  # engines that appear later are new to the fleet, not just to this worker
         return states
 
     def process(self, engine: Engine) -> str:
-        """What tells an engine's process from the one before, as far as this worker knows."""
+        """Identifies the engine's current process, as far as this worker knows."""
         state = self.state(engine.name)
-        return f"{engine.url} {engine.epoch} {state.began if state else 0}"
+        return f"{engine.url} {engine.epoch} {state.process_started if state else 0}"
 
     def usable(self, name: str) -> bool:
         state = self.state(name)
         return state is not None and state.usable
 
-    # -- for the decision
+    # -- candidates
 
     def holders(self, version: Version, failed: set[str]) -> list[Candidate]:
-        """The engines that hold the version and can serve it: the common case, made short. One that is
-        suspected to hang is the last resort."""
+        """The engines that hold the version and can serve it (the common case, kept fast). Engines that may
+        hang are the last resort."""
         found: list[Candidate] = []
         doubtful: list[Candidate] = []
         for name in self._residency.holders(version.engine_name):
             state = self.state(name)
             if state and state.usable and name not in failed:
                 candidate = self._candidate(state, version, failed, holds=True)
-                (doubtful if state.standing.asked else found).append(candidate)
+                (doubtful if state.standing.probed else found).append(candidate)
         return found or doubtful
 
     def fleet(self, base_model: str, version: Version | None, failed: set[str]) -> list[Candidate]:
-        """Every engine of the fleet, usable or not, so that a refusal can be explained."""
+        """All engines of the fleet, usable or not, so that a refusal can be explained."""
         return [
             self._candidate(
                 state,
@@ -142,8 +154,8 @@ class Pool:
         ]
 
     def expected_wait(self, base_model: str, version: Version | None) -> float:
-        """Seconds that one more request would wait on the least busy engine that holds it; 0: nothing holds
-        it."""
+        """Seconds that another request would wait on the least busy engine that holds the version; 0: none
+        does."""
         if version is not None:
             names = self._residency.holders(version.engine_name)
             found = [s for name in names if (s := self.state(name)) and s.usable]
@@ -195,14 +207,14 @@ class Pool:
         *,
         trial: bool = False,
     ) -> Lease | None:
-        """A lease for one request; None when the engine has gone meanwhile. `trial`: it may be what killed
-        an engine, and until it begins to answer others keep away from it."""
+        """A lease for one request; None: the engine has left the registry. `trial`: the request may have
+        killed an engine, so other suspects avoid this engine until it is answered."""
         state = self.state(name)
         if state is None:
             return None
         version = served.engine_name if served else ""
         lease = Lease(state, version, self._clock, task=asyncio.current_task(), identity=identity)
-        lease.deaths, lease.ends = state.deaths, state.ends
+        lease.deaths, lease.outages = state.deaths, state.outages
         if trial:
             lease.on_trial = self._settle
             state.trials.add(lease)
@@ -218,7 +230,7 @@ class Pool:
         return lease
 
     async def flush(self) -> None:
-        """Tell the store of this worker's leases and uses since the last report."""
+        """Report this worker's leases and uses since the last report to the store."""
         async with self._flushing:
             now = self._clock()
             reported: list[tuple[Use, int]] = []
@@ -245,102 +257,104 @@ class Pool:
                 use.reported = now
 
     async def run(self) -> None:
-        """Flush for ever; cancel to stop, then `flush` once more."""
+        """Flush until cancelled. Call `flush` once more afterwards."""
         while True:
-            with contextlib.suppress(StoreUnavailableError):  # kept dirty, told on return
+            with contextlib.suppress(StoreUnavailableError):  # stays dirty, and is reported later
                 await self.flush()
             await asyncio.sleep(FLUSH_SECONDS)
 
     # -- health
 
-    def counted(self, state: EngineState, mark: int | None) -> None:
-        """What an engine's counters come to now: that they move shows that it works."""
-        if mark is not None and state.mark is not None and mark != state.mark:
-            state.sign = self._clock()
-        state.mark = mark
+    def record_counters(self, state: EngineState, mark: int | None) -> None:
+        """Record the sum of an engine's counters: a change shows that it works."""
+        if mark is not None and state.counter_sum is not None and mark != state.counter_sum:
+            state.last_activity = self._clock()
+        state.counter_sum = mark
 
     def mark_up(self, state: EngineState) -> None:
         if state.healthy is not True:
-            log.info("engine %s is up", state.engine.name, extra={"engine": state.engine.name})
+            log.info("Engine %s up", state.engine.name, extra={"engine": state.engine.name})
             if state.healthy is False or state.new:
                 state.slow_from, state.new = self._clock(), False
         state.healthy, state.suspect, state.reason = True, False, ""
         state.consecutive_failures, state.down_since = 0, None
         state.seen_up = self._clock()
-        state.tell()
+        state.announce_probe()
 
-    def failed(self, state: EngineState) -> None:
-        """An attempt failed there; an answer sets `streak` to 0 again."""
-        state.streak += 1
-        if state.streak >= STREAK:
+    def record_failed_attempt(self, state: EngineState) -> None:
+        """Count a failed attempt. Reset by an answer."""
+        state.failure_streak += 1
+        if state.failure_streak >= STREAK:
             state.slow_from = self._clock()
 
-    def missed(self, state: EngineState, reason: str) -> None:
-        """A probe got no answer in time. A busy engine may miss one: only several in a row mean death."""
+    def probe_timed_out(self, state: EngineState, reason: str) -> None:
+        """Count a probe that timed out. A busy engine may miss one; several in a row mean that it is dead."""
         if not state.consecutive_failures:
-            state.missed_from = self._clock()
+            state.first_missed = self._clock()
         state.consecutive_failures += 1
         if state.consecutive_failures >= MAX_CONSECUTIVE_FAILURES or state.suspect:
-            # When no engine answers any more, it is this worker or its network that hangs.
-            others = any(o.seen_up > state.missed_from for o in self._states.values() if o is not state)
+            # If no engine answers any more, the problem is this worker or its network.
+            others = any(o.seen_up > state.first_missed for o in self._states.values() if o is not state)
             self.mark_down(state, reason, died=others)
 
     def mark_down(self, state: EngineState, reason: str, *, died: bool = True) -> None:
-        """Its requests that have not begun to answer go elsewhere now, not when their sockets notice, and so
-        do streams that can go on elsewhere and have fallen silent; the others are given up when it has been
-        silent for long. `died`: nobody has ended or removed it."""
+        """The engine is down. Attempts without an answer are abandoned now, before their sockets notice, and
+        so are silent streams that another engine can resume. Other streams are abandoned after
+        HOPELESS_SECONDS. `died`: it was neither stopped nor removed."""
         now = self._clock()
         if state.healthy is not False:
             known = self._catalog.engines.get(state.engine.name)
             about = {"engine": state.engine.name}
             if known is None:
-                log.info("engine %s was removed from the registry", state.engine.name, extra=about)
+                log.info("Engine %s removed from the registry", state.engine.name, extra=about)
             elif known.stopping:
-                log.info("engine %s has ended, as its host announced", state.engine.name, extra=about)
+                log.info("Engine %s stopped, as announced by its host", state.engine.name, extra=about)
             else:
-                log.warning("engine %s is down: %s", state.engine.name, reason, extra=about)
+                log.warning("Engine %s down: %s", state.engine.name, reason, extra=about)
             state.down_since = now
-            state.ends += 1
+            state.outages += 1
             if died and known is not None and known.takes_requests:
                 self._died(state, now)
         state.healthy, state.suspect, state.reason = False, False, reason
-        state.tell()
+        state.announce_probe()
         hopeless = state.down_since is not None and now - state.down_since > HOPELESS_SECONDS
         others = self._others(state)
         for lease in list(state.leases):
-            silent = now - lease.heard > SILENT_SECONDS
+            silent = now - lease.last_byte_at > SILENT_SECONDS
             if hopeless or not lease.begun or (lease.resumable and silent and others):
                 lease.abandon("down")
 
     def _others(self, state: EngineState) -> bool:
-        """Whether another engine could go on with what runs there."""
+        """Whether another engine could take over its requests."""
         base = state.engine.base_model
         return any(o.usable and o.engine.base_model == base for o in self._states.values() if o is not state)
 
     def _died(self, state: EngineState, now: float) -> None:
         state.deaths += 1
         there = [(lease.identity, lease.begun) for lease in state.leases]
-        there += [(identity, begun) for at, identity, begun in state.losses if now - at < LOSS_SECONDS]
-        state.losses.clear()
+        there += [
+            (identity, begun) for at, identity, begun in state.recent_failures if now - at < LOSS_SECONDS
+        ]
+        state.recent_failures.clear()
         self.on_death(
             state.engine.name, [i.witness(begun=begun) for i, begun in there if i and not i.answered]
         )
 
-    async def probed(self, state: EngineState) -> None:
-        """Until a probe has told whether the engine lives, at most PROBED_SECONDS."""
+    async def wait_for_probe(self, state: EngineState) -> None:
+        """Wait for a probe to tell whether the engine is alive, at most PROBED_SECONDS."""
         if state.healthy is False:
             return
-        news, wait = state.news, state.asked + ASK_SECONDS - self._clock()
+        probe_done, wait = state.probe_done, state.probe_requested + ASK_SECONDS - self._clock()
         if wait <= 0:
-            state.asked = self._clock()
+            state.probe_requested = self._clock()
             state.wake.set()
         else:
             asyncio.get_running_loop().call_later(wait, state.wake.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROBED_SECONDS):
-                await news.wait()
+                await probe_done.wait()
 
-    # -- keeping suspects apart
+    # -- suspects
 
     @property
     def in_flight_here(self) -> int:
@@ -348,11 +362,11 @@ class Pool:
         return sum(state.in_flight for state in self._states.values())
 
     def trials(self) -> list[Lease]:
-        """Requests in flight that may be what killed an engine."""
+        """Leases of requests that may have killed an engine."""
         return [lease for state in self._states.values() for lease in state.trials]
 
     def in_flight(self, identity: RequestIdentity) -> bool:
-        """Whether the same request, sent by somebody else, is on an engine now."""
+        """Whether an identical request is on an engine now."""
         return any(
             lease.identity.fingerprint == identity.fingerprint
             for state in self._states.values()
@@ -360,8 +374,8 @@ class Pool:
             if lease.identity and lease.identity.group == identity.group
         )
 
-    async def settled(self, seconds: float) -> None:
-        """Until a trial has ended somewhere, or so many seconds."""
+    async def wait_for_trial(self, seconds: float) -> None:
+        """Wait until a trial has ended, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._settled.wait()

@@ -1,6 +1,6 @@
-"""Makes a version resident before callers are sent to it, so that a switch is no cold start.
+"""Loads a version before requests are routed to it, so that a switch causes no cold start.
 
-It asks the loader for one engine after the other, on the terms on which requests ask for theirs.
+It loads on one engine after another, through the loader and with the priority of an ordinary request.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gateway.routing.router import Router
 log = logging.getLogger(__name__)
 
 TOTAL_SECONDS = 60.0
-"""After this no further engine is asked."""
+"""Time after which no further load is started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prewarmed:
     engines: tuple[str, ...]
-    """Where it is resident now: at least one."""
+    """Where the version is resident now: at least one engine."""
     short: str = ""
-    """Why it is on fewer engines than it should be."""
+    """Why it is resident on fewer engines than requested; empty: it is not."""
 
 
 @dataclass(slots=True)
@@ -37,15 +37,15 @@ class Prewarmer:
     router: Router
     loader: Loader
     timeout: float
-    """Seconds that one load may wait for a slot."""
+    """Seconds that a load may wait for a slot."""
     _later: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def warm(self, version: Version, like: Version | None, share: int = 100) -> Prewarmed:
-        """Make `version` resident on `share` percent as many engines as hold `like` now, at least one: where
-        that costs least. One that could not be loaded before is tried again.
+        """Make `version` resident on `share` percent of the number of engines that hold `like`, at least on
+        one, where it costs least. Earlier load failures of the version are retried.
 
-        When it is on none in the end, raises NoEngineError, LoadFailedError or PlacementError (no slot in
-        time); also QuarantinedError, StoreUnavailableError."""
+        Raises NoEngineError, LoadFailedError or PlacementError (no slot in time) if it ends up on no engine;
+        also QuarantinedError, StoreUnavailableError."""
         likes = self._holders(like) if like else []
         wanted = max(1, -(-len(likes) * share // 100))
         end = self.loader.clock() + TOTAL_SECONDS
@@ -61,7 +61,7 @@ class Prewarmer:
                 loaded.add(await self._load(version, engines, have))
             except QuarantinedError:
                 raise
-            except LoadFailedError as error:  # the loader has asked a second engine already
+            except LoadFailedError as error:  # the loader has already tried a second engine
                 trouble = error
                 break
             except PlacementError as error:
@@ -74,13 +74,13 @@ class Prewarmer:
         return Prewarmed(tuple(sorted(have)), short)
 
     def warm_later(self, version: Version, like: Version | None) -> None:
-        """The same without waiting: a failure is only logged, for the first request meets it anyway."""
+        """Warm in the background. Failures are only logged, since the first request will report them."""
 
         async def work() -> None:
             try:
                 await self.warm(version, like)
             except AdaptersError as error:
-                log.warning("%s is not resident yet: %s", version.id, error)
+                log.warning("Prewarming of %s failed: %s", version.id, error)
 
         task = asyncio.create_task(work(), name=f"warm {version.id}")
         self._later.add(task)
@@ -97,7 +97,8 @@ class Prewarmer:
     def _open(
         self, version: Version, likes: Collection[str], passed: Collection[str]
     ) -> tuple[list[Engine], str]:
-        """The engines that could take it, best first, but for those of `passed`; and what is said of all."""
+        """Engines that can load the version, best first, without those in `passed`; and the reasons of
+        all."""
         scores = self.router.scores(Target(version, version.base_model))
         could = sorted(
             (s.cost, s.engine not in likes, s.engine)
@@ -109,13 +110,13 @@ class Prewarmer:
         return [state.engine for state in states if state], reasons
 
     async def _load(self, version: Version, engines: list[Engine], have: Collection[str]) -> str:
-        """The engine on which it is resident now: the first that takes it, as if those that `have` it did
-        not; or one of those, when no slot came free elsewhere."""
+        """Load the version on the first engine that accepts it, other than those that `have` it. Returns the
+        engine; it may be one of the latter if no slot became free elsewhere."""
 
         def choose(failed: Collection[str], /) -> Engine | None:
             return next((engine for engine in engines if engine.name not in failed), None)
 
         deadline = self.loader.clock() + self.timeout
         engine = await self.loader.ensure_resident(version, choose, deadline=deadline, avoid=have, again=True)
-        self.loader.loads_since(version, engine)  # no request has caused it
+        self.loader.loads_since(version, engine)  # resets the count: no request caused this load
         return engine

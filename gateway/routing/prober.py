@@ -1,4 +1,4 @@
-"""Probes: is the engine alive, and how much has it to do."""
+"""Health probes of engines, and what follows from them: health, load, billed time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from gateway.runtime.clock import TOLERANCE, system_time
 log = logging.getLogger(__name__)
 
 METRICS_EVERY = 3
-"""Probes to one scrape: writing its metrics costs an engine's HTTP process about 6 ms."""
+"""Probes per scrape: rendering its metrics costs an engine's HTTP process about 6 ms."""
 
-LAST_LOOK_SECONDS = 0.5
+FINAL_PROBE_SECONDS = 0.5
 
 
 class Prober:
@@ -45,7 +45,7 @@ class Prober:
         timeout: float,
         clock: Callable[[], int] = system_time,
     ) -> None:
-        """`clock`: microseconds, UTC."""
+        """`clock`: Unix microseconds."""
         self._pool = pool
         self._session = session
         self._metrics = metrics
@@ -62,7 +62,7 @@ class Prober:
         self._interval, self._timeout = interval, aiohttp.ClientTimeout(total=timeout)
 
     async def run(self) -> None:
-        """One loop for each registered engine; cancel to stop."""
+        """Probe every registered engine in a task of its own, until cancelled."""
         try:
             while True:
                 states = {s.engine.name: s for s in self._pool.states() if not s.engine.stopped}
@@ -85,12 +85,12 @@ class Prober:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def last_look(self) -> None:
-        """After the last request: so that the engines' counters hold its tokens too. One that hangs does not
-        hold up the end."""
+    async def final_probe(self) -> None:
+        """Probe once more after the last request, so that the sampled counters include its tokens. Gives
+        up on engines that do not answer quickly."""
         healthy = [state for state in self._pool.states() if state.healthy]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_LOOK_SECONDS):
+            async with asyncio.timeout(FINAL_PROBE_SECONDS):
                 await asyncio.gather(*(self.probe(state) for state in healthy), return_exceptions=True)
 
     async def _watch(self, state: EngineState) -> None:
@@ -98,15 +98,15 @@ class Prober:
             state.wake.clear()
             try:
                 await self.probe(
-                    state, measure=count % METRICS_EVERY == 0 or state.doubtful or state.waiting > 0
+                    state, scrape=count % METRICS_EVERY == 0 or state.doubtful or state.waiting > 0
                 )
-            except Exception:  # an engine that nobody probes would stay suspect for ever
-                log.exception("probing %s stumbled", state.engine.name)
+            except Exception:  # without probes, a suspect engine would never be used again
+                log.exception("Engine %s: probe failed unexpectedly", state.engine.name)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):  # wait_for can swallow a cancellation
                     await state.wake.wait()
 
-    async def probe(self, state: EngineState, *, measure: bool = True) -> None:
+    async def probe(self, state: EngineState, *, scrape: bool = True) -> None:
         engine = state.engine
         up, sample = False, None
         try:
@@ -115,14 +115,14 @@ class Prober:
             ) as response:
                 status = response.status
             if status == 200:
-                if measure:
-                    sample = await self._measure(state)
+                if scrape:
+                    sample = await self._scrape(state)
                 self._pool.mark_up(state)
                 up = True
             else:
-                self._pool.mark_down(state, f"/health says {status}")
+                self._pool.mark_down(state, f"/health returned {status}")
         except TimeoutError:
-            self._pool.missed(state, "/health does not answer in time")
+            self._pool.probe_timed_out(state, "/health timed out")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self._pool.mark_down(state, f"/health: {explain(error, engine.url) or error}")
         if up:
@@ -131,7 +131,7 @@ class Prober:
             self._engine_time.missed(engine, self._clock(), down=state.healthy is False)
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
 
-    async def _measure(self, state: EngineState) -> EngineSample | None:
+    async def _scrape(self, state: EngineState) -> EngineSample | None:
         """What it says of itself; None: nothing, or what cannot be. That costs the engine its sample and
         nobody else anything. Raises what the session raises, ValueError."""
         own, name = state.in_flight, state.engine.name
@@ -142,7 +142,7 @@ class Prober:
                 return None
             said, asked = response.headers.get("date", ""), self._clock()
             text = await _read(response)
-        self._pool.counted(state, mark(text))
+        self._pool.record_counters(state, mark(text))
         try:
             reading = read_metrics(text, self._clock(), skew=_skew(said, asked))
         except BadSampleError as error:
@@ -156,11 +156,11 @@ class Prober:
             log.warning("Engine %s: its metrics are taken again.", name)
             self._refused.discard(name)
         self._take_load(state, reading, own)
-        state.began = (reading.sample and reading.sample.began) or 0
+        state.process_started = (reading.sample and reading.sample.began) or 0
         return reading.sample
 
     def _take_load(self, state: EngineState, reading: EngineMetrics, own: int) -> None:
-        state.runs = reading.running if reading.waiting and state.waiting else 0
+        state.concurrency = reading.running if reading.waiting and state.waiting else 0
         state.running, state.waiting = reading.running, reading.waiting
         state.in_flight_of_others = max(0, state.running + state.waiting - max(own, state.in_flight))
 

@@ -1,22 +1,21 @@
-"""Queries of death: which requests were there when engines died, and which are sent no more. Pure.
+"""Queries of death: identifies requests that may kill engines, and blocks them. Pure.
 
-One request that crashes an engine must not go through the fleet, retry by retry. One death does not tell a
-killer from its neighbours: whatever was in flight on the engine is suspected, and most of it is innocent. So
-suspicion counts up with deaths and ends with an answer:
+A request that crashes an engine must not take down the fleet, retry by retry. A single death does not reveal
+the cause: everything in flight on the engine is suspect, and most of it is innocent. So suspicion grows with
+deaths and ends with an answer:
 
-- **A request**, known by its fingerprint, that was there at two deaths is refused for 1 minute, the next
-  time for 2, 4, … up to 15. An engine's answer to it proves its innocence and clears it. But a request that
-  was there at four deaths within half an hour, with fewer than ten answers between two of them, is refused
-  all the same: some kill only in company.
-- **A group**, a tenant's use of one adapter, for those who never send the same request twice. A death counts
-  for it as long as one of the requests that it had there, unanswered, has been answered nowhere since. At
-  three such deaths within ten minutes the group is refused for half a minute, the next time for 1, 2, … up to
-  15. Requests whose answer had begun cannot be tried again, and a busy tenant has some everywhere: they count
-  for the group only where it was alone on the engine.
+- **A request**, identified by its fingerprint, that was present at two deaths is blocked for 1 minute, the
+  next time for 2, 4, … up to 15. An engine's answer to it clears it. But a request that was present at four
+  deaths within half an hour, with fewer than ten answers between any two of them, is blocked all the same:
+  some requests kill only in combination with others.
+- **A group** is a tenant's use of one adapter, for clients that never send the same request twice. A death
+  counts for a group as long as one of its unanswered requests there has not been answered since. At three
+  such deaths within ten minutes, the group is blocked for half a minute, the next time for 1, 2, … up to 15.
+  Requests whose answer had started cannot be retried, and a busy tenant has some on every engine, so they
+  count for the group only if it was alone on the engine.
 
-So one request takes down at most 2 engines, and one tenant with one adapter at most 3 with ever new requests,
-or as many as had such requests in flight at the moment of the first death; after that, one more each time
-that a refusal has ended.
+So one request kills at most 2 engines. One tenant with one adapter kills at most 3 with ever new requests, or
+as many as had such requests in flight at the first death; after that, one more each time that a block ends.
 
 Fingerprints are keyed hashes, groups are names. Both are forgotten half an hour after their last death, or
 when there are too many.
@@ -31,22 +30,22 @@ from dataclasses import dataclass, field
 
 REQUEST_DEATHS = 2
 REQUEST_DEATHS_IN_ALL = 4
-"""Answered between or not."""
+"""Whether or not it was answered in between."""
 ENOUGH_ANSWERS = 10
-"""After so many answers since its last death, what a request has met before is forgotten."""
+"""Answers since its last death after which a request's record is deleted."""
 GROUP_DEATHS = 3
 WINDOW = 600.0
-"""Seconds in which a group's deaths count."""
+"""Seconds for which a death counts for a group."""
 FRESH = 60.0
-"""Seconds after a death in which a group's requests are kept apart from other suspects."""
+"""Seconds after a death during which a group's requests are isolated from other suspects."""
 FORGET = 1800.0
 SAME_DEATH = 5.0
-"""Seconds in which several workers find the same engine dead."""
+"""Seconds within which several workers detect the same death."""
 FIRST_REFUSAL, FIRST_GROUP_REFUSAL, LONGEST_REFUSAL = 60.0, 30.0, 900.0
 MOST = 10_000
-"""Fingerprints, and groups, that are remembered."""
+"""Maximum number of fingerprints, and of groups, that are remembered."""
 MOST_DEATHS = 64
-"""Of one group."""
+"""Maximum number of deaths remembered per group."""
 
 Group = tuple[str, str]
 """Tenant, and full name of the adapter (empty: the base model)."""
@@ -54,22 +53,22 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One request that was on an engine when it died, or had just failed there."""
+    """A request that was on an engine when it died, or had just failed there."""
 
     fingerprint: str
     group: Group
     begun: bool
-    """Its answer had begun."""
+    """Its answer had started."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is held against one fingerprint or one group. Times are the clock's."""
+    """What is known against one fingerprint or one group. Times are the clock's."""
 
     last: float
     refusals: int = 0
     until: float = -math.inf
-    """It is refused until then."""
+    """End of the block."""
 
     def refuse(self, now: float, first: float) -> None:
         self.until = now + min(LONGEST_REFUSAL, first * 2**self.refusals)
@@ -90,7 +89,7 @@ class _Request(_Record):
 class _Death:
     at: float
     open: set[str] = field(default_factory=set)
-    """Fingerprints that have not been answered since."""
+    """Fingerprints of the group's requests that have not been answered since."""
 
 
 @dataclass(slots=True)
@@ -103,7 +102,7 @@ class _Group(_Record):
 
 @dataclass(slots=True)
 class _Found:
-    """The last death of one engine, as several workers tell of it."""
+    """The last death of one engine, merged from the reports of several workers."""
 
     at: float
     reporters: set[str]
@@ -112,33 +111,33 @@ class _Found:
 
 
 class Suspects:
-    """Mutable: what is held against whom. The least recently suspected are forgotten first."""
+    """Mutable: the records of all suspects. The least recently suspected are forgotten first."""
 
     def __init__(
         self, clock: Callable[[], float], *, most: int = REQUEST_DEATHS, same: float = SAME_DEATH
     ) -> None:
-        """`most`: deaths at which a request is refused. `same`: seconds in which several workers find the
-        same engine dead."""
+        """`most`: number of deaths at which a request is blocked. `same`: seconds within which several
+        workers detect the same death."""
         self._clock = clock
         self._most = most
         self._same = same
         self._requests: OrderedDict[str, _Request] = OrderedDict()
         self._groups: OrderedDict[Group, _Group] = OrderedDict()
         self._known: Counter[Group] = Counter()
-        """How many of each group's requests are remembered."""
+        """Number of remembered requests of each group."""
         self._found: dict[str, _Found] = {}
 
     def __repr__(self) -> str:
         return f"<Suspects {len(self._requests)} requests, {len(self._groups)} groups>"
 
-    # -- what happens
+    # -- events
 
     def death(
         self, engine: str, reporter: str, witnesses: Iterable[Witness], *, ago: float = 0.0
     ) -> set[Group]:
-        """An engine died so many seconds ago. Returns the groups for which that is one more death.
+        """Record that an engine died `ago` seconds ago. Returns the groups for which it is a new death.
 
-        What several reporters say of one engine within SAME_DEATH seconds is one death."""
+        Reports about one engine by several reporters within SAME_DEATH seconds are one death."""
         now = self._clock()
         self._forget(now)
         at = now - ago
@@ -164,7 +163,7 @@ class Suspects:
         return counted
 
     def answered(self, fingerprint: str, group: Group, *, ago: float = 0.0) -> bool:
-        """An engine has answered the request, so it did not die of it. Whether that changed anything."""
+        """Record that an engine has answered the request. Returns whether that cleared anything."""
         at = self._clock() - ago
         changed = self._clear(fingerprint, at)
         record = self._groups.get(group)
@@ -181,15 +180,15 @@ class Suspects:
             del self._groups[group]
         return changed
 
-    # -- what is asked
+    # -- queries
 
     @property
     def any(self) -> bool:
-        """Whether anything is held against anybody: while not, nothing need be asked."""
+        """Whether there are any suspects. If not, callers can skip all other queries."""
         return bool(self._known) or bool(self._groups)
 
     def refused(self, fingerprint: str) -> float:
-        """Seconds for which this request is refused still; 0: it is not."""
+        """Seconds for which this request remains blocked; 0: it is not blocked."""
         request = self._requests.get(fingerprint)
         return max(0.0, request.until - self._clock()) if request else 0.0
 
@@ -198,16 +197,16 @@ class Suspects:
         return max(0.0, record.until - self._clock()) if record else 0.0
 
     def suspected(self, group: Group) -> bool:
-        """Whether it had a part in a death of late, and has not been cleared."""
+        """Whether the group was involved in a recent death and has not been cleared."""
         record = self._groups.get(group)
         return record is not None and record.counted(self._clock(), FRESH) > 0
 
     def known(self, group: Group) -> bool:
-        """Whether anything is held against it or one of its requests."""
+        """Whether there is a record of the group or one of its requests."""
         return group in self._known or group in self._groups
 
     def refusals(self) -> dict[Group, tuple[int, float]]:
-        """Groups that are refused now: their deaths that count, and the seconds left."""
+        """Blocked groups, each with its number of counted deaths and the seconds left."""
         now = self._clock()
         return {
             group: (record.counted(now, WINDOW), record.until - now)
@@ -266,7 +265,7 @@ class Suspects:
             record.refuse(at, FIRST_GROUP_REFUSAL)
 
     def _forget(self, now: float) -> None:
-        """Those that were suspected longest ago come first."""
+        """Delete expired records. The oldest come first."""
         while self._requests and _over(next(iter(self._requests.values())), now):
             self._drop_request(next(iter(self._requests)))
         while self._groups and _over(next(iter(self._groups.values())), now):

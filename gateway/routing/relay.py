@@ -1,11 +1,7 @@
-"""The engine's answer on its way to the client, counted as it passes.
+"""Relays the engine's response to the client, and counts its tokens.
 
-Whatever a client may take for the end of its answer (the last choice's finish reason, the closing counts,
-[DONE], a whole body, an error) goes out only when the attempt's final is in the usage log.
-
-Everything here happens within one attempt. While the client has seen nothing, trouble is RetryElsewhere.
-After that it is RetryElsewhere where another engine can go on (see `resume`), or else an error event, the
-last of the stream.
+Whatever a client may take for the end of the response (the last choice's finish reason, the final counts,
+[DONE], a complete body, an error) is sent only after the attempt's final record is in the usage log.
 """
 
 from __future__ import annotations
@@ -26,18 +22,26 @@ from gateway.observability.metrics import Metrics
 from gateway.routing.engine_answers import MalformedError, read_answer, render
 from gateway.routing.engine_faults import EngineFaults
 from gateway.routing.pool import Lease
-from gateway.routing.resume import ResumableAnswer
+from gateway.routing.resume import ResumableStream
 from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
-from gateway.routing.upstream import BROKEN, RetryElsewhere, died, gone, read_whole, refused
+from gateway.routing.upstream import BROKEN, RetryElsewhere, abandoned, connection_lost, read_whole, refused
 
 log = logging.getLogger(__name__)
 
 MOST_HELD = 16 * 1024 * 1024
-"""Bytes of events that wait here: before the first that says something, and after the last."""
+"""Maximum bytes of events held back: those before the first with content, and the last ones."""
 
 
 @dataclass(slots=True)
 class Relay:
+    """Relays one attempt's response. `Lifecycle.attempt` creates it and calls `stream` or `whole` once.
+
+    Before the client has received anything, a failure is raised as RetryElsewhere. After that, it is raised
+    as RetryElsewhere if another engine can resume the stream (see `resume`), otherwise as FlorinError, which
+    becomes the last event of the stream. The caller ends record and lease on failure; on success the relay
+    ends the record.
+    """
+
     exchange: Exchange
     call: Call
     target: Target
@@ -45,14 +49,14 @@ class Relay:
     record: AttemptMeter
     faults: EngineFaults
     metrics: Metrics
-    answer: ResumableAnswer | None = None
-    """What the client has of a stream that another engine may go on with."""
+    answer: ResumableStream | None = None
+    """What the client has received of a stream that another engine can resume; None: not resumable."""
 
     async def whole(self, response: aiohttp.ClientResponse) -> None:
-        """A whole answer: nothing reaches the client before all of it is here."""
+        """Relay a response that is not a stream, after reading all of it."""
         call = self.call
         body = await read_whole(response)
-        self.lease.hear()
+        self.lease.received()
         self.lease.waits_from = None
         usage = Usage()
         try:
@@ -72,8 +76,8 @@ class Relay:
         await self.exchange.respond(200, rendered)
 
     async def stream(self, response: aiohttp.ClientResponse) -> None:
-        """Events as they come. Until the first that says something the request can still go elsewhere; after
-        that another engine may go on where this one fails (see `resume`)."""
+        """Relay events as they arrive. Before the first one with content, another engine can start over;
+        after that, another may resume."""
         rewriter = self._rewriter()
         try:
             held = await self._pass_on(response, rewriter)
@@ -83,7 +87,7 @@ class Relay:
             self._check(rewriter.usage)
         await self._begin(rewriter)
         self.record.end(Outcome.OK, billable=True, exact=rewriter.usage.exact)
-        with self.lease.undisturbed():
+        with self.lease.uninterrupted():
             await self.record.logged()
             await self.exchange.end_stream(held)
 
@@ -108,43 +112,44 @@ class Relay:
         )
 
     async def _pass_on(self, response: aiohttp.ClientResponse, rewriter: StreamRewriter) -> bytes:
-        """All but the end, which is returned: nobody sees it before it is in the log. Raises _FailedError."""
+        """Relay all events but the last ones, which are returned: they must not be sent before the usage is
+        logged. Raises _FailedError."""
         lease, held = self.lease, b""
         try:
             while data := await response.content.readany():
-                lease.hear()
+                lease.received()
                 held += rewriter.feed(data)
                 self._observe(rewriter.usage)
                 if rewriter.aborted:
                     raise _FailedError(_stopping(), held)
                 if rewriter.closing or not rewriter.has_content:
                     if len(held) > MOST_HELD:
-                        raise StreamError("the engine says nothing, without end", malformed=True)
+                        raise StreamError("too many events without content", malformed=True)
                     continue
                 if held:
                     await self._begin(rewriter)
                     out, held = held, b""
                     await self._write(out)
                     if lease.abandoned:
-                        raise _FailedError(gone(lease), b"")
+                        raise _FailedError(abandoned(lease), b"")
         except StreamError as error:
-            self._observe(rewriter.usage)  # of events that came in one piece with the bad one
+            self._observe(rewriter.usage)  # of events before the bad one in the same chunk
             raise _FailedError(self._broken_by(error), held + rewriter.unsent) from error
         except BROKEN as error:
             if not rewriter.done:
-                raise _FailedError(died(error), held) from error
+                raise _FailedError(connection_lost(error), held) from error
         except asyncio.CancelledError:
-            if not lease.reclaim():
+            if not lease.acknowledge_abandonment():
                 raise
-            raise _FailedError(gone(lease), held) from None
+            raise _FailedError(abandoned(lease), held) from None
         finally:
             lease.waits_from = None
         if not rewriter.done:
-            raise _FailedError(died(ConnectionError("the stream ended early")), held)
+            raise _FailedError(connection_lost(ConnectionError("the stream ended early")), held)
         return held
 
     async def _begin(self, rewriter: StreamRewriter) -> None:
-        """The first event is here: from now on the answer is this engine's."""
+        """The first content has arrived: commit to this engine and start the response."""
         lease, answer, exchange = self.lease, self.answer, self.exchange
         if lease.begun:
             return
@@ -157,28 +162,30 @@ class Relay:
         lease.resumable = answer is not None and not answer.obstacle
         self.record.first_token()
         if exchange.started:
-            exchange.let_go()
+            exchange.drop_payload()
             self.metrics.stream_resume("resumed")
-            log.info("request %s goes on on engine %s", exchange.request_id, lease.state.engine.name)
+            log.info("Request %s: stream resumed on engine %s", exchange.request_id, lease.state.engine.name)
             return
-        with lease.undisturbed():
+        with lease.uninterrupted():
             await exchange.begin_stream()
 
     async def _write(self, data: bytes) -> None:
-        """Not to be interrupted: what an engine's end finds here is either delivered or not."""
-        with self.lease.undisturbed():
+        """Write to the client without interruption, so that each part is delivered completely or not at
+        all."""
+        with self.lease.uninterrupted():
             await self.exchange.write(data)
 
     # -- when the engine fails
 
     async def _save(self, rewriter: StreamRewriter, failed: _FailedError) -> bytes:
-        """The end of the answer, if only that is missing. Otherwise raises RetryElsewhere, for another engine
-        to begin or to go on, or FlorinError, the stream's last event."""
+        """Handle a failure in the stream. If only the end is missing, return it. Otherwise raises
+        RetryElsewhere, if another engine can start over or resume, or FlorinError, the stream's last
+        event."""
         trouble, lease, answer = failed.trouble, self.lease, self.answer
         if isinstance(trouble, FlorinError) or not lease.begun:
             raise trouble
         if trouble.suspect:
-            lease.doubt(str(trouble))
+            lease.mark_suspect(str(trouble))
         if answer is None or trouble.reason == "malformed":
             raise interrupted(lease)
         if rewriter.closing and not rewriter.aborted and answer.head:
@@ -191,29 +198,29 @@ class Relay:
         if hindrance:
             self.metrics.stream_resume("not_resumable")
             raise interrupted(lease, hindrance)
-        self.record.observe(rewriter.usage.prompt, done, None, 0)  # what was delivered, and no more
+        self.record.observe(rewriter.usage.prompt, done, None, 0)  # only what was delivered
         raise trouble
 
-    def _read_otherwise(self, answer: ResumableAnswer, prompt: int) -> FlorinError:
+    def _read_otherwise(self, answer: ResumableStream, prompt: int) -> FlorinError:
         self.record.end(Outcome.FAILOVER, billable=False, exact=False)
         self.metrics.stream_resume("refused")
-        read = f"what was delivered is read as {prompt - answer.prompt} tokens, not {answer.before}"
+        read = f"the engine reads the delivered text as {prompt - answer.prompt} tokens, not {answer.before}"
         return interrupted(self.lease, answer.spoilt or read)
 
     def _observe(self, usage: Usage) -> None:
         self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)
 
     def _check(self, usage: Usage) -> None:
-        """The customer is not punished for counts that cannot be: the answer is delivered."""
+        """Report impossible token counts. The response is delivered all the same."""
         if usage.unsound:
-            self.faults.note(self.lease.state.engine.name, "usage", "token counts that cannot be")
+            self.faults.note(self.lease.state.engine.name, "usage", "impossible token counts")
 
     def _malformed(self, error: Exception) -> RetryElsewhere:
         self.faults.note(self.lease.state.engine.name, "malformed", str(error))
         return RetryElsewhere("malformed", str(error), suspect=True)
 
     def _broken_by(self, error: StreamError) -> RetryElsewhere | FlorinError:
-        """The engine said so in its stream, or sent what is none."""
+        """The exception for an error event, or for a malformed stream."""
         if error.malformed:
             return self._malformed(error)
         refusal = refused(error.status, error.error, self.target)
@@ -223,7 +230,7 @@ class Relay:
 
 
 class _FailedError(Exception):
-    """The engine failed in its stream. `held`: what of it is for the client, and was not sent yet."""
+    """The engine failed during the stream. `held`: events for the client that were not sent yet."""
 
     def __init__(self, trouble: RetryElsewhere | FlorinError, held: bytes) -> None:
         super().__init__(str(trouble))
@@ -232,10 +239,12 @@ class _FailedError(Exception):
 
 
 def interrupted(lease: Lease, why: str = "") -> FlorinError:
-    """The stream's last event. `why` nobody goes on with it."""
-    log.warning("engine %s cut a stream short%s", lease.state.engine.name, why and f"; not resumed: {why}")
-    return FlorinError("stream_interrupted", "The engine failed before the answer was whole.")
+    """The stream's last event. `why`: the reason why it was not resumed."""
+    log.warning("Engine %s: stream interrupted%s", lease.state.engine.name, why and f"; not resumed: {why}")
+    return FlorinError("stream_interrupted", "The engine failed before the answer was complete.")
 
 
 def _stopping() -> RetryElsewhere:
-    return RetryElsewhere("aborted", "the engine is stopping, and says so with a 200", counts=False)
+    return RetryElsewhere(
+        "aborted", "the engine is stopping: it aborted the request with a 200", engine_worked=False
+    )

@@ -1,4 +1,4 @@
-"""One request as suspicion sees it: whose it is, and how it is recognised."""
+"""Recognises identical requests, to find those that kill engines."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import hashlib
 from gateway.routing.query_of_death import Group, Witness
 
 _WHOLE = 128 * 1024
-"""Bytes of a payload up to which all of it is hashed; of a longer one the ends and its length. So the hash of
-any request takes about 0.1 ms at most, and hundreds of them no second, when an engine dies."""
+"""Payloads of up to this size are hashed completely; of longer ones, both ends and the length. So a hash
+takes at most about 0.1 ms, and hundreds of them less than a second when an engine dies."""
 _SMALL = 16 * 1024
-"""Bytes of a payload that is kept as long as the request lasts."""
+"""Payloads of up to this size are kept until the request ends."""
 
 
 class RequestIdentity:
-    """Its fingerprint is made only when something has gone wrong; afterwards the payload is let go."""
+    """The fingerprint is computed only when something has gone wrong, which frees the payload."""
 
     __slots__ = ("_fingerprint", "_key", "_payload", "_what", "answered", "group")
 
     def __init__(self, group: Group, *, what: str, payload: bytes, key: bytes) -> None:
-        """`what` is asked of whom, beyond the payload: endpoint, version. `key`: at most 64 bytes."""
+        """`what`: the parts of the request outside the payload: endpoint, version. `key`: at most 64
+        bytes."""
         self.group = group
         self.answered = False
-        """An engine has answered it."""
+        """An engine has answered the request."""
         self._what = what
         self._payload = payload
         self._key = key
@@ -33,7 +34,7 @@ class RequestIdentity:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same request of the same tenant, and telling nothing of what it says."""
+        """Equal for identical requests of a tenant. Reveals nothing of their content."""
         if not self._fingerprint:
             payload = self._payload
             digest = hashlib.blake2b(key=self._key, digest_size=16, person=b"florin-suspect")
@@ -48,7 +49,7 @@ class RequestIdentity:
         return self._fingerprint
 
     def begin(self) -> None:
-        """It is being answered, perhaps for minutes: it lets a large payload go."""
+        """The answer has started and may take minutes: free a large payload."""
         if len(self._payload) > _SMALL:
             self.fingerprint  # noqa: B018
 

@@ -1,22 +1,21 @@
-"""An engine dies in the middle of a stream, and another goes on: when that is sound, and with what request.
+"""Resuming a stream on another engine after its engine fails: when that is sound, and with which request.
 
-The other engine is sent the request with the text that the client has: as an assistant's message to be
-continued (`continue_final_message`), or at the end of the prompt. What it adds is what the first would have
-said, exactly at temperature 0 and by the same probabilities above, if two things hold:
+The second engine gets the request together with the text that the client has received: as an assistant
+message to be continued (`continue_final_message`), or appended to the prompt. Its continuation is exactly the
+first engine's at temperature 0, and has the same distribution otherwise, provided that:
 
-1. **Nothing that decides on the next token is lost with the first engine.** A token depends on the tokens
-   before it, which are sent along, and on what a request may ask for besides. So the rule lists the fields
-   that depend on nothing else, and a request with any other field is not resumed: penalties count the
-   answer's tokens only, grammars and parsers of tool calls have a state, a seed begins its numbers anew.
-2. **The text becomes the same tokens again.** A chat template may change a message (trim it, cut out thoughts
-   or turn a text into a special token), and a tokenizer may join what was generated apart. So the engine must
-   have read exactly as many tokens as the first had read and the client has received: prompt + completion.
-   What that count cannot show is left alone: white space at the ends of a chat's text, which a template may
-   trim from a token without changing their number.
+1. **No state that determines the next token is lost with the first engine.** A token depends on the preceding
+   tokens, which are sent along, and on options of the request. The tables below list the options that depend
+   on nothing else; a request with any other option is not resumed. Penalties count only the answer's tokens,
+   grammars and tool-call parsers have state, and a seed restarts its random numbers.
+2. **The text maps to the same tokens.** A chat template may change a message (trim it, remove reasoning, turn
+   text into special tokens), and a tokenizer may merge tokens that were generated separately. So the second
+   engine must report exactly as many prompt tokens as the first had read and the client has received. White
+   space at either end of a chat's text is not resumed: a template may trim it without changing the count.
 
-Where either fails, the client gets the error event that it got before.
+Otherwise, the client gets an error event.
 
-Pure, but for `ResumeBuffer` and `ResumableAnswer`, which are mutable and belong to one event loop.
+Pure, except for `ResumeBuffer` and `ResumableStream`, which are mutable and belong to one event loop.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from typing import Any
 import orjson
 
 MOST_BYTES = 1024 * 1024
-"""Of one request and its answer so far; of more than this nothing is kept."""
+"""Maximum size of one request and its answer so far; larger ones are not kept."""
 MOST_BYTES_IN_ALL = 64 * 1024 * 1024
-"""Of all that a worker keeps. Streams that find no room are served as well, but not resumed."""
+"""Maximum size of all that a worker keeps. Further streams are served, but cannot be resumed."""
 MOST_RESUMES = 3
-"""Of one answer: engines that stop one after the other must not read it again and again."""
+"""Maximum resumes of one stream, so that engines stopped one after another do not read it again and again."""
 _STEP = 4096
 DEFAULT_MAX_TOKENS = 16
-"""vLLM's, of completions; the continuation's must be what is left of it."""
+"""vLLM's default for completions, from which the delivered tokens must be subtracted."""
 
 _HEAD = ("id", "object", "created")
-"""What all events of an answer have in common, beside the model."""
+"""Members that all events of a response share, besides the model."""
 _HARMLESS = frozenset(
     {
         "messages", "prompt", "model", "stream", "max_tokens", "max_completion_tokens", "min_tokens",
@@ -48,12 +47,13 @@ _HARMLESS = frozenset(
         "include_stop_str_in_output",
     }
 )  # fmt: skip  # one name a line says no more
-"""Each step is the same whether what came before was read or generated. (The repetition penalty looks at the
-prompt, too; both counts of tokens are made smaller by what was delivered.)"""
+"""Options whose effect does not depend on whether preceding tokens were read or generated. (The repetition
+penalty covers the prompt, too; token limits are reduced by what was delivered.)"""
 
 
 def _single(stop: Any) -> bool:
-    """Of more than one character, vLLM holds text back, and one could begin before the seam and end after."""
+    """Stop strings of one character only: longer ones may span the seam, and vLLM holds text back for
+    them."""
     return all(len(text) <= 1 for text in ([stop] if type(stop) is str else stop))
 
 
@@ -74,11 +74,11 @@ _IF: Mapping[str, Callable[[Any], bool]] = {
     "continue_final_message": lambda v: type(v) is bool,
     "add_generation_prompt": lambda v: type(v) is bool,
 }
-"""Harmless with some values."""
+"""Options that are harmless with certain values."""
 
 
 def obstacle(body: Mapping[str, Any]) -> str:
-    """The field for which a stream that answers `body` cannot be resumed; empty: there is none."""
+    """The field that prevents resuming the response to `body`; empty: none."""
     for name, value in body.items():
         if name not in _HARMLESS and not (name in _IF and _IF[name](value)):
             return name
@@ -92,7 +92,7 @@ def obstacle(body: Mapping[str, Any]) -> str:
 
 
 def continuation(payload: bytes, text: str, tokens: int) -> bytes:
-    """The request that goes on after `text`, which was `tokens` tokens. `payload` has no obstacle."""
+    """The request that continues after `text`, which has `tokens` tokens. `payload` must have no obstacle."""
     body = orjson.loads(payload)
     if "messages" in body:
         messages = body["messages"]
@@ -111,7 +111,7 @@ def continuation(payload: bytes, text: str, tokens: int) -> bytes:
 
 
 class ResumeBuffer:
-    """What a worker may keep of requests and answers, so that streams can be resumed."""
+    """Limits the memory of one worker for requests and answers of streams that may be resumed."""
 
     def __init__(self, size: int = MOST_BYTES_IN_ALL) -> None:
         self._left = size
@@ -130,53 +130,53 @@ class ResumeBuffer:
 
 
 @dataclass(slots=True)
-class ResumableAnswer:
-    """One streamed answer as the client has it, over all engines that took part.
+class ResumableStream:
+    """One streamed response as the client has received it, across all engines that took part.
 
-    `add` follows what an engine says. It counts when the engine fails after some of it was delivered (`keep`,
-    when all that was added has been), and is forgotten if nothing was (`begin`)."""
+    `add` records an engine's output. If the engine fails after all of that was delivered, `keep` makes it
+    permanent; if nothing was delivered, `begin` discards it. Call `end` on every path."""
 
-    room: ResumeBuffer
+    buffer: ResumeBuffer
     obstacle: str
-    """Why it cannot be resumed; empty: it can."""
+    """Why the stream cannot be resumed; empty: it can."""
     chat: bool = False
-    """A template prints its text."""
+    """A chat template renders its text."""
     opens: bool = False
-    """And as the beginning of a message."""
+    """The text starts a message."""
     payload: bytes = b""
-    """What the first engine was sent."""
+    """The request to the first engine."""
     head: dict[str, Any] = field(default_factory=dict)
-    """What all events have in common: id, time."""
+    """Members that all events share: id, creation time."""
     prompt: int = 0
-    """Tokens that the first engine read."""
+    """Prompt tokens of the first engine."""
     before: int = 0
-    """Tokens of the answer that were delivered by engines that have failed since."""
+    """Tokens delivered by engines that have failed since."""
     tokens: int = 0
-    """Tokens whose text has been added, with those."""
+    """All tokens whose text has been added, including those."""
     resumes: int = 0
     _text: bytearray = field(default_factory=bytearray)
     _kept: int = 0
-    """Bytes of the text from before."""
+    """Bytes of text from earlier engines."""
     _taken: int = 0
-    """Of the room."""
+    """Bytes taken from the buffer."""
     spoilt: str = ""
-    """What this engine has said that cannot be continued."""
+    """Output of this engine that cannot be resumed."""
 
     def start(self, payload: bytes) -> None:
-        """The answer begins; `payload` is what it answers."""
+        """The first engine starts to answer `payload`."""
         if not self.obstacle:
             self.payload = payload
             self._grow(len(payload))
 
     def begin(self) -> None:
-        """Another attempt begins; what was added and not kept was never delivered."""
+        """A new attempt starts: discard what was added but not kept."""
         del self._text[self._kept :]
         self.tokens, self.spoilt = self.before, ""
         if not self.before:
             self.head = {}
 
     def add(self, chunk: Mapping[str, Any], completion: int) -> None:
-        """One event of one choice, and how many tokens this engine has then counted. For each token."""
+        """Add one event, after which this engine has counted `completion` tokens. Runs for every token."""
         if not self.head:
             self.head = {name: chunk[name] for name in _HEAD if name in chunk}
         choice = chunk["choices"][0]
@@ -197,18 +197,18 @@ class ResumableAnswer:
     def _said(self, delta: Mapping[str, Any]) -> Any:
         for name, value in delta.items():
             if value and name not in ("role", "content"):
-                self.spoilt = name  # thoughts, tool calls: they are no text to continue
+                self.spoilt = name  # reasoning or tool calls: not text that can be continued
         return delta.get("content")
 
     def _grow(self, size: int) -> None:
-        if len(self.payload) + len(self._text) > MOST_BYTES or not self.room.take(size):
+        if len(self.payload) + len(self._text) > MOST_BYTES or not self.buffer.take(size):
             self.end()
             self.obstacle = "size"
         else:
             self._taken += size
 
     def keep(self, prompt: int) -> str:
-        """The engine failed, and all that was added has been delivered. Returns why it cannot be resumed;
+        """The engine failed, and everything added was delivered. Returns why the stream cannot be resumed;
         empty: it can."""
         if not self.before:
             self.prompt = prompt
@@ -230,25 +230,25 @@ class ResumableAnswer:
 
     @property
     def read(self) -> int:
-        """Tokens of the prompt with which another engine goes on, if they are the same."""
+        """Prompt tokens that a resuming engine must report."""
         return self.prompt + self.before
 
     def resume(self) -> bytes:
-        """The request that goes on."""
+        """The request to the resuming engine."""
         self.resumes += 1
         return continuation(self.payload, self.text, self.before)
 
     def usage(self, usage: Mapping[str, Any], completion: int) -> dict[str, Any]:
-        """Counts of one engine, as those of one answer."""
+        """One engine's counts, converted to those of the whole stream."""
         done = self.before + completion
         summed = {"prompt_tokens": self.prompt, "total_tokens": self.prompt + done, "completion_tokens": done}
-        told = {**usage, **summed}
-        if told.get("prompt_tokens_details"):
-            told["prompt_tokens_details"] = None  # of the second reading
-        return told
+        merged = {**usage, **summed}
+        if merged.get("prompt_tokens_details"):
+            merged["prompt_tokens_details"] = None  # they describe the resuming engine's prompt
+        return merged
 
     def end(self) -> None:
-        """However the request ends, and any number of times."""
-        self.room.give(self._taken)
+        """Free the memory. Idempotent."""
+        self.buffer.give(self._taken)
         self._taken, self._kept, self.payload = 0, 0, b""
         self._text.clear()

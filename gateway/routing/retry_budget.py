@@ -1,20 +1,19 @@
-"""How much of the work may be done again: one budget over all requests of a worker. Pure, with a clock.
+"""The retry budget: limits retries over all requests of a worker. Pure, except for the clock.
 
-Attempts are bounded for each request too, but three attempts for each request of a sick fleet would be
-three times the load, at the moment when it can bear it least. So, as in Finagle and Envoy: retries may be a
-share of the requests of the last seconds, and a few a second beside them, so that a quiet worker can retry
-at all.
+The attempts of each request are limited, too, but three attempts per request would triple the load on a
+failing fleet. So, as in Finagle and Envoy, retries may be a share of the requests in the last seconds, plus a
+few per second, so that a quiet worker can retry at all.
 
 What is counted:
 
-- An attempt that failed although its engine lives (a 5xx, a malformed answer, a broken connection) costs one.
-  When the budget is used up, the request fails at once: the client hears how long to wait.
-- Attempts that one engine's death took with it cost one **together**, and are never refused. A death happens
-  once, whatever was in flight: two hundred requests that go elsewhere at once are no sick fleet, but the
-  promise that one engine's death costs no request. What a death may cost is bounded elsewhere: no request
-  survives a second one (see `suspects`).
-- Detours cost nothing: an engine that refuses a connection, is busy, or does not know the model has done no
-  work. They are bounded for each request, with growing pauses.
+- A retry after an attempt that failed on a live engine (a 5xx, a malformed response, a lost connection) costs
+  one. If the budget is exhausted, the request fails at once with `retry-after`.
+- Retries after an engine's death cost one **in total** and are never refused. Two hundred requests that move
+  to other engines do not mean that the fleet is failing; they are the promise that one engine's death costs
+  no request. The cost of deaths is limited elsewhere: no request survives a second one (see
+  `query_of_death`).
+- Detours are free: an engine that refuses a connection, is busy, or does not know the model has done no work.
+  They are limited per request, with growing pauses.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW = 10
-"""Seconds that are looked back on."""
+"""Seconds over which requests and retries are counted."""
 LEAST_PER_SECOND = 10.0
-"""Retries beside the share: Finagle's and Linkerd's default."""
+"""Retries that are always allowed: the default of Finagle and Linkerd."""
 
 
 class RetryBudget:
-    """Mutable: counts of the last WINDOW seconds, one entry for each that had any."""
+    """Mutable: counts of the last WINDOW seconds, one entry per second with any."""
 
     def __init__(
         self,
@@ -52,22 +51,22 @@ class RetryBudget:
         self._share = share
 
     def request(self) -> None:
-        """A request came."""
+        """Count a request."""
         self._now()[1] += 1
 
     def charge(self) -> None:
-        """A retry that is not asked about."""
+        """Count a retry that is made in any case."""
         self._now()[2] += 1
 
     def allows(self) -> bool:
-        """Whether one more may be made; if so, it is counted."""
+        """Whether a retry may be made. If so, it is counted."""
         if self._room() < 1:
             return False
         self.charge()
         return True
 
     def wait(self) -> int:
-        """Whole seconds until one more may be made, if no other request came meanwhile."""
+        """Whole seconds until a retry may be made, if there are no further requests."""
         now, gone = int(self._clock()), 0.0
         room = self._room()
         for second, requests, retries in self._seconds:

@@ -1,4 +1,4 @@
-"""Schedule, and see that the version is there: from a target to a lease on an engine."""
+"""Routing: from a target to a lease on an engine that holds it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from adapters.placement.loader import Loader
 from adapters.placement.policy import UNHEALTHY, Candidate, PlacementDecision, Score, decide, explained
 from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
-from gateway.routing.engine_deaths import DeathWatch
+from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_state import EngineState
-from gateway.routing.hang_detection import HangWatch
+from gateway.routing.hang_detection import HangDetector
 from gateway.routing.pool import Lease, Pool
 from gateway.routing.query_of_death import REQUEST_DEATHS, Group
 from gateway.routing.request_identity import RequestIdentity
@@ -23,18 +23,18 @@ from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.upstream import RetryElsewhere
 
 MAX_ATTEMPTS = 3
-"""Attempts on which engines may have worked and failed, and live."""
+"""Failed attempts on engines that may have worked on the request and are still alive."""
 MAX_DETOURS = 20
-"""Attempts that cost engines nothing: unknown model, busy, refused connections."""
+"""All attempts, including those that cost engines nothing: unknown model, busy, connection refused."""
 WAIT_SECONDS = 0.25
 RETRY_SECONDS = 0.05
-PATIENCE_SECONDS = 1.0
-"""How long, in all, a request waits so as not to share an engine with what may kill it."""
+ISOLATION_SECONDS = 1.0
+"""How long, in total, a suspect request waits for an engine without other suspects."""
 
 
 @dataclass(slots=True)
 class RoutingState:
-    """One request's way through the fleet: mutable, one for each request."""
+    """The routing state of one request. Mutable; only the router changes it."""
 
     target: Target
     identity: RequestIdentity
@@ -44,21 +44,30 @@ class RoutingState:
     failed_on: set[str] = field(default_factory=set)
     reload_on: str | None = None
     loads: int = 0
-    """Adapter loads that the attempt to come has caused."""
+    """Adapter loads caused by the next attempt."""
     losses: list[tuple[EngineState, int]] = field(default_factory=list)
-    """Engines on which it failed, and how often each had died before."""
-    unjudged: tuple[Lease, RetryElsewhere] | None = None
-    """The last attempt, and what it met."""
-    patience: float | None = None
+    """Engines on which it failed, each with its `deaths` when the attempt began."""
+    failed_attempt: tuple[Lease, RetryElsewhere] | None = None
+    """The last failed attempt, if `place` has yet to decide whether to retry it."""
+    isolation_deadline: float | None = None
     """When it stops waiting for an engine without suspects."""
 
     @property
     def deaths(self) -> int:
-        """Engines that died while it was there."""
+        """Number of engines that died while they had the request."""
         return sum(1 for state, before in self.losses if state.deaths > before)
 
 
 class Router:
+    """Chooses an engine for each attempt, and makes sure that it holds the version.
+
+    The lifecycle calls it: `admit` and `routing_state` once per request, `place` before each attempt, then
+    `record_answer` or `record_failure` with the outcome. Routing decisions are made by the pure policy in
+    `adapters.placement.policy`; the router acts on them. It bounds retries by attempts, by the retry budget
+    and by the request's deadline, and holds back requests that may have killed engines. It keeps nothing of
+    a request itself: that is in the RoutingState. On the worker's event loop only.
+    """
+
     def __init__(
         self,
         catalog: Catalog,
@@ -66,8 +75,8 @@ class Router:
         loader: Loader,
         changed: Callable[[float], Awaitable[None]],
         *,
-        deaths: DeathWatch,
-        hangs: HangWatch,
+        deaths: DeathTracker,
+        hangs: HangDetector,
         budget: RetryBudget,
         timeout: float,
         max_queue: float = 0.0,
@@ -88,12 +97,12 @@ class Router:
         self._timeout, self._max_queue = timeout, max_queue
 
     def admit(self, target: Target) -> None:
-        """Raises FlorinError when a request would wait for longer than it should."""
+        """Raises FlorinError if the expected wait in the engines' queues is too long."""
         wait = self._pool.expected_wait(target.base_model, target.version) if self._max_queue else 0.0
         if wait > self._max_queue:
             raise FlorinError(
                 "overloaded",
-                f"{target.label} would wait {wait:.0f} s for an engine to begin it, longer than "
+                f"Requests to {target.label} currently wait {wait:.0f} s, more than the limit of "
                 f"{self._max_queue:g} s.",
                 retry_after=math.ceil(wait),
             )
@@ -106,19 +115,19 @@ class Router:
         """A lease on an engine that holds the target. Raises FlorinError, QuarantinedError, LoadFailedError,
         StoreUnavailableError."""
         version = routing_state.target.version
-        if routing_state.unjudged is not None:
-            await self._judge(routing_state, *routing_state.unjudged)
+        if routing_state.failed_attempt is not None:
+            await self._check_retry(routing_state, *routing_state.failed_attempt)
         while True:
             if version is not None and self._catalog.serving_statuses:  # wherever it is resident
                 self._loader.serving_statuses.check(version, quarantine_only=True)
-            if not self._sendable(routing_state):
-                await self._pool.settled(WAIT_SECONDS)
+            if not self._may_send(routing_state):
+                await self._pool.wait_for_trial(WAIT_SECONDS)
                 continue
             engine = self._resident(routing_state) or await self._make_resident(routing_state)
-            if engine and engine in self._apart(routing_state):
-                await self._pool.settled(WAIT_SECONDS)
+            if engine and engine in self._to_avoid(routing_state):
+                await self._pool.wait_for_trial(WAIT_SECONDS)
                 continue
-            if engine in routing_state.failed_on:  # nothing better is left: give it a moment
+            if engine in routing_state.failed_on:  # no other engine is left: wait a moment
                 await self._changed(RETRY_SECONDS * routing_state.attempts)
             lease = self._acquire(routing_state, engine) if engine else None
             if lease is not None:
@@ -128,7 +137,7 @@ class Router:
                 )
                 return lease
             if self._clock() > routing_state.deadline:
-                raise self._too_late(routing_state)
+                raise self._timeout_error(routing_state)
             await self._changed(WAIT_SECONDS)
 
     def _acquire(self, routing_state: RoutingState, engine: str) -> Lease | None:
@@ -136,43 +145,43 @@ class Router:
         return self._pool.acquire(engine, routing_state.target.version, routing_state.identity, trial=trial)
 
     def resume(self, routing_state: RoutingState) -> None:
-        """The engine failed in the middle of the answer: another has as long to go on as it had to begin."""
+        """The engine failed in mid-stream: restart the deadline for the next one."""
         routing_state.deadline = self._clock() + self._timeout
 
-    def learn(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
-        """Remember what an attempt met, so that the next goes elsewhere; FlorinError when it was the last."""
+    def record_failure(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
+        """Record a failed attempt. Raises FlorinError if no more attempts or time are left."""
         engine = lease.state.engine.name
         if trouble.suspect:
-            lease.doubt(str(trouble))
-        # (The base model cannot be loaded: who does not know it is simply no use.)
+            lease.mark_suspect(str(trouble))
+        # (The base model cannot be loaded, so an engine without it is useless.)
         if trouble.unknown_model and routing_state.target.version and engine not in routing_state.failed_on:
             routing_state.reload_on = engine
         else:
             routing_state.failed_on.add(engine)
-        if lease.abandoned:  # what it waited for was an answer, not an engine
+        if lease.abandoned:  # the time was spent waiting for an answer, not for an engine
             routing_state.deadline = max(routing_state.deadline, self._clock() + self._timeout)
-        if trouble.counts or lease.abandoned:
+        if trouble.engine_worked or lease.abandoned:
             routing_state.losses.append((lease.state, lease.deaths))
-            routing_state.unjudged = lease, trouble
-        if trouble.counts:
-            self._pool.failed(lease.state)
+            routing_state.failed_attempt = lease, trouble
+        if trouble.engine_worked:
+            self._pool.record_failed_attempt(lease.state)
         if routing_state.attempts >= MAX_DETOURS or self._clock() > routing_state.deadline:
-            raise self._too_late(routing_state)
+            raise self._timeout_error(routing_state)
 
-    def served(self, lease: Lease) -> None:
-        """The engine has answered, well or with a refusal: the request did not kill it."""
-        lease.state.streak = 0
+    def record_answer(self, lease: Lease) -> None:
+        """Record an answer, success or refusal: the request did not kill the engine."""
+        lease.state.failure_streak = 0
         if lease.identity is not None:
             lease.identity.answered = True
             self._deaths.answered(lease.identity)
             self._hangs.reports.answered(lease.identity)
 
     def scores(self, target: Target) -> Sequence[Score]:
-        """What it would cost each engine of the fleet to serve the target, or why it cannot."""
+        """For each engine of the fleet, the cost of serving the target, or the reason why it cannot."""
         return self._decision(target).scores
 
     def explain(self, target: Target) -> PlacementDecision:
-        """The decision as it would fall now, for people: with the scores that decide."""
+        """The decision that would be made now, with the scores behind it."""
         return explained(self._decision(target))
 
     def _decision(self, target: Target) -> PlacementDecision:
@@ -180,47 +189,48 @@ class Router:
         return decide(self._candidates(target, ()), rank=rank)
 
     def refusals(self) -> dict[Group, tuple[int, float]]:
-        """Tenants' uses of adapters that are held back: deaths of engines that count, seconds left."""
+        """Suspended tenant/adapter pairs, each with the engine deaths counted and the seconds left."""
         return self._deaths.suspects.refusals()
 
     # -- steps
 
-    async def _judge(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
-        """Whether a failed attempt may be followed by another: not when too many have failed in all. What an
-        engine's end took with it is not held against the requests that it took."""
-        routing_state.unjudged = None
+    async def _check_retry(self, routing_state: RoutingState, lease: Lease, trouble: RetryElsewhere) -> None:
+        """Decide whether to retry a failed attempt. Raises FlorinError if too many attempts of this request,
+        or of all requests, have failed. Failures due to an engine's death do not count against requests."""
+        routing_state.failed_attempt = None
         state = lease.state
-        if trouble.counts:
-            await self._pool.probed(state)
-        if state.ends > lease.ends:
-            if state.ends_charged != state.ends:
-                state.ends_charged = state.ends
+        if trouble.engine_worked:
+            await self._pool.wait_for_probe(state)
+        if state.outages > lease.outages:
+            if state.outages_charged != state.outages:
+                state.outages_charged = state.outages
                 self._budget.charge()
             return
-        if not trouble.counts:
+        if not trouble.engine_worked:
             return
         routing_state.failures += 1
         if routing_state.failures >= MAX_ATTEMPTS:
             raise FlorinError(
                 "engine_failed",
-                f"{routing_state.attempts} attempts failed, the last with: {trouble.reason}.",
+                f"All {routing_state.attempts} attempts failed; the last error was {trouble.reason}.",
                 retry_after=1,
             )
         if not self._budget.allows():
             raise FlorinError(
                 "engine_failed",
-                f"The attempt failed ({trouble.reason}), and so do too many others to try each again.",
+                f"The attempt failed ({trouble.reason}), and the retry budget is exhausted.",
                 retry_after=self._budget.wait(),
             )
 
-    def _sendable(self, routing_state: RoutingState) -> bool:
-        """Raises FlorinError for what may have killed engines; False for what should wait for a moment."""
+    def _may_send(self, routing_state: RoutingState) -> bool:
+        """Whether the request may be sent now; False: wait a moment. Raises FlorinError if it is blocked
+        because it may have killed engines."""
         suspects, identity = self._deaths.suspects, routing_state.identity
         left = self._hangs.reports.refused(identity)
         if left:
             raise FlorinError(
                 "engine_hung",
-                f"Engines hung more than once while they had this request. It is held back for {left:.0f} s.",
+                f"Engines hung more than once while serving this request. It is blocked for {left:.0f} s.",
                 retry_after=math.ceil(left),
             )
         if routing_state.losses and routing_state.deaths >= REQUEST_DEATHS:
@@ -229,15 +239,15 @@ class Router:
             return True
         self._deaths.refuse_group(identity.group)
         left = suspects.refused(identity.fingerprint)
-        if left and self._patient(routing_state) and self._pool.in_flight(identity):
-            return False  # the answer to its like will tell
+        if left and self._may_wait(routing_state) and self._pool.in_flight(identity):
+            return False  # the answer to the identical request will tell
         if left:
             raise suspected(left)
         return True
 
-    def _apart(self, routing_state: RoutingState) -> set[str]:
-        """Engines that hold what may kill them, for whoever may do so too: when one of them dies, each should
-        have met no other death. Nobody waits for long, and who is under no suspicion does not wait at all."""
+    def _to_avoid(self, routing_state: RoutingState) -> set[str]:
+        """Engines that a suspect request should avoid because they run suspects of other groups: if one dies,
+        the cause should be clear. Empty for requests that are not suspect, and after ISOLATION_SECONDS."""
         suspects, group = self._deaths.suspects, routing_state.identity.group
         if not suspects.any or not suspects.suspected(group):
             return set()
@@ -246,39 +256,39 @@ class Router:
             for lease in self._pool.trials()
             if lease.identity and lease.identity.group != group
         }
-        return names if names and self._patient(routing_state) else set()
+        return names if names and self._may_wait(routing_state) else set()
 
-    def _patient(self, routing_state: RoutingState) -> bool:
+    def _may_wait(self, routing_state: RoutingState) -> bool:
         now = self._clock()
-        if routing_state.patience is None:
-            routing_state.patience = now + PATIENCE_SECONDS
-        return now < min(routing_state.patience, routing_state.deadline)
+        if routing_state.isolation_deadline is None:
+            routing_state.isolation_deadline = now + ISOLATION_SECONDS
+        return now < min(routing_state.isolation_deadline, routing_state.deadline)
 
     def _resident(self, routing_state: RoutingState) -> str | None:
-        """An engine that holds the target now."""
+        """An engine that already holds the target."""
         version = routing_state.target.version
         if routing_state.reload_on:
             return None
         if version is not None:
             holders = self._pool.holders(version, routing_state.failed_on)
-            apart = self._apart(routing_state) if len(holders) > 1 else ()
+            apart = self._to_avoid(routing_state) if len(holders) > 1 else ()
             holders = [c for c in holders if c.engine not in apart] or holders
             if len(holders) == 1:
                 return holders[0].engine
             return decide(holders, rank=version.rank).engine if holders else None
-        passed = routing_state.failed_on | self._apart(routing_state)
+        passed = routing_state.failed_on | self._to_avoid(routing_state)
         return decide(self._candidates(routing_state.target, passed), rank=None).engine
 
     async def _make_resident(self, routing_state: RoutingState) -> str | None:
-        """Load it where that costs least; None when that must wait."""
+        """Load the version where that costs least. None: wait and try again."""
         version = routing_state.target.version
         if version is None:
-            self._check_hope(routing_state)
+            self._check_servable(routing_state)
             return None
 
         def choose(failed: Collection[str], /) -> Engine | None:
             candidates = self._candidates(
-                routing_state.target, routing_state.failed_on | self._apart(routing_state)
+                routing_state.target, routing_state.failed_on | self._to_avoid(routing_state)
             )
             name = decide([c for c in candidates if c.engine not in failed], rank=version.rank).engine
             return self._catalog.engines.get(name) if name else None
@@ -293,13 +303,13 @@ class Router:
                 avoid=routing_state.failed_on,
             )
         except NoEngineError:
-            self._check_hope(routing_state)
+            self._check_servable(routing_state)
             return None
         except (LoadFailedError, QuarantinedError):
             raise
         except PlacementError as error:
             if self._clock() > routing_state.deadline:
-                raise self._too_late(routing_state) from error
+                raise self._timeout_error(routing_state) from error
             raise
 
     def _candidates(self, target: Target, failed: Collection[str]) -> list[Candidate]:
@@ -310,9 +320,9 @@ class Router:
         suspects = {e.name for e in self._catalog.fleet(target.base_model) if verifier.is_suspect(e)}
         return [replace(c, suspect=c.engine in suspects) for c in fleet]
 
-    def _check_hope(self, routing_state: RoutingState) -> None:
-        """Wait only for what can come: an engine that is down may return, one that is too small will not
-        grow."""
+    def _check_servable(self, routing_state: RoutingState) -> None:
+        """Raises FlorinError if waiting is pointless: an engine that is down may return, one that is too
+        small will not grow."""
         scores = self.scores(routing_state.target)
         if not any(s.cost is not None or s.reason == UNHEALTHY for s in scores):
             self._check_hangs(routing_state)
@@ -322,7 +332,7 @@ class Router:
             )
 
     def _check_hangs(self, routing_state: RoutingState) -> None:
-        """Rather an answer at once than a wait for an engine that may hang for hours."""
+        """Raises FlorinError if engines hang, since that may last for hours."""
         hanging = [
             state
             for state in self._pool.states()
@@ -337,19 +347,19 @@ class Router:
                 retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
 
-    def _too_late(self, routing_state: RoutingState) -> FlorinError:
+    def _timeout_error(self, routing_state: RoutingState) -> FlorinError:
         return FlorinError(
             "placement_timeout",
-            f"No engine began to answer for {routing_state.target.label} within {self._timeout:g} s.",
+            f"No engine started to answer for {routing_state.target.label} within {self._timeout:g} s.",
             retry_after=1,
         )
 
 
 def suspected(left: float) -> FlorinError:
-    """Of a request that is not sent to an engine again."""
+    """The error for a request that is blocked because it may have killed engines."""
     seconds = math.ceil(left) or 1
     return FlorinError(
         "request_suspected",
-        f"Engines died more than once while they had this request. It is not sent again for {seconds} s.",
+        f"Engines died more than once while serving this request. It is blocked for {seconds} s.",
         retry_after=seconds,
     )

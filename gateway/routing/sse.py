@@ -1,6 +1,6 @@
-"""The engine's events on their way to the client: checked, counted, renamed, stripped of what is not for it.
+"""Rewrites an engine's event stream for the client: checks, counts tokens, renames the model, removes fields.
 
-Pure: bytes in, bytes out. Events may be split anywhere or arrive several at once.
+Pure: bytes in, bytes out. Input may be split anywhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import orjson
 
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, read_counts
 from gateway.routing.engine_answers import MalformedError, check_choice
-from gateway.routing.resume import ResumableAnswer
+from gateway.routing.resume import ResumableStream
 
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
@@ -24,7 +24,7 @@ class StreamError(Exception):
         super().__init__(message)
         self.error = error or {}
         self.malformed = malformed
-        """The engine reports nothing: what it sent is no event."""
+        """The stream itself is invalid, as opposed to an error reported by the engine."""
 
     @property
     def status(self) -> int:
@@ -33,7 +33,7 @@ class StreamError(Exception):
 
 
 class Usage:
-    """Token counts of one attempt, cumulative, as last heard from the engine and found sound."""
+    """Cumulative token counts of one attempt: the engine's latest plausible ones."""
 
     __slots__ = ("cached", "completion", "exact", "prompt", "reasoning", "unsound")
 
@@ -43,13 +43,13 @@ class Usage:
         self.cached: int | None = None
         self.reasoning = 0
         self.exact = False
-        """These are the engine's final figures."""
+        """These are the engine's final counts."""
         self.unsound = False
-        """The engine has sent figures that nobody can have counted; they were passed over."""
+        """The engine has sent impossible counts, which were ignored."""
 
     def read(self, usage: object, *, prompts: int, choices: int) -> None:
-        """The closing counts. If they cannot be, or are below what was counted before, the counts stay as
-        they are and are not exact."""
+        """Read the final counts. If they are impossible or lower than before, keep the previous ones, which
+        are not exact."""
         counts = read_counts(usage, prompts=prompts, choices=choices)
         if counts is None or counts.prompt < 1 or counts.completion < self.completion:
             self.unsound = True
@@ -60,10 +60,10 @@ class Usage:
 
 
 class StreamRewriter:
-    """One response's events.
+    """Rewrites the events of one response.
 
-    `model` replaces the engine-side name. `choices` and `n` are the number of choices in all and for each
-    prompt: with several, a chunk's running usage counts only its own choice.
+    `model` replaces the engine's name of the version. `choices` and `n` are the number of choices in total
+    and per prompt: with several, the running usage of a chunk counts only its own choice.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class StreamRewriter:
         continuous_usage: bool,
         choices: int = 1,
         n: int = 1,
-        answer: ResumableAnswer | None = None,
+        answer: ResumableStream | None = None,
     ) -> None:
-        """`answer` follows what is said; None: nobody will go on with it."""
+        """`answer` records the text, so that the stream can be resumed; None: it cannot."""
         self._model = model
         self._answer = answer
         self._include_usage = include_usage
@@ -86,38 +86,38 @@ class StreamRewriter:
         self._ended: set[int] = set()
         self._says = ""
         self._said: type = dict
-        """Where a plain event says something, and of which type: `delta`, a dict, or `text`, a str; an empty
-        name until one has been looked at."""
+        """Key and type of the content in a plain event: `delta` and dict, or `text` and str. The key is empty
+        until the first event with content."""
         self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
         self._rest = b""
         self._counted = False
-        """The closing counts were passed on."""
+        """The final counts were passed on."""
         self.unsent = b""
-        """When StreamError was raised: what the client gets of the events before the bad one."""
+        """After StreamError: the output for events before the bad one."""
         self.usage = Usage()
         self.done = False
-        """The engine said [DONE]: the answer is whole."""
+        """The engine sent [DONE]: the response is complete."""
         self.closing = False
-        """Every choice has ended: what is left are closing counts and [DONE], which come at once."""
+        """All choices have finished: only the final counts and [DONE] are missing, and follow at once."""
         self.aborted = False
-        """The engine gave the request up: `finish_reason` abort, as a draining engine answers."""
+        """The engine aborted the request (`finish_reason` abort), as it does while shutting down."""
         self.has_content = False
-        """An event has said more than who speaks."""
+        """An event has contained more than the role."""
 
     def feed(self, data: bytes) -> bytes:
-        """What the client gets for `data`; empty when no event is complete. Raises StreamError."""
+        """The output for `data`; empty if no event is complete yet. Raises StreamError."""
         if self._rest:
             data = self._rest + data
         events = data.split(b"\n\n")
         self._rest = events.pop()
         if len(self._rest) > _LARGEST_EVENT:
-            raise StreamError("the engine sent an event without end", malformed=True)
+            raise StreamError("the engine sent an event that is too long", malformed=True)
         out: list[bytes] = []
         try:
             if len(events) == 1:
                 return self._event(events[0])
             for event in events:
-                out.append(self._event(event))  # noqa: PERF401 - what was made before an error is needed
+                out.append(self._event(event))  # noqa: PERF401 - the part before an error is needed
             return b"".join(out)
         except MalformedError as error:
             self.unsent = b"".join(out)
@@ -127,8 +127,8 @@ class StreamRewriter:
             raise
 
     def ending(self) -> bytes:
-        """What is missing of an answer whose every choice has ended, when the engine fails before it has said
-        the rest: [DONE], and before it the counts, as they were last heard."""
+        """The missing end of a response whose choices have all finished before the engine failed: the latest
+        counts, if the client asked for them, and [DONE]."""
         missing = b"data: [DONE]\n\n"
         if self._include_usage and not self._counted and self._answer is not None:
             usage = {"prompt_tokens": self.usage.prompt, "completion_tokens": self.usage.completion}
@@ -173,10 +173,11 @@ class StreamRewriter:
         try:
             return b"data: " + orjson.dumps(chunk) + b"\n\n"
         except orjson.JSONEncodeError as error:
-            raise MalformedError(f"an event cannot be passed on: {error}") from None
+            raise MalformedError(f"an event cannot be serialized: {error}") from None
 
     def _close(self, choices: Any, usage: Any) -> bool:
-        """An event without choices brings the closing counts. Whether the client asked for it."""
+        """Read an event without choices, which contains the final counts. Returns whether the client wants
+        it."""
         if type(choices) is not list:
             raise MalformedError("an event's choices are not a list")
         if usage is not None:
@@ -185,9 +186,9 @@ class StreamRewriter:
         return self._include_usage
 
     def _tokens(self, choices: Any, usage: Any) -> None:
-        """What an event with choices means. Raises MalformedError.
+        """Check and count an event with choices. Raises MalformedError.
 
-        Nearly every event is one token in the middle of an answer: it passes by the first condition."""
+        Nearly every event is a single token in the middle of a response, which `plain` recognises quickly."""
         try:
             choice = choices[0]
             plain = (
@@ -208,12 +209,12 @@ class StreamRewriter:
             self.usage.unsound = True
 
     def _say(self, choice: Any) -> None:
-        """One choice's part of an event, with all that it may be. Raises MalformedError."""
+        """Check one choice of an event in full. Raises MalformedError."""
         check_choice(choice, self._choices)
         self._says, said = ("delta", choice["delta"]) if "delta" in choice else ("text", choice.get("text"))
         self._said = type(said)
         if self._said is not (dict if self._says == "delta" else str):
-            raise MalformedError("a choice says nothing")
+            raise MalformedError("a choice has no content")
         reason = choice.get("finish_reason")
         if reason:
             self._ended.add(choice["index"])
@@ -222,19 +223,19 @@ class StreamRewriter:
         if not self.has_content:
             self.has_content = bool(reason) or _says_something(said)
             if not self.has_content:
-                self._says = ""  # look at the next one as closely
+                self._says = ""  # check the next one in full, too
 
     def _end(self) -> bytes:
-        """[DONE] is believed when every choice has ended or been counted: otherwise a part of an answer
-        would pass for all of it."""
+        """Handle [DONE]. It is accepted only after all choices have finished or the final counts have
+        arrived; otherwise a partial response would pass for a complete one."""
         if not self.closing:
-            raise MalformedError("the engine ended its stream before its answer")
+            raise MalformedError("the engine sent [DONE] before the response was complete")
         self.done = True
         return b"data: [DONE]\n\n"
 
     def _count(self, usage: Any, index: int) -> bool:
-        """A choice's running counts; False if they cannot be. Read by hand, because this happens for every
-        token."""
+        """Read a choice's running counts. Returns False if they are impossible. Written out for speed,
+        since it runs for every token."""
         try:
             prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
         except (KeyError, TypeError):
@@ -258,10 +259,11 @@ class StreamRewriter:
 
 
 class ContinuedRewriter(StreamRewriter):
-    """Events of an engine that goes on with another's answer, as the client gets them: of one answer."""
+    """Rewrites the events of an engine that resumes another's stream, so that the client sees one
+    response."""
 
     def __init__(
-        self, model: str, answer: ResumableAnswer, *, include_usage: bool, continuous_usage: bool
+        self, model: str, answer: ResumableStream, *, include_usage: bool, continuous_usage: bool
     ) -> None:
         super().__init__(model, include_usage=include_usage, continuous_usage=continuous_usage, answer=answer)
         self._so_far = answer
@@ -273,12 +275,12 @@ class ContinuedRewriter(StreamRewriter):
         for choice in chunk["choices"]:
             delta = choice.get("delta")
             if delta and delta.pop("role", None) and not (any(delta.values()) or choice.get("finish_reason")):
-                return b""  # the client has been told who speaks
+                return b""  # the client already has the role
         return super()._write(chunk)
 
 
 def _reported(chunk: Any) -> Exception:
-    """An event without choices: the engine's error, or nothing that has a meaning."""
+    """The exception for an event without choices: the engine's error, or a malformed event."""
     error = chunk.get("error") if type(chunk) is dict else None
     if type(error) is dict:
         return StreamError("the engine reported an error", error)
@@ -286,7 +288,7 @@ def _reported(chunk: Any) -> Exception:
 
 
 def _says_something(delta: Any) -> bool:
-    """More than the role with which every chat begins: until then the engine may fail unseen."""
+    """Whether a delta contains more than the role, with which every chat starts."""
     if type(delta) is not dict:
         return True
     return any(value for name, value in delta.items() if name != "role")

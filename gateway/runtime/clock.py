@@ -1,14 +1,13 @@
-"""One clock for all that is booked: UTC that no step of the host's clock moves.
+"""The clock for metering and billing: UTC that is immune to steps of the host's clock.
 
-It is the time since the machine booted, which nobody can set, on top of a base that was taken from the wall
-clock once. All workers of a host share the base, through a file, for as long as the machine is up. So a host
-whose clock is set by two hours goes on booking seconds that passed, and a restart of the gateway changes
-nothing about that.
+Its time is the machine's uptime, which nobody can set, plus a base that was taken from the wall clock once.
+All workers of a host share the base through a file until the machine reboots. So if the host's clock is set
+by two hours, Florin still measures the seconds that passed, even across restarts of the gateway.
 
-Every few seconds it is compared with the system's clock, Redis's and the ledger database's. A disagreement is
-shown, and followed only once two of these have agreed for a while. Then the base changes, on all workers of
-the host at the same instant: a new *era*. What was alive at the change is counted until then in the old era,
-and from then on in the new; nothing is counted across.
+Every few seconds the clock is compared with those of the system, Redis and the ledger's database. A
+disagreement is reported. The clock follows only if two of the others have agreed for a while: then the base
+changes on all workers of the host at the same instant, which starts a new *era*. Durations never span eras:
+what is running at the change is counted up to it in the old era, and from it in the new one.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ log = logging.getLogger(__name__)
 
 AGAINST: Final = ("system", "redis", "ledger")
 TOLERANCE: Final = 5_000_000
-"""Microseconds by which clocks may differ before somebody should look."""
+"""Microseconds by which clocks may differ before it is reported."""
 SETTLE_SECONDS: Final = 300.0
-"""How long two clocks must agree on another time before it is followed."""
+"""How long two clocks must agree on a different time before it is adopted."""
 AHEAD: Final = 30_000_000
-"""A change of the base is announced so long before: longer than workers take to hear of it."""
+"""Microseconds between the announcement of a new base and its start: enough for all workers to read it."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Era = tuple[int, int]
-"""From this uptime on, the base is this; microseconds."""
+"""Uptime at which the era starts, and its base, in microseconds."""
 
 
 def uptime() -> int:
-    """Microseconds since the machine booted; on Linux, with the time for which it was suspended."""
+    """Microseconds since the machine booted; on Linux, including time in suspension."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1000
 
 
@@ -51,15 +50,15 @@ def system_time() -> int:
 
 
 def boot_id() -> str:
-    """What tells this run of the machine from the one before; empty: the system does not say."""
+    """Identifies the current boot of the machine; empty: unknown."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return ""
 
 
 def agreed(offsets: Mapping[str, int]) -> int | None:
-    """The offset on which two clocks agree, the system's own if it is one of them. None: no two do, or they
-    agree with ours."""
+    """The offset on which two clocks agree, preferably the system's. None: no two agree, or they agree with
+    Florin's clock."""
     for one, other in combinations([offsets[name] for name in AGAINST if name in offsets], 2):
         if abs(one - other) <= TOLERANCE:
             return one if abs(one) > TOLERANCE else None
@@ -67,7 +66,7 @@ def agreed(offsets: Mapping[str, int]) -> int | None:
 
 
 class Clock:
-    """Mutable: the eras, and what other clocks said last. `now` may be asked from any thread."""
+    """The clock of one process. `now` may be called from any thread, `compare` from one only."""
 
     def __init__(
         self,
@@ -78,20 +77,20 @@ class Clock:
         system: Callable[[], int] = system_time,
         boot: str | None = None,
     ) -> None:
-        """`path`: the file that the workers of the host share; without one, the clock is this process's own,
-        and taken to be right."""
+        """`path`: the file that the host's workers share. Without it, the clock is private to this process
+        and considered confirmed."""
         self._path = path
         self._settle = int(settle * 1e6)
         self._uptime = uptime
         self._system = system
         self._boot = boot_id() if boot is None else boot
         self._doubted: int | None = None
-        """Since which uptime two others have agreed on another time."""
+        """Uptime since which two others have agreed on a different time."""
         self.offsets: dict[str, int] = {}
-        """What others show less what this shows, microseconds."""
+        """Other clocks minus this clock, in microseconds."""
         self._eras: list[Era] = [(0, system() - uptime())]
         self._fresh = path is not None
-        """No other clock has confirmed it yet."""
+        """No other clock has confirmed this one yet."""
         kept = self._adopt()
         self._started = self.now()
         if not kept:
@@ -100,7 +99,7 @@ class Clock:
     def __repr__(self) -> str:
         return f"<Clock {self.now()} {self.offsets}>"
 
-    # -- asked by those who book
+    # -- reading
 
     def now(self) -> int:
         """Unix microseconds, UTC."""
@@ -116,19 +115,19 @@ class Clock:
 
     @property
     def since(self) -> int:
-        """Times before this one are from another era, or unconfirmed: nothing is counted from them on."""
+        """Durations must not start before this time: it is in another era, or unconfirmed."""
         if self._fresh:
             return self._started
         start, base = self._eras[self.era]
         return start + base if start else 0
 
     def ended(self, era: int) -> int | None:
-        """When an era ended, in monotonic nanoseconds; None: it lasts."""
+        """When an era ended, in monotonic nanoseconds; None: it has not ended."""
         if era >= self.era:
             return None
         return time.monotonic_ns() - (self._uptime() - self._eras[era + 1][0]) * 1000
 
-    # -- kept right
+    # -- comparison with other clocks
 
     def conditions(self) -> Iterable[Condition]:
         for name, offset in self.offsets.items():
@@ -140,10 +139,10 @@ class Clock:
                 yield Condition("clock_off", name, f"{which} is {abs(offset) / 1e6:,.0f} s {way} Florin's.")
 
     def compare(self, shown: Mapping[str, int]) -> None:
-        """`shown`: what other clocks show less what this shows."""
+        """Record the offsets of other clocks, and adopt their time if the rules allow it."""
         off = {name for name, offset in shown.items() if abs(offset) > TOLERANCE}
         for name in off - {n for n, offset in self.offsets.items() if abs(offset) > TOLERANCE}:
-            log.warning("The clock of %s differs from Florin's by %.1f s.", name, shown[name] / 1e6)
+            log.warning("Clock %s differs from Florin's by %.1f s", name, shown[name] / 1e6)
         self.offsets = dict(shown)
         self._adopt()
         up, shift = self._uptime(), agreed(shown)
@@ -156,7 +155,7 @@ class Clock:
         self._doubted = up if self._doubted is None else self._doubted
         if self._fresh or up - self._doubted >= self._settle:
             at = up if self._fresh else up + AHEAD
-            log.warning("Florin's clock is set by %.1f s: that is what two other clocks show.", shift / 1e6)
+            log.warning("Setting Florin's clock by %.1f s, on which two other clocks agree", shift / 1e6)
             self._eras = [*self._eras, (at, self._base(up) + shift)]
             self._fresh, self._doubted = False, None
             self._write()
@@ -173,8 +172,7 @@ class Clock:
         return self._eras[self._era(up)][1]
 
     def _adopt(self) -> bool:
-        """Take over what the workers of this host have kept since the machine booted, if it is not behind
-        what this one knows."""
+        """Adopt the eras in the shared file if they are from this boot and not older than ours."""
         if self._path is None or not self._boot:
             return False
         try:
@@ -193,7 +191,7 @@ class Clock:
         if self._path is None or not self._boot:
             return
         hidden = self._path.with_name(f".{self._path.name}-{os.getpid()}")
-        with suppress(OSError):  # a full disk: this worker knows all the same
+        with suppress(OSError):  # a full disk: this worker still has them in memory
             self._path.parent.mkdir(parents=True, exist_ok=True)
             hidden.write_text(
                 json.dumps({"boot": self._boot, "confirmed": not self._fresh, "eras": self._eras})

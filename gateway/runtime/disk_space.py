@@ -1,4 +1,4 @@
-"""How much room there is where this installation keeps its files, before there is none."""
+"""Monitors free disk space in the directories of this installation."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ LOW_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class DiskRoom:
+class DiskUsage:
     free: int
     size: int
-    """Bytes, those that only root may use left out of `free`."""
+    """In bytes. `free` excludes space reserved for root."""
 
     @property
     def low(self) -> bool:
-        """Little in proportion, and little: a tenth of a large disk is plenty."""
+        """Low in proportion and in absolute terms: a tenth of a large disk is plenty."""
         return self.free < min(LOW_SHARE * self.size, LOW_BYTES)
 
 
-def room(path: Path) -> DiskRoom:
-    """On the file system of a directory, which need not be there yet. Blocks. Raises OSError."""
+def disk_usage(path: Path) -> DiskUsage:
+    """Usage of a directory's file system; the directory need not exist yet. Blocks. Raises OSError."""
     while not path.exists() and path != path.parent:
         path = path.parent
     found = os.statvfs(path)
-    return DiskRoom(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    return DiskUsage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 class DiskSpace:
-    """Mutable: what was found last."""
+    """Mutable: the latest measurements."""
 
     def __init__(self, directories: Mapping[str, Path], metrics: Metrics) -> None:
-        """`directories`: a label of each, `state`, …"""
+        """`directories`: by label, for example `state`."""
         self._directories = directories
         self._metrics = metrics
-        self._found: dict[str, DiskRoom] = {}
+        self._found: dict[str, DiskUsage] = {}
 
     def __repr__(self) -> str:
         return f"<DiskSpace {self._found}>"
@@ -57,8 +57,8 @@ class DiskSpace:
     async def look(self) -> None:
         for name, path in self._directories.items():
             try:
-                found = await asyncio.to_thread(room, path)
-            except OSError:  # a network disk that is away says so where it is used
+                found = await asyncio.to_thread(disk_usage, path)
+            except OSError:  # an unavailable network disk is reported where it is used
                 self._found.pop(name, None)
                 continue
             self._found[name] = found
@@ -68,4 +68,4 @@ class DiskSpace:
         for name, found in self._found.items():
             if found.low:
                 free = f"{found.free / (1 << 20):,.0f} MiB of {found.size / (1 << 20):,.0f} MiB"
-                yield Condition("disk_low", name, f"{free} are free in {self._directories[name]}.")
+                yield Condition("disk_low", name, f"{free} free in {self._directories[name]}.")

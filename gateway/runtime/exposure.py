@@ -1,4 +1,4 @@
-"""What of a gateway is exposed, for `florin doctor` and for the first lines of its log."""
+"""Checks what a gateway exposes, for `florin doctor` and for its log at start-up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from adapters.security.tls import Identity
 from gateway.config import Settings
 
 REMEDY = (
-    "Set FLORIN_TLS_CERT and FLORIN_TLS_KEY; or, if a proxy in front speaks TLS and nobody else reaches this "
-    "port, FLORIN_BEHIND_PROXY=true."
+    "Set FLORIN_TLS_CERT and FLORIN_TLS_KEY. If a proxy in front terminates TLS and nothing else can reach "
+    "this port, set FLORIN_BEHIND_PROXY=true."
 )
 
 
 def of_listener(settings: Settings, host: str) -> Diagnosis:
-    """`host`: the address that is really bound, or FLORIN_HOST."""
+    """`host`: the bound address, or FLORIN_HOST."""
     return exposure.of_listener(
         host,
         tls=settings.tls_cert is not None,
@@ -30,8 +30,8 @@ def of_listener(settings: Settings, host: str) -> Diagnosis:
 def exposure_of(
     settings: Settings, identities: Iterable[Identity], engines: Iterable[Engine], now: float
 ) -> list[Diagnosis]:
-    """`identities`: of `TransportSecurity`; `now`: Unix seconds. Reads the modes of the state directory's
-    files, so it blocks."""
+    """`identities`: those of `TransportSecurity`; `now`: Unix seconds. Reads file modes in the state
+    directory, so it blocks."""
     return [
         of_listener(settings, settings.host),
         *exposure.of_certificates(identities, now),

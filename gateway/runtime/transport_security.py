@@ -1,4 +1,4 @@
-"""What this process shows and trusts on its connections: from settings, checked at start, renewed while it
+"""Certificates, keys and tokens of this process: loaded from settings, checked at start, renewed while it
 runs."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from adapters.security.tls import Identity, Renewable, TlsError, warn_if_not_val
 from adapters.security.tls import watch as watch_files
 from gateway.config import Settings, SettingsError
 
-if TYPE_CHECKING:  # the metrics must not be loaded before it is known where workers keep theirs
+if TYPE_CHECKING:  # metrics must not be imported before the workers' shared values are set up
     from gateway.observability.metrics import Metrics
 
 
 class TransportSecurity:
-    """Of one process: the listener's TLS, and the way to engines. Raises SettingsError."""
+    """TLS of the listener and access to engines, for one process. Raises SettingsError."""
 
     def __init__(self, settings: Settings) -> None:
         self.server: ssl.SSLContext | None = None
@@ -32,7 +32,7 @@ class TransportSecurity:
                 self.server = listener.server_context(settings.tls_client_ca)
             elif settings.tls_client_ca:
                 raise SettingsError(
-                    "FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT and FLORIN_TLS_KEY."
+                    "FLORIN_TLS_CLIENT_CA has no effect without FLORIN_TLS_CERT and FLORIN_TLS_KEY."
                 )
             name = "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY"
             certificate = both(settings.engine_cert, settings.engine_key, name)
@@ -49,7 +49,7 @@ class TransportSecurity:
 
     @property
     def identities(self) -> tuple[Identity, ...]:
-        """Certificates in use, with what is wrong with those that should be."""
+        """Certificates in use, with the errors of their renewals."""
         return tuple(self._identities)
 
     def warn(self) -> None:
@@ -57,7 +57,7 @@ class TransportSecurity:
             warn_if_not_valid(identity)
 
     async def watch(self, metrics: Metrics) -> None:
-        """For ever: take renewed files into use, and show how long certificates are valid."""
+        """Pick up renewed files and export certificate expiry, until cancelled."""
 
         def show() -> None:
             for one in self._identities:
@@ -71,7 +71,7 @@ class TransportSecurity:
 
 
 def both(certificate: Path | None, key: Path | None, names: str) -> tuple[Path, Path] | None:
-    """Raises SettingsError when one is given without the other."""
+    """The pair, or None. Raises SettingsError if only one is set."""
     if certificate and key:
         return certificate, key
     if certificate or key:

@@ -1,1 +1,1 @@
-"""`florin serve`: the server, its workers, and their parent."""
+"""`florin serve`: the server, its worker processes, and their parent."""

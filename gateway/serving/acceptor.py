@@ -1,11 +1,11 @@
-"""Takes connections from a listener, as many at a time as the event loop's pace asks for.
+"""Accepts connections from a listener, several per event loop iteration if the loop is busy.
 
-uvloop's own server takes one connection in each round of the event loop (libuv does, since 1.45). A round of
-a busy worker lasts tens of milliseconds, so there new clients, and whoever asks for the worker's health, wait
-for seconds before the worker even knows of them, and it cannot refuse what it does not see. Taking all that
-wait is no better: of several workers that share the listener, the first to wake would have them all.
+uvloop's server accepts one connection per iteration (as libuv does since 1.45). An iteration of a busy worker
+takes tens of milliseconds, so new clients and health checks would wait for seconds before the worker even
+sees them, and it cannot refuse what it does not see. Accepting all pending connections is no better: of
+several workers that share the listener, the first to wake up would take them all.
 
-So one is taken in each round, and one more for each millisecond that the rounds since the last have cost.
+So each iteration accepts one connection, plus one for each millisecond of processor time since the last.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 SECONDS_EACH: Final = 0.001
-"""Of processor time, for which one more connection is taken."""
+"""Processor time for which one more connection is accepted."""
 MOST: Final = 256
-"""In one round."""
+"""Maximum per iteration."""
 _PAUSE: Final = 1.0
-"""Seconds until the next try, when files or memory have run out."""
+"""Seconds until the next attempt after file descriptors or memory ran out."""
 _HANDSHAKE_SECONDS: Final = 10.0
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
-    """Mutable: whether it listens, and the connections that are being set up. It does not close the listener,
-    which other workers may have as well."""
+    """Mutable: whether it accepts, and connections being set up. It never closes the listener, which other
+    workers may share."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         backlog: int = 2048,
     ) -> None:
-        """`listener` is bound and does not block. Call it within the event loop."""
+        """`listener` must be bound and non-blocking. Create the acceptor within the event loop."""
         self._listener = listener
         self._protocol = protocol
         self._tls = tls
@@ -59,7 +59,7 @@ class Acceptor:
         return f"<Acceptor {'open' if self._open else 'closed'}, setting up {len(self._tasks)}>"
 
     def close(self) -> None:
-        """Take no more. May be called twice."""
+        """Stop accepting. Idempotent."""
         if self._open:
             self._open = False
             self._loop.remove_reader(self._listener.fileno())
@@ -67,7 +67,7 @@ class Acceptor:
                 self._pause.cancel()
 
     async def wait_closed(self) -> None:
-        """Until none is being set up."""
+        """Wait for connections that are being set up."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _watch(self) -> None:
@@ -80,15 +80,15 @@ class Acceptor:
         for _ in range(due):
             try:
                 connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError):  # there are no more, or another worker was quicker
+            except (BlockingIOError, InterruptedError):  # none left, or another worker was quicker
                 break
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    log.error("Cannot accept connections for a second: %s", error.strerror)
+                    log.error("Cannot accept connections: %s; retrying in %g s", error.strerror, _PAUSE)
                     self._loop.remove_reader(self._listener.fileno())
                     self._pause = self._loop.call_later(_PAUSE, self._watch)
                     break
-                continue  # this client has gone already
+                continue  # the client is already gone
             connection.setblocking(False)
             task = self._loop.create_task(self._connect(connection))
             self._tasks.add(task)
@@ -101,6 +101,6 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 self._protocol, connection, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError as error:  # TLS errors and timeouts, too: the client's doing
-            log.debug("A connection was not set up: %r", error)
+        except OSError as error:  # including TLS errors and timeouts, which the client causes
+            log.debug("Connection failed during set-up: %r", error)
             connection.close()

@@ -1,7 +1,7 @@
-"""What the parent answers while no worker serves.
+"""The fallback: the parent process answers 503 while no worker serves.
 
-The kernel goes on taking connections, so a client would wait for its own timeout, and a balancer would notice
-nothing. One worker that dies is no such case (the others serve), nor is a restart that takes seconds.
+The kernel would keep accepting connections, so clients would wait for their own timeouts, and load balancers
+would notice nothing. A single dead worker does not trigger it (the others serve), nor does a quick restart.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gateway.errors import FlorinError
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 5.0
-"""Seconds without a worker after which this begins: a worker starts faster than that."""
+"""Seconds without a worker after which the fallback starts. A worker starts faster than that."""
 _HEAD_BYTES = 64 * 1024
 _SECONDS = 5.0
-"""For a client to send its head, and to read the answer."""
+"""Time limit for a client to send its headers and to read the response."""
 _RETRY_AFTER = 5
-_REFUSAL = FlorinError("no_worker", "No worker of the gateway runs; they are being started again.").body()
+_REFUSAL = FlorinError("no_worker", "No worker of the gateway is running; they are being restarted.").body()
 _ANSWER = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
     b"retry-after: %d\r\nconnection: close\r\n\r\n%s" % (len(_REFUSAL), _RETRY_AFTER, _REFUSAL)
@@ -35,11 +35,11 @@ _ANSWER = (
 
 
 class FallbackApp:
-    """Answers 503 to everything on the listener, in a thread of its own, while it is needed. Mutable: when a
+    """Answers every request on the listener with 503, in a separate thread, while needed. Mutable: when a
     worker last served, and the thread."""
 
     def __init__(self, listener: socket.socket, tls: Callable[[], ssl.SSLContext | None]) -> None:
-        """`tls`: with what the listener speaks, asked for at each beginning, since certificates change."""
+        """`tls` returns the listener's TLS context. Called at each start, since certificates change."""
         self._listener = listener
         self._tls = tls
         self._served = time.monotonic()
@@ -50,8 +50,8 @@ class FallbackApp:
     def __repr__(self) -> str:
         return f"<FallbackApp {'answering' if self._thread else 'not needed'}>"
 
-    def look(self, now: float, *, serving: bool) -> None:
-        """Begin or end as is needed. `serving`: some worker accepts requests now."""
+    def update(self, now: float, *, serving: bool) -> None:
+        """Start or stop as needed. `serving`: some worker accepts requests."""
         if serving:
             self._served = now
             self.stop()
@@ -59,31 +59,31 @@ class FallbackApp:
             self._start()
 
     def _start(self) -> None:
-        log.error("No worker serves: requests are answered with 503 until one does.")
-        begun = threading.Event()
+        log.error("No worker is serving; answering requests with 503 until one is")
+        started = threading.Event()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(begun)), name="florin-stand-in", daemon=True
+            target=lambda: asyncio.run(self._serve(started)), name="florin-fallback", daemon=True
         )
         self._thread.start()
-        begun.wait()
+        started.wait()
 
     def stop(self) -> None:
         if self._thread is not None and self._loop is not None and self._done is not None:
-            with suppress(RuntimeError):  # it failed to begin: the log has why
+            with suppress(RuntimeError):  # it failed to start: the log says why
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join()
             self._thread = None
 
-    async def _serve(self, begun: threading.Event) -> None:
+    async def _serve(self, started: threading.Event) -> None:
         self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
-        begun.set()
+        started.set()
         answer = _refuse
         try:
             tls = self._tls()
-        except SettingsError as error:  # a certificate that has become unusable may be why no worker starts
+        except SettingsError as error:  # an unusable certificate may be why no worker starts
             log.error("%s", error)
             tls, answer = None, _hang_up
-        # A duplicate: closing the server closes its socket, and the workers' must stay.
+        # A duplicate: closing the server closes its socket, but the workers' must stay open.
         server = await asyncio.start_server(
             answer, sock=self._listener.dup(), ssl=tls, limit=_HEAD_BYTES, backlog=2048
         )
@@ -99,10 +99,10 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             await writer.drain()
             if writer.can_write_eof():
                 writer.write_eof()
-            while await reader.read(_HEAD_BYTES):  # else the client is told that the connection broke
+            while await reader.read(_HEAD_BYTES):  # otherwise the client would see a connection reset
                 pass
     except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError):
-        pass  # it is not worth a word
+        pass  # the client's doing: not worth a log line
     finally:
         writer.close()
 

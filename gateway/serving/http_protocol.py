@@ -1,10 +1,10 @@
-"""uvicorn's HTTP/1.1 on one connection, and what Florin adds: it knows whether the client has hung up, and
-what an overloaded worker refuses, it refuses as soon as a request's headers are here.
+"""uvicorn's HTTP/1.1 protocol with disconnect detection and early refusals.
 
-Such a refusal must cost a small part of what an answer costs: at three times its capacity, a worker refuses
-two requests for each that it serves. So there is no task, no key is looked up, nothing of the body is kept,
-and the connection stays. Where that would not do (a body that may be long, a client that waits for leave to
-send it) the request is marked, and refused on the usual way.
+An overloaded worker refuses a request as soon as its headers have arrived. That must be far cheaper than an
+answer: at three times its capacity, a worker refuses two requests for each one it serves. So an early refusal
+starts no task, looks up no key, keeps nothing of the body, and leaves the connection open. Where that is not
+possible (a body that may be long, a client that waits for `100 Continue`), the request is marked, and
+`Exchange.check_overload` refuses it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.admission.overload import Beginning
-from gateway.dataplane.disconnect import GONE, look
-from gateway.dataplane.exchange import BEGINNING, JSON, READ_OVER, declared_length
+from gateway.admission.overload import AdmissionTicket
+from gateway.dataplane.disconnect import GONE, disconnect_check
+from gateway.dataplane.exchange import JSON, MAX_DRAIN_BYTES, TICKET, declared_length
 from gateway.errors import FlorinError
 from gateway.observability.request_context import RequestContext
 
 
-class Overloadable(Protocol):
-    """An app that may have too much to do."""
+class LoadShedding(Protocol):
+    """An app that may be overloaded."""
 
-    def begin(self, method: bytes, target: bytes) -> Beginning | FlorinError | None:
-        """A request has come. FlorinError: it is to be refused. None: it is none of those that are."""
+    def issue_ticket(self, method: bytes, target: bytes) -> AdmissionTicket | FlorinError | None:
+        """Admit a new request, or return the error to refuse it with. None: it needs no ticket."""
 
     def refuses_early(self, error: FlorinError) -> bool:
-        """Whether the server may refuse the request by itself. If so, it is counted."""
+        """Whether the server may send the refusal itself. If so, the app counts it."""
 
 
 class _Answered:
-    """Stands where uvicorn keeps the request that it answers: this one has its answer."""
+    """Takes the place of uvicorn's request/response cycle for a request that was refused early."""
 
     response_complete = True
     disconnected = False
@@ -44,33 +44,33 @@ class _Answered:
 class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the original
         super().connection_made(transport)
-        self._gone = look(transport)
-        self._app = cast("Overloadable", self.config.app)
+        self._gone = disconnect_check(transport)
+        self._app = cast("LoadShedding", self.config.app)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[GONE] = self._gone  # type: ignore[typeddict-unknown-key]  # ours
 
     def on_headers_complete(self) -> None:
-        beginning = self._app.begin(self.parser.get_method(), self.url)
-        if isinstance(beginning, FlorinError) and self._reads_over() and self._app.refuses_early(beginning):
-            self._refuse(beginning)
+        ticket = self._app.issue_ticket(self.parser.get_method(), self.url)
+        if isinstance(ticket, FlorinError) and self._can_drain() and self._app.refuses_early(ticket):
+            self._refuse(ticket)
             return
-        if isinstance(beginning, Beginning) and not self._is_idle():
-            beginning.pause()  # it waits for the one before it
-        self.scope[BEGINNING] = beginning  # type: ignore[literal-required]  # ours
+        if isinstance(ticket, AdmissionTicket) and not self._is_idle():
+            ticket.pause()  # it waits for the request before it
+        self.scope[TICKET] = ticket  # type: ignore[literal-required]  # ours
         super().on_headers_complete()
 
     def _is_idle(self) -> bool:
-        """Whether this request is the only one here: it is not pipelined."""
+        """Whether no other request is in progress on this connection (no pipelining)."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _reads_over(self) -> bool:
-        """Whether the rest of the request can be read and thrown away, and its connection be used again."""
+    def _can_drain(self) -> bool:
+        """Whether the rest of the request can be discarded and the connection be reused."""
         return (
             self._is_idle()
             and not self.expect_100_continue
-            and 0 <= declared_length(self.headers) <= READ_OVER
+            and 0 <= declared_length(self.headers) <= MAX_DRAIN_BYTES
             and self.parser.get_http_version() == "1.1"
             and self.parser.should_keep_alive()
         )
@@ -88,7 +88,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 @lru_cache(maxsize=64)
 def _rest(code: str, message: str, retry_after: int | None) -> bytes:
-    """What all such refusals have in common."""
+    """The part of the response that does not depend on the request."""
     error = FlorinError(code, message, retry_after=retry_after)
     body = error.body()
     headers = {"content-type": JSON.decode(), "content-length": str(len(body)), **error.headers}

@@ -1,14 +1,14 @@
-"""One process that serves the app: uvicorn, set for streams, with an end that keeps its promises.
+"""Serves the app in one process: uvicorn, configured for streams, with a graceful shutdown.
 
-How it ends, after SIGTERM:
+The shutdown after SIGTERM:
 
-    not ready     /readyz answers 503 while requests are served as ever, until balancers have noticed (the
-                  lame duck); each answer asks its client to leave the connection
-    closed        the listener closes, idle connections close, running requests have the grace period
-    down          the app's own shutdown: metering flushed, leases given back
+    lame duck     /readyz returns 503 while requests are served as usual, until load balancers have noticed;
+                  responses ask clients to close their connections
+    draining      the listener and idle connections close; running requests have the grace period
+    closing       the app shuts down: it flushes metering and returns leases
 
-SIGINT, and SIGTERM where nobody has asked for readiness lately, skip the first step. A further signal ends
-the step that lasts: the lame duck, then the requests.
+SIGINT skips the first phase, and so does SIGTERM if /readyz was not queried lately. A further signal ends the
+current phase.
 """
 
 from __future__ import annotations
@@ -45,46 +45,46 @@ FAILED = 1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _KEEP_ALIVE_SECONDS = 75
-"""Longer than a load balancer's usual minute, so that it never writes to a socket that is being closed."""
+"""Longer than the usual minute of load balancers, so that they never write to a closing connection."""
 
 _SETTLE_SECONDS = 0.05
 
 
 class ServerStartError(Exception):
-    """The gateway cannot start; the message says why and what to do."""
+    """The gateway cannot start; the message says why and how to fix it."""
 
 
 class StopRequested(BaseException):
-    """SIGTERM or SIGINT, heard while nothing yet listens for it; like KeyboardInterrupt, not to be caught."""
+    """SIGTERM or SIGINT before the server handles them. Like KeyboardInterrupt, do not catch it."""
 
 
 class Stop:
-    """What signals ask of this process, from its first line to its last: SIGTERM and SIGINT to stop, SIGHUP
-    to read its settings again; with a controlling terminal, SIGHUP says that it was closed, and to stop.
+    """Handles the signals of this process: SIGTERM and SIGINT stop it; SIGHUP reloads its settings, or stops
+    it if it has a controlling terminal, which was then closed.
 
-    To be asked to stop raises StopRequested until `hold`; from then on it is only counted, for whoever looks.
+    A request to stop raises StopRequested until `hold` is called. After that, it is only counted.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.first = 0
-        """The signal that asked first."""
+        """The first signal that asked to stop."""
         self.reloads = 0
-        """How often it was asked to read its settings."""
-        self.told: Callable[[], None] = lambda: None
-        """Called after each signal, from its handler."""
+        """Number of requests to reload the settings."""
+        self.on_signal: Callable[[], None] = lambda: None
+        """Called after each signal, from the signal handler."""
         self._held = False
         self._terminal = has_terminal()
         for number in SIGNALS:
             if (
                 number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
             ):  # nohup ignores it
-                signal.signal(number, self._heard)
+                signal.signal(number, self._handle)
 
     def hold(self) -> None:
         self._held = True
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         if number == signal.SIGHUP and not self._terminal:
             self.reloads += 1
@@ -93,26 +93,26 @@ class Stop:
             self.first = self.first or number
             if not self._held:
                 raise StopRequested
-        self.told()
+        self.on_signal()
 
 
 class App(Interface):
-    """An ASGI application that knows of its process's end and of new settings."""
+    """An ASGI application that reacts to shutdown and to new settings."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
 
     def stop(self) -> None:
-        """From now on it is not ready, and asks clients to leave their connections."""
+        """Become unready, and ask clients to close their connections."""
 
     @property
     def balanced(self) -> bool:
-        """Whether anybody goes by its readiness."""
+        """Whether a load balancer checks its readiness."""
 
     @property
     def settings(self) -> Settings: ...
 
     def apply(self, reload: Reload) -> None:
-        """What came of reading the settings again. From any thread."""
+        """Apply reloaded settings. Thread-safe."""
 
 
 def run_app(
@@ -123,8 +123,8 @@ def run_app(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> int:
-    """Serve `app` on `listener` until a signal. `ready` is called once, when requests are accepted.
-    Returns the exit code; a failure to start has been logged as a sentence."""
+    """Serve `app` on `listener` until a signal. Calls `ready` once requests are accepted. Returns the exit
+    code; a failure to start is logged."""
     log_to_stderr(app.settings.log_format, app.settings.log_level)
     config = uvicorn.Config(
         app,
@@ -145,13 +145,13 @@ def run_app(
     server = _Server(config, app, stop, ready)
     try:
         server.run(sockets=[listener])
-    except SystemExit:  # uvicorn's way to say that the app did not start; it has logged why
+    except SystemExit:  # uvicorn exits like this if the app did not start, and has logged why
         return FAILED
     return 0
 
 
 class _Server(uvicorn.Server):
-    """Mutable: how far the end has come. Signals are `Stop`'s business, not uvicorn's."""
+    """Mutable: the phase of the shutdown. `Stop` handles signals instead of uvicorn."""
 
     def __init__(self, config: uvicorn.Config, app: App, stop: Stop, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -159,7 +159,7 @@ class _Server(uvicorn.Server):
         self._stop = stop
         self._ready = ready
         self._leaves_at: float | None = None
-        """When the listener closes; None: nobody has asked."""
+        """When the listener closes; None: no shutdown was requested."""
         self._heard = 0
         self._reloads = 0
         self._closing = False
@@ -171,25 +171,25 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
 
-        def told() -> None:
-            loop.call_soon_threadsafe(self._told)
+        def on_signal() -> None:
+            loop.call_soon_threadsafe(self._on_signal)
 
-        self._stop.told = told
+        self._stop.on_signal = on_signal
         await super().startup([])
         for listener in sockets or []:
             acceptor = Acceptor(listener, self._connected, tls=self.config.ssl)
-            self.servers.append(cast("asyncio.Server", acceptor))  # close and wait are all that is asked
+            self.servers.append(cast("asyncio.Server", acceptor))  # uvicorn only calls close and wait_closed
         self.should_exit = self.should_exit or self._stop.count > 0
         if self.started and not self.should_exit:
-            _spare_the_collector()
+            _tune_garbage_collection()
             self._ready()
 
     def _connected(self) -> asyncio.Protocol:
         return HttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def main_loop(self) -> None:
-        """The original looks ten times a second whether a signal has come; this is woken."""
-        self._told()
+        """Wake up on signals, where the original polls ten times a second."""
+        self._on_signal()
         while not await self.on_tick(0) and not self._over():
             left = 1.0 if self._leaves_at is None else self._leaves_at - time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -203,8 +203,8 @@ class _Server(uvicorn.Server):
     def _over(self) -> bool:
         return self._leaves_at is not None and time.monotonic() >= self._leaves_at
 
-    def _told(self) -> None:
-        """A signal has come, or several."""
+    def _on_signal(self) -> None:
+        """Handle the signals since the last call."""
         while self._heard < self._stop.count:
             self._heard += 1
             if self._leaves_at is None:
@@ -224,7 +224,7 @@ class _Server(uvicorn.Server):
             server.close()
         for sock in sockets or []:
             sock.close()
-        # What a client sent before now is read before its connection is taken for an idle one.
+        # Read what clients have already sent before their connections count as idle.
         await asyncio.sleep(_SETTLE_SECONDS)
         await super().shutdown(sockets)
 
@@ -233,9 +233,9 @@ class _Server(uvicorn.Server):
             task.cancel("a second signal asked to stop")
 
 
-def _spare_the_collector() -> None:
-    """What is here now stays: the collector need not walk it again with every few hundred requests, which
-    shows as pauses of streams. Until here it was off (see `gateway.cli`): imports leave little behind."""
+def _tune_garbage_collection() -> None:
+    """Exclude the objects that exist now from garbage collection: walking them every few hundred requests
+    would pause streams. Collection was off until now (see `gateway.cli`): imports create little garbage."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
     gc.enable()
@@ -243,8 +243,8 @@ def _spare_the_collector() -> None:
 
 class _Lifespan(LifespanOn):
     async def send(self, message: Any) -> None:
-        """Starlette sends a traceback as the reason for a failed start; what was to be expected (Redis away,
-        a file that may not be written) is said in its own words instead."""
+        """Starlette reports a failed start with a traceback. For expected errors (Redis is down, a file is
+        not writable), report just their message."""
         if message["type"] == "lifespan.startup.failed":
             error = sys.exception()
             if isinstance(error, AdaptersError | SettingsError | ServerStartError | OSError):

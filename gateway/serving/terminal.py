@@ -1,4 +1,4 @@
-"""Whether a process has a controlling terminal."""
+"""Detects a controlling terminal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 
 
 def has_terminal() -> bool:
-    """Whether SIGHUP may come of a terminal that closes. Services and containers have none: there it asks to
-    read something again. To be asked at the start: a closed one is none any more."""
+    """Whether SIGHUP may mean that the terminal was closed. Services and containers have no terminal, so
+    there it means reload. Call it at start, since a closed terminal no longer counts."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

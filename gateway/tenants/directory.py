@@ -1,9 +1,9 @@
-"""Tenants and API keys as this process last heard them, and the authentication of requests.
+"""This process's snapshot of tenants and API keys, used to authenticate requests.
 
-A key is `fl_<id>_<secret>`. Only its SHA-256 is kept: the secret has 192 random bits, so a slow password
-hash would add delay to every request and nothing to its safety.
+A key is `fl_<id>_<secret>`. Only its SHA-256 is stored: the secret has 192 random bits, so a slow password
+hash would delay every request without adding security.
 
-An enrolment token is a key, too: of role `enrolment`, valid for a while, and revoked by its first use.
+An enrolment token is also a key: it has role `enrolment`, expires, and is revoked by its first use.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class Role(StrEnum):
     OPERATOR = "operator"
     FINANCE = "finance"
     ENGINE = "engine"
-    """One engine's host: registers that engine, says that it lives, and fetches the files placed on it."""
+    """The host of one engine: registers it, sends its heartbeats, and fetches the files placed on it."""
     METRICS = "metrics"
-    """Reads /metrics, and nothing else."""
+    """May only read /metrics."""
     ENROLMENT = "enrolment"
-    """A token, not a key to work with: exchanged once for a key of role engine."""
+    """A token that can only be exchanged, once, for a key of role engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     name: str
     base_access: bool
-    """May call the base model itself."""
+    """May call the base model without an adapter."""
     created: int
     """Unix microseconds, UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What the host of an engine may not say otherwise, because money and traffic follow it. An operator pins
-    it with the token; what is left None there is pinned by the key's first registration."""
+    """Facts about an engine that its host cannot change, since they determine cost and traffic. An operator
+    pins them with the token; the key's first registration pins the ones left None."""
 
     base: str | None = None
     gpu_type: str | None = None
@@ -53,8 +53,8 @@ class Pins:
     region: str | None = None
     purchase: str | None = None
     address: str | None = None
-    """Host name or IP address of the engine's and the agent's URLs. None: the address that the agent
-    connects from."""
+    """Host name or IP address in the URLs of the engine and the agent. None: the address from which the
+    agent connects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,10 @@ class Key:
     """Unix microseconds, UTC, like the other times."""
     revoked: int | None = None
     engine: str = ""
-    """The one engine that a key of role engine, or an enrolment token, is for."""
+    """The engine of an engine key or enrolment token."""
     pins: Pins = Pins()
     expires: int | None = None
-    """From then on it is refused; None: never."""
+    """None: never."""
 
 
 D = TypeVar("D", Tenant, Key)
@@ -97,7 +97,7 @@ def digest(key: str | bytes) -> str:
 def mint(
     tenant: str, role: Role, now: int, *, engine: str = "", pins: Pins = Pins(), expires: int | None = None
 ) -> tuple[Key, str]:
-    """A new key and its text, which is shown once and kept nowhere."""
+    """A new key and its text, which is shown once and never stored."""
     key_id = secrets.token_hex(6)
     prefix = "flt" if role is Role.ENROLMENT else "fl"
     text = f"{prefix}_{key_id}_{secrets.token_urlsafe(24)}"
@@ -106,10 +106,15 @@ def mint(
 
 
 class Directory:
-    """A view of tenants and keys, fed by `adapters.store.feed`."""
+    """A snapshot of tenants and keys, kept current by `adapters.store.feed` through `load` and `apply`.
+
+    Only the feed changes it; everybody else reads. It holds every key, also revoked and expired ones, so that
+    authentication can name the reason and needs no round trip to Redis. The bootstrap key is found like any
+    other but is not in `keys`. Used on the worker's event loop only.
+    """
 
     def __init__(self, operator_key: str = "", clock: Callable[[], int] = system_time) -> None:
-        """`clock`: Unix microseconds, by which keys expire."""
+        """`clock`: Unix microseconds, for the expiry of keys."""
         self._clock = clock
         self.tenants: dict[str, Tenant] = {}
         self.keys: dict[str, Key] = {}
@@ -147,12 +152,12 @@ class Directory:
             self._by_digest[self._bootstrap.digest] = self._bootstrap
 
     def document(self, tenant: str) -> str | None:
-        """The tenant as stored, for a commit that expects it to be there."""
+        """The tenant as stored, for a commit that requires it to be unchanged."""
         found = self.tenants.get(tenant)
         return dump(found) if found else None
 
     def find(self, text: bytes) -> Key | None:
-        """The key whose text this is, revoked ones included. The look-up is by hash, so its timing tells
+        """The key with this text, even if revoked or expired. The lookup is by hash, so its timing reveals
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
 
@@ -160,5 +165,5 @@ class Directory:
         return key.expires is not None and key.expires <= self._clock()
 
     def knows(self, key_digest: str) -> bool:
-        """Whether some key, the bootstrap key included, has this digest."""
+        """Whether a key, or the bootstrap key, has this digest."""
         return key_digest in self._by_digest

@@ -1,4 +1,4 @@
-"""What the host of an engine may say of itself, and what an operator or its first word has settled. Pure."""
+"""Checks what an engine's host reports against the facts pinned to its key. Pure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from urllib.parse import urlsplit
 from gateway.tenants.directory import Pins
 
 FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase")
-"""Of a registration: which fleet's requests come, and which price counts."""
+"""Facts of a registration that determine the fleet and the price."""
 
 
-def settle(pins: Pins, said: Mapping[str, Any]) -> Pins:
-    """With what was open before filled in from a registration."""
+def settle(pins: Pins, reported: Mapping[str, Any]) -> Pins:
+    """The pins, with open ones filled in from a registration."""
     known = asdict(pins)
-    return replace(pins, **{name: said[name] for name in FACTS if known[name] is None})
+    return replace(pins, **{name: reported[name] for name in FACTS if known[name] is None})
 
 
-def contradiction(pins: Pins, said: Mapping[str, object]) -> str:
-    """The first fact that a registration says otherwise, in words; empty: none."""
+def contradiction(pins: Pins, reported: Mapping[str, object]) -> str:
+    """A description of the first reported fact that differs from its pin; empty: none."""
     known = asdict(pins)
     for name in FACTS:
-        if known[name] is not None and known[name] != said[name]:
-            return f"{name} {said[name]!r}, but {known[name]!r} is settled"
+        if known[name] is not None and known[name] != reported[name]:
+            return f"{name} {reported[name]!r}, but {known[name]!r} is pinned"
     return ""
 
 
 def may_claim(pins: Pins, url: str, peer: str | None) -> bool:
-    """Whether a host that connects from `peer` may have requests sent to `url`. A name is taken only as an
-    operator has pinned it: what it resolves to is in other hands."""
+    """Whether a host that connects from `peer` may register `url`. Host names are accepted only if an
+    operator pinned them, since others control what a name resolves to."""
     host = urlsplit(url).hostname or ""
     if pins.address is not None:
         return _same(host, pins.address)

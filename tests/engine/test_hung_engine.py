@@ -70,7 +70,7 @@ async def test_a_stopped_core_costs_no_request_that_had_not_begun(
         )
         elsewhere = time.monotonic() - stopped
         assert answers == [right] * 12
-        with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+        with pytest.raises(openai.APIError, match="failed before the answer was complete"):
             async for _ in begun:
                 pass
     assert await asyncio.to_thread(engine.healthy)

@@ -20,7 +20,7 @@ from tests.integration.uploading import Wire
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 
 CHAT = "/v1/chat/completions"
-NOTHING = "<Bounds 0 requests, 0 bytes, 0 keys, 0 tenants>"
+NOTHING = "<InFlightLimits 0 requests, 0 bytes, 0 keys, 0 tenants>"
 MIB = 1024 * 1024
 
 
@@ -55,7 +55,7 @@ class BoundedGateway:
 
     @property
     def bounds(self) -> str:
-        return repr(self.gateway.state.lifecycle.bounds)
+        return repr(self.gateway.state.lifecycle.in_flight)
 
     async def wire(self, tenant: str, length: int | None) -> Wire:
         wire = await self.wires.to(self.gateway.url)
@@ -168,7 +168,9 @@ async def test_who_hangs_up_in_the_middle_of_a_stream_is_counted_no_more(house: 
     wire = await house.wire("acme", len(content))
     await wire.send(content)
     await wire.until(b"data:")
-    assert house.bounds == "<Bounds 1 requests, 0 bytes, 1 keys, 1 tenants>"  # nothing is retried any more
+    assert (
+        house.bounds == "<InFlightLimits 1 requests, 0 bytes, 1 keys, 1 tenants>"
+    )  # nothing is retried any more
     await wire.close()
     await house.until(NOTHING)
 
@@ -183,7 +185,7 @@ async def test_shutting_down_gives_everything_back(
         await wire.send(b" " * 10)
         await house.until("1 requests, 10 bytes")
         gateway.server.config.timeout_graceful_shutdown = 1
-        bounds = gateway.state.lifecycle.bounds
+        bounds = gateway.state.lifecycle.in_flight
     assert repr(bounds) == NOTHING
     assert await wire.refusal() == (503, "shutting_down")
 

@@ -293,7 +293,7 @@ def test_a_start_that_cannot_be_says_why(tmp_path):
         assert taken.returncode == 1
         assert (
             taken.stderr
-            == f"florin: Port {port} of 127.0.0.1 is taken: stop what listens there, or set FLORIN_PORT to another.\n"
+            == f"florin: Port {port} of 127.0.0.1 is in use. Stop the process that uses it, or set FLORIN_PORT.\n"
         )
         shared = florin("serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"))
         assert shared.returncode == 1

@@ -45,7 +45,7 @@ class ExportingGateway:
         """Nothing is left, neither counted, nor open, nor named."""
         await becomes(lambda: self.spool == NONE and open_files(self.folder) == [])
         assert list(self.folder.iterdir()) == []
-        assert self.gateway.app.gate.present.total() == 0
+        assert self.gateway.app.gate.open_requests.total() == 0
 
     async def unread(self, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection that has asked, and reads nothing."""

@@ -13,7 +13,7 @@ from gateway.api.gate import UNREAD, WAITING
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.harness import Gateway
 
-EMPTY = "<Turns 0 running, 0 waiting, 0 owners>"
+EMPTY = "<OwnerQueue 0 running, 0 waiting, 0 owners>"
 
 
 def hold(ledger: Ledger, begun: str, until: str) -> None:
@@ -70,21 +70,21 @@ async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
         refused = [t.result() for t in loops if t.done()]
         assert {(r.status_code, r.json()["error"]["code"]) for r in refused} == {(429, "too_many_reports")}
         assert {r.headers["retry-after"] for r in refused} == {"2"}
-        assert (gate.turns.running, gate.turns.waiting) == (most, WAITING)
+        assert (gate.queue.running, gate.queue.waiting) == (most, WAITING)
 
         others = asking(gateway, "bolt", 1, http)  # runs at once beside them
-        await becomes(lambda: gate.turns.running == most + 1)
+        await becomes(lambda: gate.queue.running == most + 1)
         async with gateway.http() as operator:  # and is not behind them
             for path in ("costs", "usage", "periods", "export?month=2026-01"):
                 assert (await operator.get(f"/finance/v1/{path}")).status_code == 200
-        assert (gate.turns.running, gate.turns.waiting) == (most + 1, WAITING)
+        assert (gate.queue.running, gate.queue.waiting) == (most + 1, WAITING)
 
         release.set()
         answers = await asyncio.gather(*loops, *others)
         assert sum(a.status_code == 200 for a in answers) >= most + 1
         assert {a.status_code for a in answers} <= {200, 404, 429}
-    assert repr(gate.turns) == EMPTY
-    assert gate.present.total() == 0
+    assert repr(gate.queue) == EMPTY
+    assert gate.open_requests.total() == 0
 
 
 async def test_who_hangs_up_waits_no_more(busy):
@@ -92,12 +92,12 @@ async def test_who_hangs_up_waits_no_more(busy):
     gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", most + WAITING, http)
-        await becomes(lambda: gate.turns.waiting == WAITING)
+        await becomes(lambda: gate.queue.waiting == WAITING)
         for task in loops:
             task.cancel()
         await asyncio.wait(loops)
-    await becomes(lambda: repr(gate.turns) == EMPTY)
-    assert gate.present.total() == 0
+    await becomes(lambda: repr(gate.queue) == EMPTY)
+    assert gate.open_requests.total() == 0
 
 
 async def test_answers_that_are_not_read_are_bounded_too(busy):
@@ -105,12 +105,12 @@ async def test_answers_that_are_not_read_are_bounded_too(busy):
     gateway, release = busy
     release.set()
     gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
-    gate.present["acme"] = most + WAITING + UNREAD - 1
+    gate.open_requests["acme"] = most + WAITING + UNREAD - 1
     try:
         async with gateway.http(gateway.keys["acme"]) as http:
             assert (await http.get("/finance/v1/periods")).status_code == 200
-            gate.present["acme"] += 1
+            gate.open_requests["acme"] += 1
             refused = await http.get("/finance/v1/periods")
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_reports")
     finally:
-        gate.present.clear()
+        gate.open_requests.clear()

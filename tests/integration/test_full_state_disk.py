@@ -84,7 +84,7 @@ async def test_it_refuses_cleanly_and_goes_on_by_itself(disk: SmallDisk, mock: M
     finally:
         errors = served.stop()
     assert "exit code -7" not in errors
-    assert errors.count("ended by itself (exit code -9)") == 1
+    assert errors.count("died with exit code -9") == 1
 
 
 async def incident(

@@ -85,7 +85,7 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
     assert (await healths(gateway))[name] == "ejected"
     row = next(e for e in (await admin(gateway, "/admin/v1/placement"))["data"] if e["engine"] == name)
     assert row["health"] == "ejected"
-    assert "no sign of work" in row["hang"]["reason"]
+    assert "found inactive" in row["hang"]["reason"]
     explained = (await admin(gateway, "/admin/v1/explain/acme/support"))["decision"]["candidates"]
     assert next(c for c in explained if c["engine"] == name)["reason"].startswith("hangs: ")
     ready = await admin(gateway, "/readyz")
@@ -100,7 +100,7 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
         assert alerting.fires("FlorinEngineHung", calm, during, tmp_path)
 
     # The stream that had begun is ended; GPU-time is booked all the while; then it recovers.
-    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+    with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await begun
     await until(lambda: gateway.state.pool.state(name).standing.ejections > 1, seconds=SOON)
     engine.core.go_on()
@@ -164,7 +164,9 @@ async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the
     await engine.until(
         lambda state: any(call.body.get("max_tokens") == 1 for call in state.calls), timeout=SOON
     )
-    await until(lambda: deployment.gateway.state.pool.state("a").standing.vain or engine is deployment.b)
+    await until(
+        lambda: deployment.gateway.state.pool.state("a").standing.false_alarms or engine is deployment.b
+    )
     assert all(deployment.gateway.state.pool.state(name).usable for name in "ab")
     asked.cancel()
     (row,) = [row for row in await probe_rows(deployment.gateway) if row not in before]
@@ -188,8 +190,8 @@ async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_pa
         async with asyncio.timeout(SOON):
             answers = await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi") * 3))
         assert len(answers) == 9
-        deployment.gateway.state.hangs.accuse("a")
-        deployment.gateway.state.hangs.accuse("b")
+        deployment.gateway.state.hangs.on_report("a")
+        deployment.gateway.state.hangs.on_report("b")
         await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), seconds=SOON)
         assert sum(pool.state(n).ejected for n in "ab") == 1
         for engine in (deployment.a, deployment.b):

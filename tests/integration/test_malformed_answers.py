@@ -68,7 +68,7 @@ async def test_a_malformed_event_in_the_middle_interrupts_the_stream(deployment:
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"rubbish": RUBBISH[name], "events": 3, "event_delay": 0.02, "times": 1})
-    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+    with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await stream(deployment, "acme")
     await quiet(deployment)
     assert await outcomes(deployment) == ["engine_error", "ok"]

@@ -146,7 +146,7 @@ async def test_a_client_that_leaves_is_counted_by_how_far_it_came(deployment: De
         return writer
 
     writer = await leave(head + "content-length: 500\r\n\r\n{")
-    await until(lambda: gateway.state.lifecycle.bounds.requests == 1)
+    await until(lambda: gateway.state.lifecycle.in_flight.requests == 1)
     writer.close()
     await seen(deployment, "florin_client_aborts_total", stage="body")
 
@@ -241,10 +241,10 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
 
         parent = psutil.Process(gateway.process.pid)
         test_cli.workers(parent)[0].kill()
-        test_cli.until(lambda: "starting another" in gateway.errors.read_text())
+        test_cli.until(lambda: "died with exit code" in gateway.errors.read_text())
         [valkey] = [p for p in parent.children() if "valkey" in p.name()]
         valkey.send_signal(signal.SIGKILL)
-        test_cli.until(lambda: "embedded Valkey ended by itself" in gateway.errors.read_text())
+        test_cli.until(lambda: "Embedded Valkey exited" in gateway.errors.read_text())
         test_cli.until(lambda: "Redis is reachable again" in gateway.errors.read_text())
         assert gateway.stop() == 0
         said = read_log(gateway.errors)
@@ -296,7 +296,7 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
     for event in (
         r"engine\.add a1 by bootstrap",
         r"key\.create \S+ by bootstrap",
-        r"worker \d+ ended by itself",
+        r"Worker \d+ died",
     ):
         assert any(re.match(event, message) for message in events), event
 

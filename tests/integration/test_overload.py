@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gateway.admission.overload import MOST_BEGUN
+from gateway.admission.overload import MAX_TICKETS
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 
@@ -51,7 +51,7 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
             error = answer.json()["error"]
             assert (answer.status_code, error["code"], error["type"]) == (503, "overloaded", "server_error")
             assert int(answer.headers["retry-after"]) >= 2  # above the setting, rounded up
-            assert "would wait" in error["message"]
+            assert "currently wait" in error["message"]
             heard = {call.headers["x-request-id"].rpartition("-")[0] for call in engine.state.calls}
             assert answer.headers["x-request-id"] not in heard
             assert len(heard) > 1
@@ -60,7 +60,7 @@ async def test_what_would_wait_too_long_for_an_engine_is_refused(tmp_path, valke
             engine.faults.update({"event_delay": 0.0})
             await asyncio.gather(*asking)
             async with asyncio.timeout(40):
-                while state.runs:
+                while state.concurrency:
                     await asyncio.sleep(0.02)
             assert (await ask(client)).status_code == 200
 
@@ -87,11 +87,11 @@ async def overloaded_gateway(tmp_path, valkey_url, prefix, **settings):
         await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
         watch = gateway.state.lifecycle.loop_watch
         watch.overloaded = True
-        held = [watch.begin() for _ in range(MOST_BEGUN)]
+        held = [watch.issue_ticket() for _ in range(MAX_TICKETS)]
         yield gateway, engine
-        for beginning in held:
-            beginning.end()
-        assert watch.begun == 0
+        for ticket in held:
+            ticket.close()
+        assert watch.open_tickets == 0
 
 
 async def test_a_worker_that_has_too_much_to_do_refuses_before_it_reads(tmp_path, valkey_url, prefix):
@@ -164,7 +164,7 @@ async def test_who_waits_for_others_keeps_nobody_out(tmp_path, valkey_url, prefi
         async with connected(gateway) as (one, writer), connected(gateway) as (several, pipelining):
             writer.write(request)  # the body does not come
             pipelining.write((request + BODY_BYTES) * 5)
-            while gateway.state.lifecycle.bounds.requests < 2 or watch.begun > MOST_BEGUN:
+            while gateway.state.lifecycle.in_flight.requests < 2 or watch.open_tickets > MAX_TICKETS:
                 await asyncio.sleep(0.01)
             watch.overloaded = True
             writer.write(BODY_BYTES)

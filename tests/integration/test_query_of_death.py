@@ -84,7 +84,7 @@ async def fleet(gateway: Gateway, tmp_path: Path, monkeypatch) -> AsyncIterator[
     # Suspects are kept apart for a second at most, which is long for an engine and short for a machine that
     # runs other tests besides: what is asked here is whether they are kept apart.
     monkeypatch.setattr(pool, "PROBED_SECONDS", 20.0)
-    monkeypatch.setattr(router, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(router, "ISOLATION_SECONDS", 20.0)
     async with contextlib.AsyncExitStack() as stack:
         engines = {}
         for name in "abcd":

@@ -229,8 +229,8 @@ def test_sighup_takes_a_changed_file_into_use_in_every_worker_and_a_wrong_one_no
         gateway.process.send_signal(signal.SIGHUP)
         until_now(lambda: codes() == {"body_too_large"})
         log = gateway.errors.read_text()
-        assert "FLORIN_MAX_BODY_BYTES is now 1000; it was 100000" in log
-        assert "only a restart takes it into use: FLORIN_TENANT_REPORTS" in log
+        assert "FLORIN_MAX_BODY_BYTES changed from 100000 to 1000" in log
+        assert "need a restart: FLORIN_TENANT_REPORTS" in log
         file.write_text("max_body_bytes: 200000\nmax_n: many\n")
         gateway.process.send_signal(signal.SIGHUP)
         until_now(lambda: [a.json()["conditions"] for a in answers("/readyz")] == [["settings_refused"]] * 12)

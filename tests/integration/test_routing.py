@@ -103,7 +103,7 @@ async def test_a_stream_cut_in_the_middle_ends_with_an_error_event(deployment: D
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 3, "stop_how": "mid_event", "times": 1})
-    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+    with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await stream(deployment, "acme", presence_penalty=0.5)
     await asyncio.sleep(0.05)
     last = (await deployment.gateway.usage("acme"))[-1]
@@ -154,7 +154,7 @@ async def test_a_stream_that_hangs_is_given_up(deployment: Deployment):
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"stop_at": "events", "events": 2, "stop_how": "hang", "times": 1})
     deployment.gateway.state.hangs._idle_timeout = 0.5
-    with pytest.raises(openai.APIError, match="failed before the answer was whole"):
+    with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await stream(deployment, "acme", logprobs=True)  # which no other engine can go on with
 
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from gateway.routing.outlier_ejection import (
     FORGIVEN,
     LONGEST_PAUSE,
-    Act,
+    Action,
     Observation,
     Probe,
     Rules,
     Standing,
-    accused,
     down,
-    look,
+    evaluate,
     next_probe,
     pause,
+    reported,
     who_is_ejected,
 )
 
@@ -38,11 +38,11 @@ class Course:
     def __init__(self) -> None:
         self.now, self.standing = 1000.0, Standing()
         self.asked: float | None = None
-        self.acts: list[tuple[float, Act]] = []
+        self.acts: list[tuple[float, Action]] = []
 
     def step(
         self, *, waits: bool = True, moved: bool = False, passes: bool = False, ejected: bool = True
-    ) -> Act:
+    ) -> Action:
         self.now += TICK
         probe = Probe.NONE
         if self.asked is not None:
@@ -50,15 +50,15 @@ class Course:
             probe = (Probe.PASSED if passes else Probe.FAILED) if over else Probe.RUNNING
             self.asked = None if over else self.asked
         seen = Observation(self.now, TICK, waits, moved, probe)
-        self.standing, act = look(self.standing, seen, RULES, ejected=ejected)
-        if act is Act.PROBE:
+        self.standing, act = evaluate(self.standing, seen, RULES, ejected=ejected)
+        if act is Action.PROBE:
             assert self.asked is None, "two probes at once"
             self.asked = self.now
         if act:
             self.acts.append((self.now, act))
         return act
 
-    def until(self, act: Act, **seen: bool) -> float:
+    def until(self, act: Action, **seen: bool) -> float:
         """Seconds until it is so."""
         began = self.now
         while self.step(**seen) is not act:
@@ -75,9 +75,9 @@ def test_no_engine_is_ejected_that_was_not_asked_and_silent_for_all_the_time(cou
         before = engine.asked is not None and passes
         act = engine.step(waits=waits, moved=moved, passes=passes, ejected=ejected)
         silent = 0.0 if moved or before or hung else silent + TICK
-        if act is Act.EJECT:
+        if act is Action.EJECT:
             assert silent >= RULES.timeout * 0.9
-            assert Act.PROBE in {act for _, act in engine.acts[-2:]}
+            assert Action.PROBE in {act for _, act in engine.acts[-2:]}
 
 
 @given(steps)
@@ -85,9 +85,9 @@ def test_what_hangs_is_asked_before_it_returns_and_left_alone_for_its_pause(cour
     engine = Course()
     for waits, moved, passes, _ in course:
         act = engine.step(waits=waits, moved=moved, passes=passes)
-        if act is Act.RETURN:
+        if act is Action.RETURN:
             assert passes
-        if act is Act.PROBE and engine.standing.hangs:
+        if act is Action.PROBE and engine.standing.hangs:
             assert engine.now >= engine.standing.until
 
 
@@ -97,50 +97,50 @@ def test_an_engine_that_moves_now_and_then_is_never_ejected(moves: list[bool]):
     engine, still = Course(), 0
     for moved in moves:
         still = 0 if moved or still >= RULES.timeout / TICK - 2 else still + 1
-        assert engine.step(moved=still == 0) is not Act.EJECT
+        assert engine.step(moved=still == 0) is not Action.EJECT
 
 
 def test_a_hang_is_found_in_time_and_a_hang_that_lasts_is_asked_about_ever_more_rarely():
     engine = Course()
-    assert engine.until(Act.EJECT) == RULES.timeout
-    waits = [engine.until(Act.PROBE) for _ in range(40)]
+    assert engine.until(Action.EJECT) == RULES.timeout
+    waits = [engine.until(Action.PROBE) for _ in range(40)]
     assert waits[0] == RULES.pause
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(LONGEST_PAUSE + RULES.timeout / 2, abs=2)
-    assert engine.until(Act.RETURN, passes=True) <= LONGEST_PAUSE + RULES.timeout
+    assert engine.until(Action.RETURN, passes=True) <= LONGEST_PAUSE + RULES.timeout
 
 
 def test_a_sign_of_work_ends_the_longer_wait_but_not_the_first_pause():
     engine = Course()
-    engine.until(Act.EJECT)
-    assert engine.until(Act.PROBE, moved=True) == RULES.pause
+    engine.until(Action.EJECT)
+    assert engine.until(Action.PROBE, moved=True) == RULES.pause
     for _ in range(5):
-        engine.until(Act.PROBE)
-    assert engine.until(Act.PROBE, moved=True) <= RULES.timeout / 2 + 2 * TICK
+        engine.until(Action.PROBE)
+    assert engine.until(Action.PROBE, moved=True) <= RULES.timeout / 2 + 2 * TICK
 
 
 def test_what_is_held_is_asked_often_and_is_back_at_once():
     engine = Course()
-    engine.until(Act.EJECT, ejected=False)
-    assert engine.until(Act.PROBE, ejected=False) <= RULES.timeout / 4 + TICK
-    assert engine.step(passes=True, ejected=False) is Act.RETURN
+    engine.until(Action.EJECT, ejected=False)
+    assert engine.until(Action.PROBE, ejected=False) <= RULES.timeout / 4 + TICK
+    assert engine.step(passes=True, ejected=False) is Action.RETURN
 
 
 def test_each_hang_of_late_makes_the_pause_longer_until_it_is_forgiven():
     engine = Course()
     for number in (1, 2, 3):
-        engine.until(Act.EJECT)
-        assert engine.until(Act.PROBE) == RULES.pause * number
-        engine.until(Act.RETURN, passes=True)
+        engine.until(Action.EJECT)
+        assert engine.until(Action.PROBE) == RULES.pause * number
+        engine.until(Action.RETURN, passes=True)
     for _ in range(int(FORGIVEN / TICK)):
         engine.step(moved=True)
-    engine.until(Act.EJECT)
-    assert engine.until(Act.PROBE) == RULES.pause
+    engine.until(Action.EJECT)
+    assert engine.until(Action.PROBE) == RULES.pause
 
 
 def test_where_one_request_alone_is_stuck_probes_become_rarer():
     engine = Course()
-    waits = [engine.until(Act.PROBE, passes=True) for _ in range(7)]
+    waits = [engine.until(Action.PROBE, passes=True) for _ in range(7)]
     assert waits[0] == RULES.timeout / 2
     assert waits == sorted(waits)
     assert waits[-1] >= 16 * waits[0]
@@ -150,37 +150,37 @@ def test_where_one_request_alone_is_stuck_probes_become_rarer():
 def test_who_loses_patience_and_comes_again_is_remembered():
     """Clients that give up before a silence is long enough, each for itself."""
     engine, seconds = Course(), 0
-    while engine.step(waits=seconds % 4 == 0) is not Act.PROBE:
+    while engine.step(waits=seconds % 4 == 0) is not Action.PROBE:
         seconds += 1
     assert seconds == pytest.approx(4 * RULES.timeout / 2, abs=8)
 
 
 def test_an_accusation_is_settled_by_a_probe():
-    for passes, act in ((True, Act.NOTHING), (False, Act.EJECT)):
+    for passes, act in ((True, Action.NOTHING), (False, Action.EJECT)):
         engine = Course()
-        engine.standing, engine.asked = accused(engine.standing, RULES), engine.now
+        engine.standing, engine.asked = reported(engine.standing, RULES), engine.now
         acts = [engine.step(waits=False, passes=passes) for _ in range(11)]
         assert acts.count(act) == (11 if passes else 1)
-        hanging = accused(engine.standing, RULES)
+        hanging = reported(engine.standing, RULES)
         assert hanging == engine.standing or not engine.standing.hangs
 
 
 def test_what_hung_and_went_down_is_asked_at_once_and_used_when_it_has_answered():
     engine = Course()
     for _ in range(3):
-        engine.until(Act.EJECT)
-        engine.until(Act.RETURN, passes=True)
-    engine.until(Act.EJECT)
+        engine.until(Action.EJECT)
+        engine.until(Action.RETURN, passes=True)
+    engine.until(Action.EJECT)
     engine.standing = down(engine.standing)
-    assert engine.step() is Act.PROBE
-    assert engine.step(passes=True) is Act.RETURN
+    assert engine.step() is Action.PROBE
+    assert engine.step(passes=True) is Action.RETURN
 
 
 def test_a_worker_that_was_away_has_heard_no_silence():
     engine = Course()
     engine.step()
     engine.now += 3600
-    assert engine.step() is Act.NOTHING
+    assert engine.step() is Action.NOTHING
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 100), max_size=12), st.integers(0, 12))

@@ -84,7 +84,7 @@ def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", 
 def hang(state: State, name: str) -> Json | None:
     """How an engine hangs, as this worker sees it; None: it does not."""
     seen = state.pool.state(name)
-    if seen is None or not (reason := state.hangs.words(seen)):
+    if seen is None or not (reason := state.hangs.describe(seen)):
         return None
     return {
         "reason": reason,

@@ -42,8 +42,8 @@ async def export_month(
     parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
     tenant: Tenant = None,
 ) -> Response:
-    """One month in one file: FOCUS 1.2 or 1.4, or the plain lines of the ledger. A tenant's key gets its own
-    chargeback. A FOCUS file is refused while a price is missing. `x-florin-rows`: how many rows it has."""
+    """Export a month as a file: FOCUS 1.2 or 1.4, or the ledger's lines. A tenant's key gets its own
+    chargeback. FOCUS requires all prices. The header `x-florin-rows` gives the number of rows."""
     if dataset == "infrastructure":
         only_staff(key)
     order = Order(whole_month, kind, dataset, state.settings.issuer, parquet, tenants_of(key, tenant))
@@ -55,7 +55,7 @@ async def export_month(
 
 
 class _Download(Response):
-    """Makes the file and sends it, both in one block: whatever ends it, nothing is left."""
+    """Creates the file and sends it. The file is removed, however the response ends."""
 
     def __init__(self, state: State, key: Key, order: Order) -> None:
         self._state = state
@@ -65,7 +65,7 @@ class _Download(Response):
         super().__init__(media_type=media)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What goes wrong before the first byte is raised, and answered as any error is."""
+        """Errors before the first byte propagate and get the usual error response."""
         del scope, receive
         tenant = self._key.role is Role.TENANT
         owner = f"tenant:{self._key.tenant}" if tenant else f"key:{self._key.id}"
@@ -91,7 +91,7 @@ class _Download(Response):
             raise FlorinError("invalid_value", str(error), param="format") from error
         except TooLargeError as error:
             raise FlorinError(
-                "export_failed", f"The file exceeds the {most:,} bytes that it may take now.", retry_after=60
+                "export_failed", f"The file exceeds the {most:,} bytes available now.", retry_after=60
             ) from error
         except OSError as error:
             raise unwritable(error) from error

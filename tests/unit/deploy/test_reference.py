@@ -82,7 +82,7 @@ def test_an_error_has_its_status_type_cause_and_remedy():
     for name, (status, kind, cause, remedy) in rows("errors.md").items():
         code = CODES[name]
         assert (status, kind) == (str(code.status), f"`{code.type}`")
-        assert (cause, remedy) == (linked(code.cause), linked(code.cure))
+        assert (cause, remedy) == (linked(code.cause), linked(code.remedy))
 
 
 def test_every_command_is_there_with_every_option():

@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_the_bootstrap_key_is_told_in_words(
     assert "s3cret-key" not in str(caught.value)
     key.chmod(0o600)
     monkeypatch.setenv("FLORIN_OPERATOR_KEY", "another")
-    with pytest.raises(SettingsError, match="which is meant"):
+    with pytest.raises(SettingsError, match="set only one of them"):
         load_settings()
 
 

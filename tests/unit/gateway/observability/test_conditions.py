@@ -24,7 +24,7 @@ def test_a_look_that_fails_hides_no_other(caplog):
     conditions.when(lambda: True, "feed_lost")
     with caplog.at_level(logging.ERROR):
         assert [c.code for c in conditions.now()] == ["feed_lost"]
-    assert "a look at the worker's condition failed" in caplog.text
+    assert "Condition check failed" in caplog.text
 
 
 def test_each_says_what_to_do():

@@ -214,8 +214,8 @@ WORKER = textwrap.dedent("""
 class Process:
     """A worker that does what it is told."""
 
-    def __init__(self, values, seat):
-        command = [sys.executable, "-c", WORKER, str(values.file), str(seat)]
+    def __init__(self, values, slot):
+        command = [sys.executable, "-c", WORKER, str(values.file), str(slot)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[values.file]
         )
@@ -245,7 +245,7 @@ def crew():
     started = []
 
     def start():
-        started.append(Process(watch.values, watch.take()))
+        started.append(Process(watch.values, watch.acquire()))
         return started[-1]
 
     yield watch, start
@@ -271,14 +271,14 @@ def test_workers_are_summed_and_the_gauges_of_dead_ones_end(crew):
         *two.render()
     }
     one.kill()
-    watch.leave(1)
+    watch.release(1)
     watch.restarted()
     text = two.render()
     assert 'florin_errors_total{code="not_found"} 2.0' in text
     assert 'florin_in_flight{engine="e"} 1.0' in text
     assert "florin_feed_connected 1.0" in text
     assert "florin_worker_restarts_total 1.0" in text
-    # The next one in that seat counts on, and begins without its predecessor's gauges.
+    # The next one in that slot counts on, and begins without its predecessor's gauges.
     three = start()
     text = three.render()
     assert 'florin_errors_total{code="not_found"} 3.0' in text
@@ -318,10 +318,10 @@ def test_an_engine_that_comes_and_goes_is_shown_while_it_is_there(crew):
     assert shown() == []
 
 
-def test_a_seat_that_is_full_costs_metrics_and_nothing_else(monkeypatch, caplog):
-    monkeypatch.setattr(shared_values, "_SLOTS", 3)
+def test_a_slot_that_is_full_costs_metrics_and_nothing_else(monkeypatch, caplog):
+    monkeypatch.setattr(shared_values, "_NUMBERS", 3)
     with closing(SharedValues.create(1)) as values:
-        writer = values.sit(1)
+        writer = values.writer(1)
         for number in range(5):
             writer.value(Name("counter", "f", f"f{number}")).inc(2)
         assert [(name.sample, value) for name, value in values.read()] == [("f0", 2), ("f1", 2), ("f2", 2)]

@@ -39,7 +39,7 @@ CHOICES = {
     "a finish reason that is a number": [CHOICE | {"finish_reason": 1}],
     "a finish reason that is a list": [CHOICE | {"finish_reason": ["stop"]}],
     "too many": [CHOICE | {"index": i} for i in range(1000)],
-    "says nothing": [{"index": 0, "finish_reason": None}],
+    "has no content": [{"index": 0, "finish_reason": None}],
     "says null": [{"index": 0, "delta": None, "message": None, "text": None}],
     "text that is a number": [{"index": 0, "text": 7}],
     "delta that is a list": [{"index": 0, "delta": [1], "message": [1]}],

@@ -10,7 +10,7 @@ from adapters.errors import StoreUnavailableError
 from adapters.store.feed import Follower
 from adapters.store.protocol import Event
 from gateway.errors import FlorinError
-from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathWatch
+from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathTracker
 from gateway.routing.query_of_death import FORGET
 from gateway.routing.request_identity import RequestIdentity
 from tests.doubles.memory_store import MemoryStore
@@ -21,7 +21,7 @@ GROUP = ("evil", "evil/a")
 class Worker:
     def __init__(self, name: str, store: MemoryStore) -> None:
         self.counted: list[tuple[str, str]] = []
-        self.watch = DeathWatch(store, name, lambda *who: self.counted.append(who))
+        self.watch = DeathTracker(store, name, lambda *who: self.counted.append(who))
         self.follower = Follower(store, [self.watch])
 
 
@@ -139,7 +139,7 @@ async def test_nothing_of_a_request_is_stored_in_clear(store, workers):
 
 
 def test_a_refusal_says_how_long():
-    watch = DeathWatch(MemoryStore(), "w", lambda *_: None)
+    watch = DeathTracker(MemoryStore(), "w", lambda *_: None)
     for engine in "abc":
         watch.refuse_group(GROUP)
         watch.died(engine, [identity(engine).witness(begun=False)])
@@ -177,7 +177,7 @@ def test_a_long_payload_is_let_go_and_told_apart_by_ends_and_length():
 
 
 async def test_the_others_hear_of_a_hang_at_once_whether_requests_were_there_or_not(store: MemoryStore):
-    one, two = (DeathWatch(store, name, lambda *_: None, hangs=True) for name in ("w1", "w2"))
+    one, two = (DeathTracker(store, name, lambda *_: None, hangs=True) for name in ("w1", "w2"))
     followers = [Follower(store, [watch]) for watch in (one, two)]
     heard: list[tuple[str, str]] = []
     one.on_report = lambda engine: heard.append(("w1", engine))
@@ -195,7 +195,7 @@ async def test_the_others_hear_of_a_hang_at_once_whether_requests_were_there_or_
 
 
 async def test_a_request_is_held_back_at_its_third_hang_and_its_tenant_never(store: MemoryStore):
-    watch = DeathWatch(store, "w", lambda *_: None, hangs=True)
+    watch = DeathTracker(store, "w", lambda *_: None, hangs=True)
     for number in range(REQUEST_HANGS):
         assert not watch.refused(identity())
         watch.died(f"e{number}", [identity().witness(begun=False), identity("other").witness(begun=False)])

@@ -93,24 +93,24 @@ def test_one_that_keeps_failing_starts_slowly_though_its_probes_pass(pool: Pool,
     state, _ = pool.states()
     pool.mark_up(state)
     for _ in range(STREAK - 1):
-        pool.failed(state)
+        pool.record_failed_attempt(state)
     assert share(pool, "a") == 1
-    pool.failed(state)
+    pool.record_failed_attempt(state)
     pool.mark_up(state)
     assert share(pool, "a") == LEAST_SHARE
     clock.now += 9
-    pool.failed(state)
+    pool.record_failed_attempt(state)
     assert share(pool, "a") == LEAST_SHARE
 
 
 async def held(lease, reached: asyncio.Event, *, writing: bool) -> str:
     lease.task = asyncio.current_task()
     try:
-        with lease.undisturbed() if writing else contextlib.nullcontext():
+        with lease.uninterrupted() if writing else contextlib.nullcontext():
             reached.set()
             await asyncio.sleep(0.05)
     except asyncio.CancelledError:
-        return "woken" if lease.reclaim() else "cancelled"
+        return "woken" if lease.acknowledge_abandonment() else "cancelled"
     return "abandoned" if lease.abandoned else "done"
 
 
@@ -140,10 +140,10 @@ async def test_streams_that_can_go_on_elsewhere_leave_a_dead_engine_when_they_fa
     for name, lease in leases.items():
         lease.task = asyncio.create_task(asyncio.sleep(60))
         lease.begin()
-        lease.heard = clock.now
+        lease.last_byte_at = clock.now
         lease.resumable = name != "bound"
     clock.now += SILENT_SECONDS + 1
-    leases["speaking"].heard = clock.now
+    leases["speaking"].last_byte_at = clock.now
     pool.mark_down(pool.state("a"), "no answer")
     assert not any(lease.abandoned for lease in leases.values())  # there is no other engine
     pool.mark_up(pool.state("b"))

@@ -32,10 +32,10 @@ class TimeStub:
         self.told.append("alive")
         self.samples += [sample] if sample else []
 
-    def missed(self, engine: Engine, now: int, *, down: bool) -> None:
+    def probe_timed_out(self, engine: Engine, now: int, *, down: bool) -> None:
         self.told.append("down" if down else "missed")
 
-    def gone(self, name: str) -> None:
+    def abandoned(self, name: str) -> None:
         self.told.append(f"gone {name}")
 
 
@@ -87,7 +87,7 @@ async def test_no_more_scrapes_than_before(world: ProberHarness):
 
 async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
     state = world.pool.state("a")
-    await world.prober.probe(state, measure=False)
+    await world.prober.probe(state, scrape=False)
     world.engine.faults.health_delay = 60
     for _ in range(3):
         await world.prober.probe(state)
@@ -114,14 +114,14 @@ async def test_one_that_left_the_registry_is_told_too(world: ProberHarness):
 
 
 async def test_the_last_look_asks_those_that_are_up(world: ProberHarness):
-    await world.prober.last_look()
+    await world.prober.final_probe()
     assert world.time.told == []  # not looked at yet
-    await world.prober.probe(world.pool.state("a"), measure=False)
+    await world.prober.probe(world.pool.state("a"), scrape=False)
     world.engine.state.generation_tokens = 9
-    await world.prober.last_look()
+    await world.prober.final_probe()
     assert [s.completion_tokens for s in world.time.samples] == [9]
     world.engine.die()
-    await world.prober.last_look()
+    await world.prober.final_probe()
     assert world.time.told[-1] == "down"
 
 
@@ -149,14 +149,14 @@ def refused(world: ProberHarness) -> float:
 async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: ProberHarness, lie, caplog):
     state = world.pool.state("a")
     await world.prober.probe(state)
-    began = state.began
+    began = state.process_started
     world.engine.faults.metrics = lie
     for _ in range(3):
         await world.prober.probe(state)
     assert len(world.time.samples) == 1
     assert world.time.told == ["alive"] * 4
     assert (state.healthy, state.running, state.waiting, state.in_flight_of_others) == (True, 0, 0, 0)
-    assert state.began == began  # it is not taken for another process
+    assert state.process_started == began  # it is not taken for another process
     assert refused(world) == 3
     assert sum("are refused" in message for message in caplog.messages) == 1
     world.engine.faults.reset()

@@ -32,7 +32,7 @@ class Played:
 
     def __init__(self, pieces, *, n=1, include_usage=True, begun=False, body=b""):
         self.story = []
-        self.counts = None
+        self.engine_worked = None
         say = self.story.append
 
         async def begin_stream():
@@ -55,11 +55,11 @@ class Played:
             return body
 
         def observe(*counts):
-            self.counts = counts
+            self.engine_worked = counts
 
         exchange = SimpleNamespace(
             started=begun,
-            let_go=lambda: None,
+            drop_payload=lambda: None,
             request_id="r",
             begin_stream=begin_stream,
             write=write,
@@ -74,12 +74,12 @@ class Played:
         )
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
-            begun=begun, clock=lambda: 0.0, doubt=say, abandoned="",
+            begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
             writing=False, waits_from=0.0,
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
-        lease.hear = lambda: setattr(lease, "waits_from", 0.0)
-        lease.undisturbed = lambda: Lease.undisturbed(lease)
+        lease.received = lambda: setattr(lease, "waits_from", 0.0)
+        lease.uninterrupted = lambda: Lease.uninterrupted(lease)
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
         faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))
@@ -145,13 +145,13 @@ async def test_a_whole_answer_goes_out_when_its_record_is_in_the_log():
 async def test_counts_that_come_in_one_piece_with_an_error_are_not_lost():
     broken = token("a", 1) + token("b", 2) + event(error={"message": "died", "code": 500})
     played = Played([token("x", 1), broken])
-    with pytest.raises(Exception, match="before the answer was whole"):
+    with pytest.raises(Exception, match="before the answer was complete"):
         await played.relay.stream(played.response)
     assert played.counts[:2] == (5, 2)
 
 
 async def test_an_end_that_is_cut_off_is_no_end():
     played = Played([token("He", 1), ended() + FINAL, ConnectionResetError("gone")])
-    with pytest.raises(Exception, match="before the answer was whole"):
+    with pytest.raises(Exception, match="before the answer was complete"):
         await asyncio.wait_for(played.relay.stream(played.response), 5)
     assert not any(b"stop" in s for s in played.story if isinstance(s, bytes))

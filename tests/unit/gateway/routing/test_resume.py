@@ -8,7 +8,7 @@ import pytest
 from gateway.fields.chat import CHAT
 from gateway.fields.completions import COMPLETIONS
 from gateway.routing import resume
-from gateway.routing.resume import ResumableAnswer, ResumeBuffer, continuation, obstacle
+from gateway.routing.resume import ResumableStream, ResumeBuffer, continuation, obstacle
 from gateway.routing.sse import ContinuedRewriter, StreamRewriter
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -147,7 +147,7 @@ OPENING = event("", role="assistant")
 
 
 def answer(room=None, **options):
-    made = ResumableAnswer(room or ResumeBuffer(), "", **{"chat": True, "opens": True, **options})
+    made = ResumableStream(room or ResumeBuffer(), "", **{"chat": True, "opens": True, **options})
     made.start(orjson.dumps(CHAT_BODY))
     return made
 

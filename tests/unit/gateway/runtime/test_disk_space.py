@@ -5,7 +5,7 @@ import os
 import pytest
 
 from gateway.observability.metrics import Metrics
-from gateway.runtime.disk_space import DiskRoom, DiskSpace, room
+from gateway.runtime.disk_space import DiskSpace, DiskUsage, disk_usage
 
 GIB = 1 << 30
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
     ],
 )
 def test_low_is_little_and_little_in_proportion(free, size, low):
-    assert DiskRoom(free, size).low == low
+    assert DiskUsage(free, size).low == low
 
 
 async def test_what_is_found_is_shown_and_told(tmp_path, monkeypatch):
@@ -31,7 +31,7 @@ async def test_what_is_found_is_shown_and_told(tmp_path, monkeypatch):
     assert list(disks.conditions()) == []
     await disks.look()
     assert list(disks.conditions()) == []
-    size = room(tmp_path).size
+    size = disk_usage(tmp_path).size
     assert metrics.registry.get_sample_value("florin_disk_size_bytes", {"directory": "state"}) == size
 
     real = os.statvfs

@@ -27,7 +27,7 @@ def pair(tmp_path: Path) -> Files:
             lambda f: {"tls_cert": Path("/no.pem"), "tls_key": f.key},
             "_KEY: the certificate /no.pem cannot be",
         ),
-        (lambda f: {"tls_client_ca": f.cert}, "FLORIN_TLS_CLIENT_CA asks nobody without FLORIN_TLS_CERT"),
+        (lambda f: {"tls_client_ca": f.cert}, "FLORIN_TLS_CLIENT_CA has no effect without FLORIN_TLS_CERT"),
         (
             lambda f: {"tls_cert": f.cert, "tls_key": f.key, "tls_client_ca": f.key},
             "FLORIN_TLS_CLIENT_CA: .* contains no CA certificate",

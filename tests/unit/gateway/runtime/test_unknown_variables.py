@@ -15,13 +15,13 @@ PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md"
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("FLORIN_PLACEMENT_TIMOUT", ": is FLORIN_PLACEMENT_TIMEOUT meant?"),
-        ("FLORIN_CAFILE", ": is FLORIN_CA_FILE meant?"),
-        ("FLORIN_SOMETHING_QUITE_DIFFERENT", "."),
+        ("FLORIN_PLACEMENT_TIMOUT", " Did you mean FLORIN_PLACEMENT_TIMEOUT?"),
+        ("FLORIN_CAFILE", " Did you mean FLORIN_CA_FILE?"),
+        ("FLORIN_SOMETHING_QUITE_DIFFERENT", ""),
     ],
 )
 def test_a_variable_that_nothing_reads_is_named_with_the_closest_that_is_read(name, meant):
-    assert list(unknown([name, "PATH"])) == [f"{name} is set, but there is no such setting{meant}"]
+    assert list(unknown([name, "PATH"])) == [f"{name} is set, but there is no such setting.{meant}"]
 
 
 def test_what_is_read_is_known():

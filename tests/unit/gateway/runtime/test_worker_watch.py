@@ -11,27 +11,27 @@ def test_a_crash_loop_is_several_ends_in_little_time():
         worker = SharedValues(watch.values.file)  # as a worker sees it
         assert not crash_loop(worker)
         for number in range(CRASHES):
-            watch.look(float(number))
+            watch.publish(float(number))
             assert not crash_loop(worker)
             watch.restarted(float(number))
-        watch.look(float(CRASHES))
+        watch.publish(float(CRASHES))
         assert crash_loop(worker)
-        watch.look(WITHIN - 0.1)
+        watch.publish(WITHIN - 0.1)
         assert crash_loop(worker)
-        watch.look(WITHIN + 0.1)
+        watch.publish(WITHIN + 0.1)
         assert not crash_loop(worker), "the first of them is long ago"
         watch.restarted(WITHIN + 0.2)
-        watch.look(WITHIN + 0.3)
+        watch.publish(WITHIN + 0.3)
         assert crash_loop(worker)
         values = {name.sample: value for name, value in worker.read()}
         assert values["florin_worker_restarts_total"] == CRASHES + 1
 
 
-def test_seats_are_taken_again_when_they_are_left():
+def test_released_slots_are_reused():
     with closing(WorkerWatch(2)) as watch:
-        assert [watch.take() for _ in range(4)] == [1, 2, 3, 4], (
+        assert [watch.acquire() for _ in range(4)] == [1, 2, 3, 4], (
             "as many again, where old and new ones overlap"
         )
-        watch.leave(3)
-        watch.leave(2)
-        assert [watch.take(), watch.take()] == [2, 3]
+        watch.release(3)
+        watch.release(2)
+        assert [watch.acquire(), watch.acquire()] == [2, 3]

@@ -24,21 +24,21 @@ def url(listener: socket.socket, scheme: str = "http") -> str:
 def test_it_begins_after_a_while_without_a_worker_and_ends_with_the_first(listener):
     made = FallbackApp(listener, lambda: None)
     try:
-        made.look(100.0, serving=True)
-        made.look(100.0 + PATIENCE, serving=False)
+        made.update(100.0, serving=True)
+        made.update(100.0 + PATIENCE, serving=False)
         assert "not needed" in repr(made)
-        made.look(100.1 + PATIENCE, serving=False)
-        made.look(101.0 + PATIENCE, serving=False)
+        made.update(100.1 + PATIENCE, serving=False)
+        made.update(101.0 + PATIENCE, serving=False)
         assert "answering" in repr(made)
         for _ in range(2):
             answer = httpx.get(url(listener), timeout=20)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
             assert answer.headers["retry-after"] == "5"
-        made.look(102.0 + PATIENCE, serving=True)
+        made.update(102.0 + PATIENCE, serving=True)
         assert "not needed" in repr(made)
         with pytest.raises(httpx.ReadTimeout):  # the listener is the workers' again, and still open
             httpx.get(url(listener), timeout=0.2)
-        made.look(200.0, serving=False)  # and once more
+        made.update(200.0, serving=False)  # and once more
         assert httpx.get(url(listener), timeout=20).status_code == 503
     finally:
         made.stop()
@@ -50,7 +50,7 @@ def test_rubbish_and_silence_hold_nobody_up(listener, monkeypatch):
     made = FallbackApp(listener, lambda: None)
     address = listener.getsockname()
     try:
-        made.look(time.monotonic() + 2 * PATIENCE, serving=False)
+        made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         with socket.create_connection(address, timeout=20) as silent:
             with socket.create_connection(address, timeout=20) as rubbish:
                 rubbish.sendall(bytes(200_000))
@@ -65,7 +65,7 @@ def test_with_tls(listener, tmp_path):
     files = authority.issue("server")
     made = FallbackApp(listener, lambda: server_context(read_pair(files.cert, files.key), None))
     try:
-        made.look(time.monotonic() + 2 * PATIENCE, serving=False)
+        made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         trusted = ssl.create_default_context(cafile=str(authority.file))
         answer = httpx.get(url(listener, "https"), timeout=20, verify=trusted)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker")
@@ -79,7 +79,7 @@ def test_a_certificate_that_cannot_be_used_closes_connections_at_once(listener, 
 
     made = FallbackApp(listener, broken)
     try:
-        made.look(time.monotonic() + 2 * PATIENCE, serving=False)
+        made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         with pytest.raises(httpx.TransportError):
             httpx.get(url(listener, "https"), timeout=20)
         assert "FLORIN_TLS_CERT" in caplog.text

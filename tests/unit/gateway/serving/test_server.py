@@ -32,7 +32,7 @@ def test_an_address_with_colons_is_named_in_brackets():
 def test_a_port_in_use_is_said_to_be_taken():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServerStartError, match=rf"Port {port} of 127\.0\.0\.1 is taken.*FLORIN_PORT"):
+        with pytest.raises(ServerStartError, match=rf"Port {port} of 127\.0\.0\.1 is in use.*FLORIN_PORT"):
             server.bind("127.0.0.1", port)
 
 
@@ -66,7 +66,7 @@ def test_the_file_limit_is_raised_and_never_lowered():
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_what_stops_a_start_is_said_in_the_logs_format(monkeypatch, capsys, caplog, json_lines):
     monkeypatch.setattr(server, "is_json", lambda: json_lines)
-    assert server._say(ServerStartError("No room."), 1) == 1
+    assert server._report(ServerStartError("No room."), 1) == 1
     assert capsys.readouterr().err == ("" if json_lines else "florin: No room.\n")
     assert [r.message for r in caplog.records] == (["No room."] if json_lines else [])
 

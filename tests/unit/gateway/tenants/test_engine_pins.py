@@ -22,11 +22,11 @@ def test_what_was_open_is_settled_by_the_first_word_and_what_was_pinned_stays():
     [
         (Pins(), ""),
         (SETTLED, ""),
-        (Pins(gpu_type="H200"), "gpu_type 'H100', but 'H200' is settled"),
-        (Pins(gpu_count=1), "gpu_count 2, but 1 is settled"),
-        (Pins(region="eu"), "region '', but 'eu' is settled"),
-        (Pins(purchase="on_demand"), "purchase 'spot', but 'on_demand' is settled"),
-        (Pins(base="x"), "base 'llama', but 'x' is settled"),
+        (Pins(gpu_type="H200"), "gpu_type 'H100', but 'H200' is pinned"),
+        (Pins(gpu_count=1), "gpu_count 2, but 1 is pinned"),
+        (Pins(region="eu"), "region '', but 'eu' is pinned"),
+        (Pins(purchase="on_demand"), "purchase 'spot', but 'on_demand' is pinned"),
+        (Pins(base="x"), "base 'llama', but 'x' is pinned"),
     ],
 )
 def test_what_contradicts_is_named(pins, words):

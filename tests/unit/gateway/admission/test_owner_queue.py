@@ -8,21 +8,21 @@ from collections import Counter
 
 import pytest
 
-from gateway.admission.turns import NoTurnError, QueueFullError, Turns
+from gateway.admission.owner_queue import OwnerQueue, QueueFullError, QueueTimeoutError
 
-EMPTY = "<Turns 0 running, 0 waiting, 0 owners>"
+EMPTY = "<OwnerQueue 0 running, 0 waiting, 0 owners>"
 
 
-def turns(**changed: float) -> Turns:
-    limits = {"running": 2, "each": 1, "waiting": 3, "waiting_in_all": 100, "patience": 30.0}
-    return Turns(**(limits | changed))
+def queue_of(**changed: float) -> OwnerQueue:
+    limits = {"running": 2, "running_each": 1, "waiting_each": 3, "waiting": 100, "timeout": 30.0}
+    return OwnerQueue(**(limits | changed))
 
 
 class Crowd:
     """Tasks that take turns, and end them when they are told to."""
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+    def __init__(self, queue: OwnerQueue) -> None:
+        self.queue = queue
         self.began: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -34,7 +34,7 @@ class Crowd:
             await asyncio.sleep(0)
 
     async def _one(self, name: str) -> None:
-        async with self.turns.take(name[0]):
+        async with self.queue.acquire(name[0]):
             self.began.append(name)
             await self.ends[name].wait()
 
@@ -46,17 +46,17 @@ class Crowd:
 
 
 async def test_owners_take_turns_however_many_each_has_waiting():
-    crowd = Crowd(turns(running=1))
+    crowd = Crowd(queue_of(running=1))
     await crowd.come("a1", "a2", "a3", "a4", "b1", "c1")
     assert crowd.began == ["a1"]
     order = ["a1", "b1", "c1", "a2", "a3", "a4"]
     await crowd.end(*order)
     assert crowd.began == order
-    assert repr(crowd.turns) == EMPTY
+    assert repr(crowd.queue) == EMPTY
 
 
 async def test_one_owner_runs_no_more_than_its_own_and_leaves_the_rest_to_others():
-    crowd = Crowd(turns(running=3, each=2))
+    crowd = Crowd(queue_of(running=3, running_each=2))
     await crowd.come("a1", "a2", "a3", "b1")
     assert crowd.began == ["a1", "a2", "b1"]
     await crowd.end("b1")
@@ -64,45 +64,45 @@ async def test_one_owner_runs_no_more_than_its_own_and_leaves_the_rest_to_others
     await crowd.end("a1")
     assert crowd.began[-1] == "a3"
     await crowd.end("a2", "a3")
-    assert repr(crowd.turns) == EMPTY
+    assert repr(crowd.queue) == EMPTY
 
 
 async def test_what_waits_is_bounded_by_owner_and_in_all():
-    crowd = Crowd(turns(running=1, waiting=2, waiting_in_all=3))
+    crowd = Crowd(queue_of(running=1, waiting_each=2, waiting=3))
     await crowd.come("a1", "a2", "a3")
     with pytest.raises(QueueFullError):
-        async with crowd.turns.take("a"):
+        async with crowd.queue.acquire("a"):
             pytest.fail("it ran")
     await crowd.come("b1")
-    with pytest.raises(NoTurnError):
-        async with crowd.turns.take("c"):
+    with pytest.raises(QueueTimeoutError):
+        async with crowd.queue.acquire("c"):
             pytest.fail("it ran")
     for _ in range(4):
         await crowd.end(crowd.began[-1])
-    assert repr(crowd.turns) == EMPTY
+    assert repr(crowd.queue) == EMPTY
 
 
 async def test_who_waits_too_long_is_told_so():
-    crowd = Crowd(turns(running=1, patience=0.01))
+    crowd = Crowd(queue_of(running=1, timeout=0.01))
     await crowd.come("a1")
-    with pytest.raises(NoTurnError):
-        async with crowd.turns.take("b"):
+    with pytest.raises(QueueTimeoutError):
+        async with crowd.queue.acquire("b"):
             pytest.fail("it ran")
     await crowd.end("a1")
-    assert repr(crowd.turns) == EMPTY
+    assert repr(crowd.queue) == EMPTY
 
 
 async def test_a_turn_ends_once_however_often_it_is_ended():
-    made = turns(running=2)
-    async with made.take("a") as first, made.take("b"):
-        first.end()
-        first.end()
+    made = queue_of(running=2)
+    async with made.acquire("a") as first, made.acquire("b"):
+        first.release()
+        first.release()
         assert (made.running, made.waiting) == (1, 0)
     assert repr(made) == EMPTY
 
 
 async def test_a_turn_that_comes_in_the_moment_of_giving_up_goes_to_the_next():
-    crowd = Crowd(turns(running=1))
+    crowd = Crowd(queue_of(running=1))
     await crowd.come("a1", "b1", "c1")
     crowd.ends["a1"].set()
     crowd.tasks["b1"].cancel()  # before a1 has ended
@@ -110,11 +110,11 @@ async def test_a_turn_that_comes_in_the_moment_of_giving_up_goes_to_the_next():
     await asyncio.sleep(0)
     assert crowd.began == ["a1", "c1"]
     await crowd.come("b2")
-    crowd.turns._end("c")  # c1's turn ends and b2 gets it, and gives up before it hears of it
+    crowd.queue._release("c")  # c1's turn ends and b2 gets it, and gives up before it hears of it
     crowd.tasks["b2"].cancel()
     await asyncio.wait([crowd.tasks["b2"]])
-    assert crowd.turns.running == 0
-    async with crowd.turns.take("d"):
+    assert crowd.queue.running == 0
+    async with crowd.queue.acquire("d"):
         pass
     crowd.tasks["c1"].cancel()
 
@@ -122,11 +122,11 @@ async def test_a_turn_that_comes_in_the_moment_of_giving_up_goes_to_the_next():
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_ends_and_gives_up_the_limits_hold_and_nothing_is_lost(seed: int):
     chance = random.Random(seed)
-    made = turns(running=3, each=2, waiting=4, waiting_in_all=8, patience=30.0)
+    made = queue_of(running=3, running_each=2, waiting_each=4, waiting=8, timeout=30.0)
     running: Counter[str] = Counter()
 
     async def one(owner: str) -> None:
-        async with made.take(owner) as turn:
+        async with made.acquire(owner) as permit:
             running[owner] += 1
             assert running.total() <= 3
             assert running[owner] <= 2
@@ -136,7 +136,7 @@ async def test_whatever_ends_and_gives_up_the_limits_hold_and_nothing_is_lost(se
             finally:
                 running[owner] -= 1
             if chance.random() < 0.3:
-                turn.end()
+                permit.release()
                 await asyncio.sleep(0)
 
     tasks = []
@@ -148,6 +148,6 @@ async def test_whatever_ends_and_gives_up_the_limits_hold_and_nothing_is_lost(se
             chance.choice(tasks).cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     unexpected = [r for r in results if r is not None and not isinstance(r, (
-        QueueFullError, NoTurnError, asyncio.CancelledError))]  # fmt: skip
+        QueueFullError, QueueTimeoutError, asyncio.CancelledError))]  # fmt: skip
     assert unexpected == []
     assert repr(made) == EMPTY

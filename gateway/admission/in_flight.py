@@ -1,8 +1,8 @@
-"""What is in flight on this worker: requests, and the bytes of their bodies, by key, by tenant and in all.
+"""Limits on what is in flight on this worker: requests and body bytes, per key, per tenant and in total.
 
-It is counted from before a body is read until its request has been answered; the bytes only until no retry
-can need them. These bounds keep one caller from taking the worker's memory. They are no rate limits, and no
-fair division of what is left.
+A request counts from before its body is read until it is answered; its bytes count until no retry can need
+them. The limits keep one caller from exhausting the worker's memory. They are not rate limits and do not
+share capacity fairly.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class _Count:
     bytes: int = 0
 
 
-class Bounds:
-    """One per worker, used from its event loop only."""
+class InFlightLimits:
+    """Counts of one worker. Use it from the worker's event loop only."""
 
     def __init__(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
         self.reconfigure(key=key, tenant=tenant, worker=worker)
-        # Mutable: what is in flight. Keys and tenants of which nothing is have no entry.
+        # Mutable: counts in flight. Keys and tenants without requests have no entry.
         self._keys: dict[str, _Count] = {}
         self._tenants: dict[str, _Count] = {}
         self._all = _Count()
 
     def __repr__(self) -> str:
         return (
-            f"<Bounds {self._all.requests} requests, {self._all.bytes} bytes, "
+            f"<InFlightLimits {self._all.requests} requests, {self._all.bytes} bytes, "
             f"{len(self._keys)} keys, {len(self._tenants)} tenants>"
         )
 
     @property
     def requests(self) -> int:
-        """In flight on this worker."""
+        """Requests in flight on this worker."""
         return self._all.requests
 
     def reconfigure(self, *, key: Limit, tenant: Limit, worker: Limit) -> None:
-        """For what comes from now on."""
+        """Apply new limits to future requests and bytes."""
         self._limits = key, tenant, worker
 
-    def enter(self, key: str, tenant: str) -> Place:
-        """A request begins. Raises FlorinError when it is one too many."""
+    def reserve(self, key: str, tenant: str) -> Reservation:
+        """Count a new request. Raises FlorinError when a limit is reached."""
         counts = self._keys.get(key) or _Count(), self._tenants.get(tenant) or _Count(), self._all
         for level, (count, limit) in enumerate(zip(counts, self._limits, strict=True)):
             if count.requests >= limit.requests:
@@ -61,17 +61,17 @@ class Bounds:
         self._keys[key], self._tenants[tenant], _ = counts
         for count in counts:
             count.requests += 1
-        return Place(self, key, tenant, counts)
+        return Reservation(self, key, tenant, counts)
 
     def _grow(self, counts: tuple[_Count, _Count, _Count], size: int) -> None:
-        """Raises FlorinError, and counts nothing then."""
+        """Count more bytes. Raises FlorinError, without counting any, when a limit is reached."""
         for level, (count, limit) in enumerate(zip(counts, self._limits, strict=True)):
             if count.bytes + size > limit.bytes:
                 raise _refusal(level, f"{limit.bytes:,} bytes of bodies")
         for count in counts:
             count.bytes += size
 
-    def _leave(self, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]) -> None:
+    def _release(self, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]) -> None:
         for count in counts:
             count.requests -= 1
         if not counts[0].requests:
@@ -80,41 +80,49 @@ class Bounds:
             del self._tenants[tenant]
 
 
-class Place:
-    """One request in flight. `leave` may be called any number of times and counts once."""
+class Reservation:
+    """One request in flight. `release` is idempotent."""
 
     __slots__ = ("_bounds", "_counts", "_key", "_size", "_tenant")
 
-    def __init__(self, bounds: Bounds, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]) -> None:
+    def __init__(
+        self, bounds: InFlightLimits, key: str, tenant: str, counts: tuple[_Count, _Count, _Count]
+    ) -> None:
         self._bounds = bounds
         self._key = key
         self._tenant = tenant
-        # Mutable: None when it has been left.
+        # Mutable: None once released.
         self._counts: tuple[_Count, _Count, _Count] | None = counts
         self._size = 0
 
     def grow(self, size: int) -> None:
-        """So many more bytes of the body are held. Raises FlorinError when they are too many."""
+        """Count `size` more bytes of the body. Raises FlorinError when a limit is reached."""
         if self._counts is not None:
             self._bounds._grow(self._counts, size)  # noqa: SLF001  # the two are one
             self._size += size
 
     def hold(self, size: int) -> None:
-        """So many bytes are held instead of what was until now. Not bounded: it has been let in."""
+        """Replace the byte count. Never refused: the request has been admitted."""
         if self._counts is not None:
             for count in self._counts:
                 count.bytes += size - self._size
             self._size = size
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self._counts is not None:
             self.hold(0)
-            self._bounds._leave(self._key, self._tenant, self._counts)  # noqa: SLF001  # likewise
+            self._bounds._release(self._key, self._tenant, self._counts)  # noqa: SLF001  # likewise
             self._counts = None
 
 
 def _refusal(level: int, what: str) -> FlorinError:
     if level == 2:
-        return FlorinError("worker_full", f"{what} are in flight on this worker.", retry_after=_RETRY_SECONDS)
-    whose = ("this key", "this tenant")[level]
-    return FlorinError("too_many_requests", f"{what} of {whose} are in flight.", retry_after=_RETRY_SECONDS)
+        return FlorinError(
+            "worker_full", f"This worker's limit of {what} in flight is reached.", retry_after=_RETRY_SECONDS
+        )
+    whose = ("key", "tenant")[level]
+    return FlorinError(
+        "too_many_requests",
+        f"This {whose}'s limit of {what} in flight is reached.",
+        retry_after=_RETRY_SECONDS,
+    )

@@ -1,0 +1,10 @@
+"""Settings: FLORIN_* environment variables, or `florin.yaml` in the working directory (the environment wins).
+
+Each field's description becomes a line of docs/reference/settings.md, which `python -m deploy.docs` writes.
+"""
+
+from __future__ import annotations
+
+from gateway.config.settings import RELOADABLE, Settings, SettingsError, load_settings
+
+__all__ = ["RELOADABLE", "Settings", "SettingsError", "load_settings"]

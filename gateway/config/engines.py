@@ -1,0 +1,111 @@
+"""Settings of the way to engines: credentials, timeouts, probes, retries."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat
+
+from gateway.config.field_types import RELOAD, AbsolutePath
+
+
+class EngineSettings(BaseModel):
+    engine_ca: AbsolutePath | None = Field(
+        None,
+        description="The only CA certificates (PEM) to verify engines and agents with. Empty: the system's.",
+    )
+    engine_cert: AbsolutePath | None = Field(
+        None, description="Certificate chain (PEM) that Florin presents to engines and agents."
+    )
+    engine_key: AbsolutePath | None = Field(None, description="Private key (PEM) of `FLORIN_ENGINE_CERT`.")
+    engine_token_file: AbsolutePath | None = Field(
+        None, description="File with the bearer token to send to every engine (vLLM's `--api-key`)."
+    )
+    placement_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds that a request may wait for an engine to start its answer, including retries "
+        "and cold loads; after that it gets a 503.",
+        json_schema_extra=RELOAD,
+    )
+    max_queue_seconds: NonNegativeFloat = Field(
+        30.0,
+        description="Maximum expected wait in an engine's queue. If it is exceeded, the request is refused "
+        "at once with 503 and `retry-after`. 0: no limit.",
+        json_schema_extra=RELOAD,
+    )
+    load_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds that an engine may take to load, unload or list adapters.",
+        json_schema_extra=RELOAD,
+    )
+    verify_loads: bool = Field(
+        True,
+        description="Send each newly loaded version a few fixed prompts, and compare its answers with the "
+        "base model's and its own first answers, before it gets requests.",
+    )
+    connect_timeout: PositiveFloat = Field(
+        2.0, description="Seconds to connect to an engine.", json_schema_extra=RELOAD
+    )
+    first_byte_timeout: PositiveFloat = Field(
+        120.0,
+        description="Seconds that a stream may wait for its first token from a working engine; after that, "
+        "another engine is tried.",
+        json_schema_extra=RELOAD,
+    )
+    engine_idle_timeout: PositiveFloat = Field(
+        60.0,
+        description="Seconds without data after which a started stream ends with an error event. (Probes "
+        "detect dead engines much sooner.)",
+        json_schema_extra=RELOAD,
+    )
+    hang_timeout: PositiveFloat = Field(
+        20.0,
+        description="Seconds without progress after which an engine with pending work counts as hung: no "
+        "response bytes, no change in its metrics counters, and no answer to a one-token probe, which is "
+        "sent after half of this time. Its requests are retried elsewhere.",
+        json_schema_extra=RELOAD,
+    )
+    ejection_time: PositiveFloat = Field(
+        10.0,
+        description="Seconds for which a hung engine is ejected, multiplied by the number of its recent "
+        "ejections, at most 300; then a probe decides. At most half of a fleet's engines are ejected at a "
+        "time.",
+        json_schema_extra=RELOAD,
+    )
+    probe_interval: PositiveFloat = Field(
+        1.0, description="Seconds between health probes of each engine.", json_schema_extra=RELOAD
+    )
+    probe_timeout: PositiveFloat = Field(
+        2.0,
+        description="Seconds that an engine may take to answer a health probe.",
+        json_schema_extra=RELOAD,
+    )
+    retry_budget: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Retries after engine failures as a share of the worker's requests in the last 10 s. Ten "
+        "retries per second are always allowed, and so are retries after the death of an engine.",
+        json_schema_extra=RELOAD,
+    )
+    resume_streams: bool = Field(
+        True,
+        description="When an engine fails in mid-stream, resume the stream on another engine where the "
+        "continuation is exact. Otherwise the stream ends with an error.",
+    )
+    slow_start: NonNegativeFloat = Field(
+        10.0,
+        description="Seconds over which an engine that is new, recovered, or failed several times in a row "
+        "ramps up to its full share of requests. 0: no ramp.",
+        json_schema_extra=RELOAD,
+    )
+    reload_interval: NonNegativeFloat = Field(
+        0.1,
+        description="Seconds between two loads when a restarted engine gets its adapters back; each load "
+        "stalls decoding on that engine.",
+        json_schema_extra=RELOAD,
+    )
+    stopped_engine_hours: NonNegativeFloat = Field(
+        1.0,
+        description="Hours after which an engine stopped by `florin engine run` is removed from the "
+        "registry. Its key stays valid. 0: never.",
+        json_schema_extra=RELOAD,
+    )

@@ -1,0 +1,25 @@
+"""What the groups of settings share: types, the mark of reloadable settings, parsing of lists and paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, JsonValue
+
+RELOAD: Final[dict[str, JsonValue]] = {"reload": True}
+"""Marks settings that SIGHUP reloads, see `gateway.runtime.settings_reload`."""
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+def listed(entries: str) -> tuple[str, ...]:
+    """The entries of a comma-separated setting."""
+    return tuple(entry.strip() for entry in entries.split(",") if entry.strip())

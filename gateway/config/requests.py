@@ -1,0 +1,103 @@
+"""Settings of what clients may send: body size, requests in flight, fields."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, PositiveInt, field_validator
+
+from gateway.config.field_types import RELOAD, listed
+from gateway.fields.chat import CHAT
+from gateway.fields.completions import COMPLETIONS
+from gateway.fields.grammars import OPTIONAL
+from gateway.fields.media import media_hosts
+
+
+class RequestSettings(BaseModel):
+    max_body_bytes: PositiveInt = Field(
+        4 * 1024 * 1024,
+        description="Maximum size in bytes of a request body on the data plane.",
+        json_schema_extra=RELOAD,
+    )
+    max_body_values: PositiveInt = Field(
+        400_000,
+        description="Maximum number of JSON values, member names included, in a request body on the data "
+        "plane. A prompt of 200,000 token ids has 200,000; a string counts as one, whatever its length.",
+        json_schema_extra=RELOAD,
+    )
+    max_body_containers: PositiveInt = Field(
+        20_000,
+        description="Maximum number of JSON objects and arrays among these; each takes far more memory than "
+        "its two bytes of text.",
+        json_schema_extra=RELOAD,
+    )
+    max_key_requests: PositiveInt = Field(
+        1024,
+        description="Maximum requests in flight per API key and worker.",
+        json_schema_extra=RELOAD,
+    )
+    max_key_bytes: PositiveInt = Field(
+        32 * 1024 * 1024,
+        description="Maximum bytes of request bodies in memory per API key and worker. One body of the "
+        "maximum size always fits.",
+        json_schema_extra=RELOAD,
+    )
+    max_tenant_requests: PositiveInt = Field(
+        2048,
+        description="Maximum requests in flight per tenant and worker.",
+        json_schema_extra=RELOAD,
+    )
+    max_tenant_bytes: PositiveInt = Field(
+        64 * 1024 * 1024,
+        description="Maximum bytes of request bodies in memory per tenant and worker.",
+        json_schema_extra=RELOAD,
+    )
+    max_worker_requests: PositiveInt = Field(
+        10_000,
+        description="Maximum requests in flight per worker; further requests get a 503.",
+        json_schema_extra=RELOAD,
+    )
+    max_worker_bytes: PositiveInt = Field(
+        512 * 1024 * 1024,
+        description="Maximum bytes of request bodies in memory per worker.",
+        json_schema_extra=RELOAD,
+    )
+    max_n: PositiveInt = Field(
+        16, description="Maximum `n` and `best_of` of a request.", json_schema_extra=RELOAD
+    )
+    media_hosts: str = Field(
+        "",
+        description="Comma-separated hosts from which engines may fetch images, audio and video for clients: "
+        "`cdn.example.com,media.internal:8443`. Empty: only `data:` URLs are accepted.",
+        json_schema_extra=RELOAD,
+    )
+    pass_fields: str = Field(
+        "",
+        description="Comma-separated request fields unknown to Florin that are passed on to engines; also "
+        "`structured_outputs.grammar`, `structured_outputs.structural_tag` and "
+        "`response_format.structural_tag`.",
+        json_schema_extra=RELOAD,
+    )
+
+    @field_validator("media_hosts")
+    @classmethod
+    def _media_hosts(cls, entries: str) -> str:
+        media_hosts(listed(entries))
+        return entries
+
+    @field_validator("pass_fields")
+    @classmethod
+    def _pass_fields(cls, entries: str) -> str:
+        known = CHAT.keys() | COMPLETIONS.keys()
+        for name in listed(entries):
+            if name in known or ("." in name and name not in OPTIONAL):
+                msg = f"cannot change how {name!r} is handled: allowed are fields unknown to Florin, and "
+                msg += ", ".join(OPTIONAL)
+                raise ValueError(msg)
+        return entries
+
+    @property
+    def allowed_media_hosts(self) -> tuple[str, ...]:
+        return listed(self.media_hosts)
+
+    @property
+    def passed_fields(self) -> tuple[str, ...]:
+        return listed(self.pass_fields)

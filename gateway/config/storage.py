@@ -1,0 +1,146 @@
+"""Settings of what Florin stores: Redis, ledger, artifacts, exports."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from pydantic import (
+    BaseModel,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from adapters.sources.url_policy import Allowed
+from gateway.config.field_types import RELOAD, AbsolutePath, listed
+
+
+class StorageSettings(BaseModel):
+    state_dir: AbsolutePath = Field(
+        Path("~/.local/state/florin"),
+        description="Directory of the embedded Valkey, the SQLite ledger, the usage logs and the artifacts.",
+    )
+    redis_url: str = Field(
+        "",
+        description="redis://, rediss:// or unix:// URL. Empty: an embedded Valkey in the state directory.",
+    )
+    redis_prefix: str = Field(
+        "florin",
+        pattern="^[a-zA-Z0-9_-]{1,40}$",
+        description="Hash tag of every key, so that several installations can share one Redis.",
+    )
+    ledger_url: str = Field(
+        "", description="SQLAlchemy URL of the ledger. Empty: SQLite in the state directory."
+    )
+    retention_days: NonNegativeInt = Field(
+        400,
+        description="Days after which usage records of closed months are deleted; reports and closed "
+        "periods are kept. 0: never.",
+    )
+    bookkeeping_interval: PositiveFloat = Field(
+        60.0, description="Minimum seconds between two roll-ups of the ledger into the metrics."
+    )
+    tenant_reports: PositiveInt = Field(
+        2,
+        description="Finance API queries that a worker runs at a time for one tenant; four more may wait. "
+        "Operators and analysts never wait for tenants.",
+    )
+    export_dir: AbsolutePath | None = Field(
+        None,
+        description="Directory of export files while they are sent; best on a different disk than the state "
+        "directory. Empty: the system's temporary directory.",
+    )
+    export_max_bytes: PositiveInt = Field(
+        1024**3,
+        description="Maximum total size in bytes of a worker's export files. Tenants may use half of it, one "
+        "tenant a quarter.",
+    )
+    issuer: str = Field(
+        "Florin",
+        min_length=1,
+        max_length=100,
+        description="Company name on statements and in FOCUS exports.",
+        json_schema_extra=RELOAD,
+    )
+    artifact_dir: AbsolutePath | None = Field(
+        None,
+        description="Directory of adapter versions, at a path that is the same on every engine host. "
+        "Empty: `artifacts` in the state directory. Each installation needs its own; if two share one, files "
+        "are never deleted.",
+    )
+    artifact_grace: NonNegativeFloat = Field(
+        24.0,
+        description="Minimum hours that the files of a removed or retired version are kept.",
+        json_schema_extra=RELOAD,
+    )
+    max_adapter_bytes: PositiveInt = Field(
+        2 * 1024**3, description="Maximum total size in bytes of an adapter version's files."
+    )
+    upload_idle_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds without data after which an upload is aborted.",
+        json_schema_extra=RELOAD,
+    )
+    source_private: str = Field(
+        "",
+        description="Comma-separated private hosts and networks that http(s) sources may access: "
+        "`models.internal,10.0.0.0/8`.",
+    )
+    wal_full: str = Field(
+        "refuse",
+        pattern="^(refuse|serve)$",
+        description="What to do with new requests while the usage log cannot be written: `refuse` them "
+        "(503), or `serve` them unmetered and log an error.",
+    )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            msg = "must begin with redis://, rediss:// or unix://"
+            raise ValueError(msg)
+        return url
+
+    @field_validator("source_private")
+    @classmethod
+    def _hosts_and_networks(cls, entries: str) -> str:
+        Allowed.parse(listed(entries))
+        return entries
+
+    @field_validator("ledger_url")
+    @classmethod
+    def _ledger_driver(cls, url: str) -> str:
+        """Check the driver now: otherwise a background thread would fail hours later."""
+        if url:
+            try:
+                make_url(url).get_dialect().import_dbapi()
+            except ImportError as error:
+                msg = f"needs a driver that is not installed ({error.name}); for PostgreSQL: "
+                msg += "pip install 'florin-gateway[postgres]' and postgresql+psycopg://…"
+                raise ValueError(msg) from error
+            except SQLAlchemyError as error:
+                msg = "must be an SQLAlchemy URL: sqlite:///… or postgresql+psycopg://…"
+                raise ValueError(msg) from error
+        return url
+
+    @property
+    def allowed_sources(self) -> tuple[str, ...]:
+        return listed(self.source_private)
+
+    @property
+    def artifacts(self) -> Path:
+        return self.artifact_dir or self.state_dir / "artifacts"
+
+    @property
+    def exports(self) -> Path:
+        return self.export_dir or Path(tempfile.gettempdir())
+
+    @property
+    def ledger(self) -> str:
+        return self.ledger_url or f"sqlite:///{self.state_dir / 'ledger.db'}"
