@@ -149,7 +149,7 @@ def test_a_switch_says_where_the_version_is_and_what_falls_short(fake):
     fake.answer("PUT", f"{PATH}/live", body)
     result = fake.florin("adapter", "promote", "acme/support", "v2")
     assert result.stdout == "acme/support now serves v2.\n"
-    assert "resident on a1" in result.stderr
+    assert "Resident on a1" in result.stderr
     assert warning in result.stderr
 
 

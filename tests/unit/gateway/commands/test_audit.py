@@ -54,7 +54,7 @@ def test_an_empty_list_and_one_while_redis_is_away(fake):
     fake.answer("GET", "/admin/v1/audit?limit=50", page(complete=False))
     result = fake.florin("audit", "list")
     assert "No matching entries" in result.stderr
-    assert "Redis is away" in result.stderr
+    assert "Redis is unavailable" in result.stderr
 
 
 def test_following_shows_each_entry_once_oldest_first(fake, monkeypatch):

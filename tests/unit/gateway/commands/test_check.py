@@ -141,7 +141,7 @@ def test_what_is_not_there_is_said(fake, tmp_path, base):
     assert fake.florin("adapter", "check", str(tmp_path / "none"), "--base", base).exit_code == 2
     adapter = write_adapter(tmp_path / "a")
     result = fake.florin("adapter", "check", str(adapter), "--base", str(tmp_path / "nowhere"))
-    assert (result.exit_code, "no config.json" in result.stderr) == (2, True)
+    assert (result.exit_code, "no model config.json" in result.stderr) == (2, True)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text("[")
     assert fake.florin("adapter", "check", str(adapter), "--base", str(tmp_path / "bad")).exit_code == 2

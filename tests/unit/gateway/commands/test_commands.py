@@ -296,7 +296,7 @@ def test_the_findings_of_a_refused_adapter_are_a_table(fake):
     assert (result.exit_code, result.stdout) == (1, "")
     first, heads, *rows = result.stderr.splitlines()
     assert first == "florin: acme/x was refused."
-    assert heads.split() == ["check", "what", "is", "wrong", "found", "expected"]
+    assert heads.split() == ["check", "problem", "found", "expected"]
     assert len(rows) == 2
     assert rows[0].split() == ["rank_too_high", "Too", "high.", "64", "at", "most", "16"]
 

@@ -54,7 +54,7 @@ def test_a_month_is_closed(fake):
         "policy": "fixed", "shares": {"acme": 60, "b": 40}, "allow_missing_prices": False, "force": False,
     }  # fmt: skip
     assert "2026-11: 1,234 delivered requests used 1.500 GPU-hours." in out.stderr
-    assert "at no cost: L40 on_demand" in out.stderr
+    assert "charged nothing: L40 on_demand" in out.stderr
     for part in ("ab" * 32, "cd" * 32, "2.49 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
         assert part in out.stdout
 

@@ -91,7 +91,7 @@ def test_who_used_what_what_else_it_went_into_and_the_whole(shown):
     assert delivered == ["delivered", "1,204", "3,001,202", "640,000", "90,093", "30.000", "100.00"]
     assert waste == ["retry", "waste", "7", "0", "0", "0", "1.000", "3.00"]
     assert idle == ["idle", "69.000", "230.00"]
-    assert whole == ["whole", "bill", "100.000", "333.00"]
+    assert whole == ["total", "100.000", "333.00"]
 
 
 def test_what_is_shown_sums_to_what_is_shown_as_the_sum(shown):

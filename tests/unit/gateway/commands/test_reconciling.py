@@ -95,8 +95,8 @@ def test_a_bill_is_sent_as_it_is(fake, bill):
     assert done.stdout == (
         "Imported 2 lines of nov.csv: 16.00 GPU-hours, 40.00 USD (already imported: 1 line).\n"
     )
-    assert "In another import, too, word for word: 2 lines." in done.stderr
-    assert "Left out, not about GPUs: 1 line, 7.00 USD." in done.stderr
+    assert "Identical to lines of another import: 2 lines." in done.stderr
+    assert "Skipped, not about GPUs: 1 line, 7.00 USD." in done.stderr
     assert "  line 7: It ends before it begins." in done.stderr
     assert "To undo: florin cost remove-bill 3f2a90c1d4e7" in done.stderr
 
@@ -159,7 +159,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     assert "records with the engine's closing counts 42" in rows
     assert "records in quarantine 2 differs" in rows
     assert rows[-1] == "Everything is explained within 0.10 percent."
-    assert "gpu-b: 5 records from f to t have no counters beside them." in done.stderr
+    assert "gpu-b: 5 records from f to t have no engine counters to compare with." in done.stderr
     assert "H100" not in done.stdout
     by_engine = fake.florin("cost", "reconcile", "--month", "2026-11", "--accounts").stdout
     assert "gpu-a H100 on_demand: billed at 2.50, by the price book 2.75 per GPU-hour" in by_engine

@@ -157,7 +157,7 @@ def test_the_injection_that_made_a_record_of_another_tenant_is_refused():
     """`"prompt_tokens": "7,\\"tenant\\":\\"victim\\""` from an engine, put between the quotes of a line."""
     line = record().line().replace(b'"prompt_tokens":10', b'"prompt_tokens":7,"tenant":"victim"')
     assert orjson.loads(line)["tenant"] == "victim"  # what a careless reader would bill
-    with pytest.raises(ValueError, match="spells"):
+    with pytest.raises(ValueError, match="canonical form"):
         parse_line(line)
 
 

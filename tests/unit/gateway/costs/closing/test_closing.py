@@ -231,7 +231,7 @@ def test_an_imbalance_blocks(ledger):
             engine_hours.c.hour == row.hour, engine_hours.c.engine == row.engine
         )
         connection.execute(change.values(nano_gpu_hours=row.nano_gpu_hours + 1))
-    with pytest.raises(ClosingError, match="do not sum") as error:
+    with pytest.raises(ClosingError, match="do not add up") as error:
         shut(ledger, "2026-10")
     assert f"{row.engine} ({row.gpu_type}) at {iso(row.hour)}" in str(error.value)
 

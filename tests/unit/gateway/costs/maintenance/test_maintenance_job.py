@@ -239,7 +239,7 @@ async def test_a_pass_that_fails_is_seen_until_one_succeeds(ledger, ledger_url):
             function(ledger, *args)
 
     maintain(ledger, T, 0)
-    await keeper(MemoryStore(), Failing(), clock=lambda: T + 1)._keep()
+    await keeper(MemoryStore(), Failing(), clock=lambda: T + 1)._pass()
     assert "OverflowError" in health(ledger, T + 2, interval=30).trouble
     maintain(ledger, T + 3, 0)
     assert health(ledger, T + 4, interval=30).trouble == ""

@@ -108,7 +108,7 @@ def test_a_closed_month_names_its_roots_and_is_not_preliminary(filled):
     assert statement.period_hash.tenant_root in found.text
     assert "reliminary" not in found.text
     assert "PRELIMINARY" not in found.text
-    assert "Time that nobody used is not charged to you." in found.text
+    assert "Unused GPU time is not charged to you." in found.text
 
 
 def test_an_open_month_is_preliminary(filled):
@@ -135,7 +135,7 @@ def test_who_used_nothing_gets_an_empty_one_if_known_and_none_otherwise(filled):
     close(filled, MONTH, now=NOW, by="test")
     found = page(filled, "nobody", known=True)
     assert "No usage." in found.text
-    assert "closed without a record of yours" in found.text
+    assert "closed and has no usage of yours" in found.text
 
 
 def test_it_needs_nothing_from_elsewhere_and_runs_nothing(filled):

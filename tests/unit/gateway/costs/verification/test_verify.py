@@ -178,7 +178,7 @@ def test_a_rate_that_was_frozen(books):
     change(books, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
     found = failed(books)
     assert {name for _, name in found} >= {"roll-ups", "rates", "statements"}
-    assert found["2026-11", "rates"].endswith("rate 0.000001, by the price book 0.70")
+    assert found["2026-11", "rates"].endswith("rate 0.000001, price book 0.70")
 
 
 def test_a_price(books):
@@ -186,7 +186,7 @@ def test_a_price(books):
     change(books, update(prices).where(prices.c.id == row.id).values(rate_micros=700_001))
     found = failed(books)
     assert {name for _, name in found} == {"prices"}
-    assert found["2026-10", "prices"] == "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, is 0.700001"
+    assert found["2026-10", "prices"] == "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, now 0.700001"
     change(books, delete(prices).where(prices.c.id == row.id))
     assert "now missing" in failed(books)["2026-11", "prices"]
 
