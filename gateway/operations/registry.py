@@ -43,7 +43,7 @@ async def compare(state: State) -> RegistryComparison:
 
 
 async def decide(
-    state: State, decision: Literal["restore", "accept"], *, agreed: str, actor: str
+    state: State, action: Literal["registry.restore", "registry.accept"], *, agreed: str, actor: str
 ) -> RegistryComparison:
     """Restore what this gateway knows, or accept what Redis has. `agreed` is the `state_found` that the
     operator saw. Raises ConflictError if Redis has changed since, or has lost nothing."""
@@ -52,10 +52,10 @@ async def decide(
         raise ConflictError("Redis holds the registry that this gateway knows: there is nothing to decide.")
     if now.state_found != agreed:
         raise ConflictError("Redis holds another registry by now: florin registry show.")
-    restoring = decision == "restore"
+    restoring = action == "registry.restore"
     begun = next_epoch(now.known.position, now.found, restore=restoring)
     details = {"epoch": begun.epoch, "why": now.lost}
-    note = AuditNote(actor, f"registry.{decision}", "registry", details=details)
+    note = AuditNote(actor, action, "registry", details=details)
     await state.store.begin_epoch(now.found, begun, now.known.restored(whole=restoring), note=note)
     if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
         raise ConflictError("It is done, but this worker has not heard of it yet: florin registry show.")

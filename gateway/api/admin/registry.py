@@ -35,13 +35,13 @@ async def show_registry(state: StateDep, _: OperatorKey) -> Json:
 @router.post("/restore")
 async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
     """Put what this gateway knows in the place of what Redis has."""
-    return _json(await registry.decide(state, "restore", agreed=body.found, actor=actor))
+    return _json(await registry.decide(state, "registry.restore", agreed=body.found, actor=actor))
 
 
 @router.post("/accept")
 async def accept(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
     """Go on with what Redis has: what this gateway knows beyond it is given up."""
-    return _json(await registry.decide(state, "accept", agreed=body.found, actor=actor))
+    return _json(await registry.decide(state, "registry.accept", agreed=body.found, actor=actor))
 
 
 def _json(compared: RegistryComparison) -> Json:
