@@ -24,7 +24,7 @@ from deploy.demo.model import DemoModel
 from tests.support.harness import Gateway, running_gateway
 
 CUSTOMERS = ("acme", "bolt", "corgi")
-EVERY = int(os.environ.get("FLORIN_RESUME_EVERY", "61"))
+EVERY = int(os.environ.get("FLORIN_TEST_RESUME_EVERY", "61"))
 """Streams are cut at every so many events; 1: at all. tests/integration/test_resume.py cuts at all."""
 LONG = "Tell me a story."
 

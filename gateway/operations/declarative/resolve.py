@@ -152,7 +152,7 @@ def _check_number(wanted: VersionSpec, latest: int, retired: str | None, id_: st
         )
     if wanted.number <= latest and wanted.digest is None:
         raise DocumentRefusedError(
-            f"{id_} was given away before: it comes back only with the digest that it had then; "
+            f"{id_} was used before and can be restored only with the digest that it had then; "
             f"new files are v{latest + 1}."
         )
 

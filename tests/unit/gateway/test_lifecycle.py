@@ -49,7 +49,7 @@ class Recording:
         self.leases.append(lease)
         return lease
 
-    def learn(self, _state: object, _lease: object, trouble: RetryElsewhere) -> None:
+    def record_failure(self, _state: object, _lease: object, trouble: RetryElsewhere) -> None:
         self.learned.append(trouble.reason)
         if len(self.learned) == 3:
             raise FlorinError("engine_failed", "Enough.")
@@ -90,8 +90,8 @@ class Client:
         }
         self.exchange = Exchange(scope, self._receive, self._send)  # type: ignore[arg-type]
         self.places = 0
-        self.exchange.place = SimpleNamespace(  # type: ignore[assignment]
-            hold=lambda _: None, leave=lambda: setattr(self, "places", self.places + 1)
+        self.exchange.reservation = SimpleNamespace(  # type: ignore[assignment]
+            hold=lambda _: None, release=lambda: setattr(self, "places", self.places + 1)
         )
 
     async def _receive(self) -> dict[str, Any]:

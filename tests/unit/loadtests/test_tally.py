@@ -23,8 +23,8 @@ def test_a_ledger_that_agrees_says_nothing():
 def test_every_figure_that_differs_is_named():
     ledger = {"acme": Tokens(2, 20, 8, 7), "bolt": Tokens(1, 0, 0, 0)}
     assert disagreements(seen(), ledger) == [
-        "acme: clients saw 6 completion_tokens, the ledger has 7",
-        "bolt: clients saw 0 requests, the ledger has 1",
+        "acme: clients saw 6 completion_tokens, but the ledger has 7",
+        "bolt: clients saw 0 requests, but the ledger has 1",
     ]
 
 

@@ -55,13 +55,13 @@ def test_bytes_are_bounded_and_come_back_when_the_body_is_let_go():
     counted = bounds()
     first, second = counted.reserve("k1", "a"), counted.reserve("k1", "a")
     first.grow(80)
-    with pytest.raises(FlorinError, match="100 bytes of bodies of this key"):
+    with pytest.raises(FlorinError, match="This key's limit of 100 bytes of bodies in flight"):
         second.grow(21)
     second.grow(20)
     first.hold(0)
     second.grow(80)
     other, third = counted.reserve("k2", "a"), counted.reserve("k3", "b")
-    with pytest.raises(FlorinError, match="150 bytes of bodies of this tenant"):
+    with pytest.raises(FlorinError, match="This tenant's limit of 150 bytes of bodies in flight"):
         other.grow(51)
     other.grow(50)
     third.grow(100)

@@ -356,7 +356,7 @@ def test_memory_is_bounded_however_long_the_ledger_is_away(ledger, monkeypatch, 
         time.missed(ENGINE, T + (life * 100 + 2) * S, down=True)
     assert len(time._ended) <= 101
     assert len(time._samples) <= 101
-    assert "away for too long" in caplog.text
+    assert "Ledger unavailable for too long" in caplog.text
     ledger.away = False
     assert time.write()
     assert spans(ledger)[-1][2] == 499 * 100 + 1

@@ -32,10 +32,10 @@ class TimeStub:
         self.told.append("alive")
         self.samples += [sample] if sample else []
 
-    def probe_timed_out(self, engine: Engine, now: int, *, down: bool) -> None:
+    def missed(self, engine: Engine, now: int, *, down: bool) -> None:
         self.told.append("down" if down else "missed")
 
-    def abandoned(self, name: str) -> None:
+    def gone(self, name: str) -> None:
         self.told.append(f"gone {name}")
 
 

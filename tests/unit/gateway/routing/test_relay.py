@@ -32,7 +32,7 @@ class Played:
 
     def __init__(self, pieces, *, n=1, include_usage=True, begun=False, body=b""):
         self.story = []
-        self.engine_worked = None
+        self.counts = None
         say = self.story.append
 
         async def begin_stream():
@@ -55,7 +55,7 @@ class Played:
             return body
 
         def observe(*counts):
-            self.engine_worked = counts
+            self.counts = counts
 
         exchange = SimpleNamespace(
             started=begun,

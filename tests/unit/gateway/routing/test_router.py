@@ -14,7 +14,7 @@ from adapters.model import Engine, Placement, SlotState, Version, dump
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
-from gateway.routing.engine_deaths import DeathWatch
+from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.pool import Lease, Pool
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retry_budget import RetryBudget
@@ -49,7 +49,7 @@ class Fleet:
             self.pool.mark_up(state)
         self.pool.probed = self.probed  # type: ignore[method-assign]  # no prober runs
         self.budget = RetryBudget(self.share, clock=self.clock)
-        reports = DeathWatch(store, "w", lambda *_: None, hangs=True, clock=self.clock)
+        reports = DeathTracker(store, "w", lambda *_: None, hangs=True, clock=self.clock)
         self.router = Router(
             self.catalog,
             self.pool,
@@ -57,7 +57,7 @@ class Fleet:
                 ensure_resident=self.ensure_resident, loads_since=lambda *_: len(self.loads), verifier=None
             ),
             self.changed,
-            deaths=DeathWatch(store, "w", lambda *_: None, clock=self.clock),
+            deaths=DeathTracker(store, "w", lambda *_: None, clock=self.clock),
             hangs=SimpleNamespace(reports=reports, next_probe=lambda _: 7.0),  # type: ignore[arg-type]
             budget=self.budget,
             timeout=30.0,
@@ -98,7 +98,7 @@ class Fleet:
         """One attempt that meets `trouble`; the engine's name."""
         lease = await self.router.place(request)
         try:
-            self.router.learn(request, lease, trouble)
+            self.router.record_failure(request, lease, trouble)
         finally:
             lease.end()
         return name_of(lease)
@@ -113,7 +113,7 @@ def died() -> RetryElsewhere:
 
 
 def busy() -> RetryElsewhere:
-    return RetryElsewhere("busy", "full", counts=False)
+    return RetryElsewhere("busy", "full", engine_worked=False)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ async def test_where_too_much_fails_nothing_is_tried_again(fleet: Fleet):
 async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fleet: Fleet):
     request = fleet.request()
     lease = await fleet.router.place(request)
-    fleet.router.learn(request, lease, died())
+    fleet.router.record_failure(request, lease, died())
     lease.state.ends += 1
     lease.end()
     (await fleet.router.place(request)).end()
@@ -193,7 +193,9 @@ async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fl
 async def test_a_suspect_engine_is_doubted(fleet: Fleet):
     request = fleet.request()
     lease = await fleet.router.place(request)
-    fleet.router.learn(request, lease, RetryElsewhere("unreachable", "refused", suspect=True, counts=False))
+    fleet.router.record_failure(
+        request, lease, RetryElsewhere("unreachable", "refused", suspect=True, engine_worked=False)
+    )
     lease.end()
     assert not lease.state.usable
     others = [await fleet.router.place(fleet.request()) for _ in range(2)]
@@ -209,7 +211,7 @@ async def test_a_holder_takes_it_without_a_load(fleet: Fleet):
 async def test_an_engine_that_forgot_is_told_again_once(fleet: Fleet):
     fleet.hold("b")
     request = fleet.request(ADAPTER)
-    forgot = RetryElsewhere("unknown_model", "no such model", unknown_model=True, counts=False)
+    forgot = RetryElsewhere("unknown_model", "no such model", unknown_model=True, engine_worked=False)
     await fleet.attempt(request, forgot)
     assert (request.reload_on, request.failed_on) == ("b", set())
     lease = await fleet.router.place(request)

@@ -105,7 +105,7 @@ async def test_answers_after_which_the_request_goes_elsewhere(post, engine, stat
         async with post():
             raise AssertionError("this is no answer")
     met = caught.value
-    assert (met.reason, met.suspect, met.counts) == trouble
+    assert (met.reason, met.suspect, met.engine_worked) == trouble
     assert met.unknown_model is (met.reason == "unknown_model")
     assert len(engine.asked) == 1
 
@@ -141,7 +141,11 @@ async def test_an_engine_that_cannot_be_reached_has_not_worked(session):
             engine_document("e1", "http://127.0.0.1:1"), "/v1/completions", b"", "r", TARGET
         ):
             raise AssertionError("this is no answer")
-    assert (caught.value.reason, caught.value.suspect, caught.value.counts) == ("unreachable", True, False)
+    assert (caught.value.reason, caught.value.suspect, caught.value.engine_worked) == (
+        "unreachable",
+        True,
+        False,
+    )
 
 
 async def test_a_connection_is_used_again_only_after_a_whole_answer(post, engine, session):

@@ -99,7 +99,7 @@ async def test_when_files_run_out_it_pauses_and_goes_on(listener, monkeypatch, c
     with client:
         assert await heard(client) == b"hello"
     assert [r.getMessage() for r in caplog.records] == [
-        "Cannot accept connections: Too many open files; retrying in 1 s"
+        "Cannot accept connections: Too many open files; retrying in 0.05 s"
     ] * 2
     server.close()
 

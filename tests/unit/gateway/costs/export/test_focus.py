@@ -240,7 +240,7 @@ def test_without_a_price_the_export_is_refused_with_its_name(sqlite, tmp_path):
     add_prices(sqlite)
     strange = {"gpu_type": "B200", "region": "eu", "purchase": "spot"}
     write(sqlite, *make(hours=1, seed=1), {**make(hours=1, seed=1)[0], **strange})
-    with pytest.raises(MissingPriceError, match=r"B200 \(spot, eu\) for all of 2026-10"):
+    with pytest.raises(MissingPriceError, match=r"B200 \(spot, eu\) during 2026-10"):
         text_of(sqlite, tmp_path, "1.2", "infrastructure")
 
 
