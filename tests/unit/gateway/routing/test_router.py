@@ -47,7 +47,7 @@ class Fleet:
         self.pool = Pool(self.catalog, self.residency, store, worker="w", clock=self.clock)
         for state in self.pool.states():
             self.pool.mark_up(state)
-        self.pool.probed = self.probed  # type: ignore[method-assign]  # no prober runs
+        self.pool.wait_for_probe = self.wait_for_probe  # type: ignore[method-assign]  # no prober runs
         self.budget = RetryBudget(self.share, clock=self.clock)
         reports = DeathTracker(store, "w", lambda *_: None, hangs=True, clock=self.clock)
         self.router = Router(
@@ -72,7 +72,7 @@ class Fleet:
         self.waited.append(seconds)
         self.now += seconds
 
-    async def probed(self, _state: object) -> None:
+    async def wait_for_probe(self, _state: object) -> None:
         pass
 
     async def ensure_resident(self, version: Version, choose: Any, **options: Any) -> str:
@@ -184,7 +184,7 @@ async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fl
     request = fleet.request()
     lease = await fleet.router.place(request)
     fleet.router.record_failure(request, lease, died())
-    lease.state.ends += 1
+    lease.state.outages += 1
     lease.end()
     (await fleet.router.place(request)).end()
     assert request.failures == 0
@@ -258,9 +258,9 @@ async def test_a_queue_that_is_too_long_is_refused_with_its_length(fleet: Fleet)
 
 async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):
     lease = await fleet.router.place(fleet.request())
-    fleet.pool.failed(lease.state)
-    assert lease.state.streak == 1
-    fleet.router.served(lease)
-    assert lease.state.streak == 0
+    fleet.pool.record_failed_attempt(lease.state)
+    assert lease.state.failure_streak == 1
+    fleet.router.record_answer(lease)
+    assert lease.state.failure_streak == 0
     assert lease.identity
     assert lease.identity.answered

@@ -180,7 +180,7 @@ def test_a_config_that_no_json_holds_is_refused(value):
 
 def test_a_removed_adapter_comes_back_only_as_it_was():
     now = there(removed={"acme/x": {"latest": "v2"}}, tenants={"acme": {}})
-    assert "given away before" in reason(
+    assert "was used before and can be restored only" in reason(
         planned(now, adapters={"acme/x": {"versions": [version(2, digest=None)]}})
     )
     for listed, latest in (([version(1)], "v2"), ([version(3, digest=None)], "v3")):
