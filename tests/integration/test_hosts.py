@@ -352,7 +352,11 @@ async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
     callers = [asyncio.create_task(caller()) for _ in range(4)]
     for times in (1, 2):  # what has been handed over can be handed over again
         agent.process.send_signal(signal.SIGHUP)
-        await until(lambda n=times: agent.log.count("Agent restarted; engine h1 keeps running") == n, 60, lambda: agent.log)
+        await until(
+            lambda n=times: agent.log.count("Agent restarted; engine h1 keeps running") == n,
+            60,
+            lambda: agent.log,
+        )
         before = len(answers)
         await until(lambda n=before: len(answers) >= n + 8)
     over.set()
