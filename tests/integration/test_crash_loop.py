@@ -61,6 +61,6 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
         during = scraped(gateway)
         assert "florin_worker_restarts_total 4.0" in during
         assert 'florin_condition{condition="workers_crash"} 1.0' in during
-        assert "Workers of this gateway keep ending by themselves" in gateway.florin("doctor").stdout
+        assert "Workers of this gateway keep crashing" in gateway.florin("doctor").stdout
     assert silent("FlorinWorkerCrashLoop", before, tmp_path)
     assert fires("FlorinWorkerCrashLoop", before, during, tmp_path)

@@ -80,8 +80,8 @@ async def test_an_engine_finds_no_secret_in_its_environment_nor_in_its_ancestors
         assert hidden not in text
     assert not [n for n in found["environ"] if n.startswith("FLORIN_") and n != "FLORIN_ENGINE_HOME"]
     assert (found["environ"]["HF_TOKEN"], found["environ"]["MINE_X"]) == ("hf-given", "passed")
-    assert "withholds from the engine: " in agent.log
-    assert ("An operator's key on a GPU host" in agent.log) == (secret == "FLORIN_OPERATOR_KEY")
+    assert "withheld from the engine: " in agent.log
+    assert ("Using an operator key on a GPU host" in agent.log) == (secret == "FLORIN_OPERATOR_KEY")
 
 
 async def test_a_host_is_enrolled_by_its_first_start_and_keeps_its_key(gateway, run, tmp_path):
@@ -165,7 +165,7 @@ async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tm
 @pytest.mark.parametrize(
     ("options", "env", "words"),
     [
-        (("--operator-key", OPERATOR_KEY), {}, "--operator-key shows the key"),
+        (("--operator-key", OPERATOR_KEY), {}, "--operator-key exposes the key"),
         ((), {"FLORIN_ENGINE_TOKEN": "flt_no_token"}, "This API key does not exist"),
         ((), {"FLORIN_OPERATOR_KEY": ""}, "This host has no key"),
     ],
@@ -201,7 +201,7 @@ async def test_the_commands_take_their_key_from_a_file(gateway, tmp_path):
         assert (status, json.loads(out)) == (0, {"data": []}), err
     both = {"FLORIN_OPERATOR_KEY": OPERATOR_KEY, "FLORIN_OPERATOR_KEY_FILE": str(key)}
     status, _, err = await florin(gateway, "tenant", "list", **both)
-    assert (status, "name one" in err) == (2, True)
+    assert (status, "Both a key and a key file are set" in err) == (2, True)
     key.chmod(0o644)
     status, _, err = await florin(gateway, "tenant", "list", "--key-file", str(key))
     assert status == 2

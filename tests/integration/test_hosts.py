@@ -135,7 +135,8 @@ async def test_sigterm_under_streams_is_noticed_by_nobody(gateway, run):
 
     callers = [asyncio.create_task(caller()) for _ in range(8)]
     await until(lambda: len(answers) >= 8)
-    mine = {"h1": first, "h2": second}.pop(engines[-1])
+    name = engines[-1]
+    mine = {"h1": first, "h2": second}[name]
     before = len(answers)
     stopping = asyncio.create_task(mine.stop())
     assert await stopping == 0
@@ -145,8 +146,8 @@ async def test_sigterm_under_streams_is_noticed_by_nobody(gateway, run):
     assert set(answers) == {"length"}
     assert len(set(engines)) == 2
     assert mine.engines() == []
-    assert "is drained" in mine.log
-    assert "cut off" not in mine.log
+    assert f"Engine {name}: drained" in mine.log
+    assert "drain timed out" not in mine.log
 
 
 async def test_a_second_signal_does_not_wait_for_what_runs(gateway, run):
@@ -214,7 +215,7 @@ async def test_a_name_belongs_to_one_living_agent(gateway, run):
 async def test_an_agent_whose_gateway_is_away_starts_its_engine_and_registers_later(gateway, run):
     port, target = free_port(), int(gateway.url.rpartition(":")[2])
     agent = await run(FLORIN_URL=f"http://127.0.0.1:{port}")
-    await until(lambda: "is healthy" in agent.log, what=lambda: agent.log)
+    await until(lambda: "Engine h1: healthy after" in agent.log, what=lambda: agent.log)
     await until(lambda: "does not respond" in agent.log)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -300,7 +301,7 @@ async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(g
     agent = await run("--mock-fail", "CUDA out of memory")
     await until(lambda: agent.log.count("exited with code 3 before it became healthy") >= 2)
     words = agent.log[agent.log.index("Last output:") :].splitlines()
-    assert words[1].endswith("engine h1: CUDA out of memory")
+    assert words[1].endswith("Engine h1: CUDA out of memory")
     assert "restarting in 1 s" in agent.log
     assert "restarting in 2 s" in agent.log
     assert await agent.stop() == 0
@@ -351,7 +352,11 @@ async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
     callers = [asyncio.create_task(caller()) for _ in range(4)]
     for times in (1, 2):  # what has been handed over can be handed over again
         agent.process.send_signal(signal.SIGHUP)
-        await until(lambda n=times: agent.log.count("its engine h1 goes on") == n, 60, lambda: agent.log)
+        await until(
+            lambda n=times: agent.log.count("Agent restarted; engine h1 keeps running") == n,
+            60,
+            lambda: agent.log,
+        )
         before = len(answers)
         await until(lambda n=before: len(answers) >= n + 8)
     over.set()
@@ -375,7 +380,7 @@ async def test_an_agent_that_started_itself_anew_leaves_nothing_behind_when_it_i
     agent = await run("--mock-core")
     await registered(gateway, agent)
     agent.process.send_signal(signal.SIGHUP)
-    await until(lambda: "its engine h1 goes on" in agent.log, 60, lambda: agent.log)
+    await until(lambda: "Agent restarted; engine h1 keeps running" in agent.log, 60, lambda: agent.log)
     assert agent.engines()
     await agent.kill()
     await until(lambda: not agent.engines())
@@ -391,5 +396,5 @@ async def test_an_agent_goes_on_when_the_next_one_could_not_begin(gateway, run, 
     (tmp_path / "broken" / "typer.py").unlink()
     await until(lambda: httpx.get(f"{agent.url}/health", trust_env=False).status_code == 200)
     agent.process.send_signal(signal.SIGHUP)
-    await until(lambda: "its engine h1 goes on" in agent.log, 60, lambda: agent.log)
+    await until(lambda: "Agent restarted; engine h1 keeps running" in agent.log, 60, lambda: agent.log)
     assert await agent.stop() == 0

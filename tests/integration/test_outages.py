@@ -249,7 +249,7 @@ async def test_after_the_grace_period_streams_end_with_an_error_event(tmp_path: 
         (task,) = await start_streams(served, key, 1, tokens=1000)
         await mock.until(lambda state: len(state.calls) == 1)
         served.process.send_signal(signal.SIGTERM)
-        with pytest.raises(openai.APIError, match="stopping"):
+        with pytest.raises(openai.APIError, match="The gateway is shutting down"):
             await task
         assert await asyncio.to_thread(served.process.wait, 20) == 0
     finally:

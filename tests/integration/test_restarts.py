@@ -235,7 +235,7 @@ def test_sighup_takes_a_changed_file_into_use_in_every_worker_and_a_wrong_one_no
         gateway.process.send_signal(signal.SIGHUP)
         until_now(lambda: [a.json()["conditions"] for a in answers("/readyz")] == [["settings_refused"]] * 12)
         assert codes() == {"body_too_large"}
-        assert "nothing was changed: FLORIN_MAX_N" in gateway.errors.read_text()
+        assert "Settings not reloaded: FLORIN_MAX_N" in gateway.errors.read_text()
         if count == "2":  # a worker that is started now has what the others have
             for worker in workers(psutil.Process(gateway.process.pid)):
                 worker.kill()
