@@ -106,7 +106,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
     took = time.monotonic() - healthy
     await restarting
     assert took < PROMISE_SECONDS, f"{took:.1f} s"
-    again = [r.args[1] for r in caplog.records if "loaded again" in r.getMessage()]
+    again = [r.args[1] for r in caplog.records if "reloaded after a restart" in r.getMessage()]
     assert again == [version.id for version in hottest]
     assert {tenant: await ask(gateway, tenant, QUESTION) for tenant in ALL} == before
     assert "residency_missing" not in await doctor(gateway)

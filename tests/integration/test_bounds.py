@@ -95,7 +95,9 @@ async def test_a_request_counts_from_its_body_s_first_byte_until_its_answer(hous
     await first.send(whole[:40_000])
     await house.until("2 requests, 40000 bytes")
     async with house.gateway.client("acme") as client:
-        with pytest.raises(openai.RateLimitError, match="2 requests of this key") as caught:
+        with pytest.raises(
+            openai.RateLimitError, match="This key's limit of 2 requests in flight is reached"
+        ) as caught:
             await client.chat.completions.create(model="support", messages=HELLO)
     error = caught.value
     assert (error.status_code, error.code, error.type) == (429, "too_many_requests", "rate_limit_error")

@@ -42,10 +42,10 @@ async def hang_up_after(deployment: Deployment, tenant: str, seconds: float, *, 
 async def settled(deployment: Deployment) -> None:
     """No request is in flight any more, and nothing is left of any."""
     state = deployment.gateway.state
-    pool, bounds = state.pool, state.lifecycle.bounds
+    pool, in_flight = state.pool, state.lifecycle.in_flight
     await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), 10, lambda: repr(pool))
     assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
-    await until(lambda: not bounds.requests, 10, lambda: repr(bounds))
+    await until(lambda: not in_flight.requests, 10, lambda: repr(in_flight))
     connector = state.lifecycle.upstream._session.connector
     await until(lambda: not connector._acquired, 10, lambda: repr(connector._acquired))
     await until(lambda: not any(engine.state.in_flight for engine in deployment.engines), 10)

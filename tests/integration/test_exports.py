@@ -192,4 +192,4 @@ class TestCommands:
         args = ("cost", "statement", "--tenant", "acme", "--month", MONTH)
         done = await florin(billed, *args, cwd=tmp_path, key=billed.keys["bolt"])
         assert done.returncode == 1
-        assert "There is no statement" in done.stderr
+        assert "No statement for 'acme'." in done.stderr

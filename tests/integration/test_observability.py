@@ -24,7 +24,7 @@ from tests.integration.test_data_plane import HELLO
 from tests.integration.test_routing import ask, stream
 from tests.support.alerting import fires, silent
 from tests.support.engine_hosts import registered
-from tests.support.waiting import until
+from tests.support.waiting import until, until_now
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 PROMPT = "the-secret-of-the-prompt"
@@ -122,8 +122,12 @@ async def test_latency_slots_and_holders_by_engine_and_adapter(deployment: Deplo
     assert value(text, "florin_adapter_holders", adapter="corgi/support") == 0
     assert value(text, "florin_engine_slots", engine="a") == 2
     assert sum(value(text, "florin_engine_slots_used", engine=name) or 0 for name in "ab") == 2
-    text = await seen(deployment, "florin_engine_running", 0, engine="a")  # it has been asked by then
-    assert value(text, "florin_engine_running", engine="a") == 0
+
+    async def idle() -> str:
+        text = await scrape(deployment)
+        return text if value(text, "florin_engine_running", engine="a") == 0 else ""
+
+    text = await until(idle)  # as soon as a probe finds it so
     assert value(text, "florin_requests_waiting") == 0
     for operation in ("commit", "claim", "confirm", "touch", "lead"):
         assert value(text, "florin_redis_call_seconds_count", operation=operation), operation
@@ -198,9 +202,7 @@ def customer(gateway: test_cli.Served, engine: MockProcess) -> str:
         key = str(http.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"])
     asked = {"headers": {"authorization": f"Bearer {key}"}}
     # On connections of their own, so by either worker.
-    test_cli.until(
-        lambda: all("base" in httpx.get(f"{gateway.url}/v1/models", **asked).text for _ in range(8))
-    )
+    until_now(lambda: all("base" in httpx.get(f"{gateway.url}/v1/models", **asked).text for _ in range(8)))
     return key
 
 
@@ -237,15 +239,15 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
         httpx.get(f"{gateway.url}{forged}", headers={"authorization": f"Bearer {key}", "x-request-id": "a b"})
 
         for each in ('"aborted"', '"refused"', "/v1/models/"):
-            test_cli.until(lambda each=each: each in gateway.errors.read_text())
+            until_now(lambda each=each: each in gateway.errors.read_text())
 
         parent = psutil.Process(gateway.process.pid)
         test_cli.workers(parent)[0].kill()
-        test_cli.until(lambda: "died with exit code" in gateway.errors.read_text())
+        until_now(lambda: "died with exit code" in gateway.errors.read_text())
         [valkey] = [p for p in parent.children() if "valkey" in p.name()]
         valkey.send_signal(signal.SIGKILL)
-        test_cli.until(lambda: "Embedded Valkey exited" in gateway.errors.read_text())
-        test_cli.until(lambda: "Redis is reachable again" in gateway.errors.read_text())
+        until_now(lambda: "Embedded Valkey exited" in gateway.errors.read_text())
+        until_now(lambda: "Redis is reachable again" in gateway.errors.read_text())
         assert gateway.stop() == 0
         said = read_log(gateway.errors)
         text = gateway.errors.read_text()

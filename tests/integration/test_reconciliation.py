@@ -125,5 +125,5 @@ async def test_last_months_work_on_another_gpu(may):
     ]
     assert found["actual"]["cost"] == "8.75"
     people = await florin(may, "compare", "--month", "2026-05")
-    assert "as stated: a blog." in people.stderr
+    assert "Stated speed of L40: a blog." in people.stderr
     assert "cheapest" in people.stdout.splitlines()[1]

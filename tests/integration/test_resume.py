@@ -66,9 +66,8 @@ async def pair(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Pa
         yield Pair(gateway, a, b, tmp_path)
         state = gateway.state
         await until(lambda: not any(engine.in_flight for engine in state.pool.states()))
-        await until(
-            lambda: repr(state.lifecycle._room) == repr(ResumeBuffer())
-        )  # nothing is kept of what has ended
+        # Nothing is kept of what has ended.
+        await until(lambda: repr(state.lifecycle._resume_buffer) == repr(ResumeBuffer()))
 
 
 @dataclass

@@ -32,7 +32,7 @@ async def test_a_used_up_budget_answers_early_and_says_when(
         results = await asyncio.gather(*(ask(other, "acme") for _ in range(20)), return_exceptions=True)
     assert {r.code for r in results} == {"engine_failed"}
     assert all(1 <= int(r.response.headers["retry-after"]) <= 10 for r in results)
-    assert any("too many others" in r.message for r in results)
+    assert any("the retry budget is exhausted" in r.message for r in results)
     assert len(deployment.calls()) - before == 20 + 1 + 8  # one free, and a fifth of forty
 
 
