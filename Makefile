@@ -6,7 +6,7 @@ READY := .venv/.ready
 FAST := tests/unit tests/contract tests/property tests/integration
 # Most fast tests wait for most of their time: more of them than processors run at once. What is left of a worker's
 # tests when another has none goes to that one, so that the slow ones at the end are shared.
-WORKERS ?= 4
+WORKERS ?= 3
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
 ARGS ?=
 

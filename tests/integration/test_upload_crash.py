@@ -35,7 +35,7 @@ CONFIG = LLAMA.config | {"hidden_size": 1024, "num_attention_heads": 8, "num_key
 KINDS = ("q_proj", "v_proj")
 BIG = Family("big", CONFIG, {f"self_attn.{kind}": (1024, 1024) for kind in KINDS}, layers=2)
 RANK = 128
-TRIES = 12
+TRIES = 40
 PATIENCE = 60.0
 CHAT = {"model": "support", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 
