@@ -56,6 +56,12 @@ class Counters:
     prompt: int = 0
     completion: int = 0
 
+    def since(self, before: Counters) -> Counters:
+        """What this process has counted since; all, if it is another process."""
+        if self.began != before.began:
+            return self
+        return Counters(self.began, self.prompt - before.prompt, self.completion - before.completion)
+
     @classmethod
     def read(cls, url: str) -> Counters:
         text = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
@@ -305,6 +311,7 @@ async def test_every_attempt_is_in_the_ledger_once(
     fire.copies.mkdir()
     began = time.time()
     logged = {engine.index: engine.log.stat().st_size for engine in repaired_fleet.engines}
+    before = {engine.index: Counters.read(engine.url) for engine in repaired_fleet.engines}
     async with asyncio.TaskGroup() as group:
         work = [
             group.create_task(w)
@@ -335,7 +342,7 @@ async def test_every_attempt_is_in_the_ledger_once(
     # Sums, for the processes that are there to be asked: what was seen to the end counts exactly; what broke
     # off was counted as far as it was seen, and the engine may have gone on to what was asked for.
     for engine in repaired_fleet.engines:
-        own = Counters.read(engine.url)
+        own = Counters.read(engine.url).since(before[engine.index])
         since = max(own.began, began) * 1e6
         mine = [r for r in records if r["engine"] == f"e{engine.index}" and r["dispatched"] >= since]
         exact = [r for r in mine if r["usage_source"] == "engine_final"]
