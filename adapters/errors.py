@@ -6,6 +6,7 @@ AdaptersError
 ├── ConflictError           changed concurrently, or already exists
 │   └── FencedError         the caller no longer holds the role that this change requires
 ├── InUseError              cannot be removed while something depends on it
+├── QuotaExceededError      a tenant's quota does not allow it
 ├── RejectedError           an adapter that failed its checks; carries `findings`
 ├── StoreUnavailableError   Redis cannot be reached, so no shared decision can be made
 │   └── RegistryRegressedError  Redis answers but has lost data that this worker knows; writes are refused
@@ -48,6 +49,10 @@ class InUseError(AdaptersError):
     pass
 
 
+class QuotaExceededError(AdaptersError):
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One failed check of an adapter."""
@@ -66,6 +71,7 @@ class Finding:
 
 class RejectedError(AdaptersError):
     def __init__(self, adapter: str, findings: tuple[Finding, ...]) -> None:
+        self.adapter = adapter
         self.findings = findings
         first = findings[0]
         others = sum(finding.severity == "error" for finding in findings) - 1

@@ -6,9 +6,11 @@ Everything here is data. The code that changes it lives in `registration`, `load
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Self, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter
 
@@ -60,9 +62,31 @@ class BaseModel:
     chat_template: str | None = None
     """Hex SHA-256 of its chat template; empty if it has none, None if unknown."""
 
+    @property
+    def public_aliases(self) -> tuple[str, ...]:
+        """Those that are no paths of engines' hosts: tenants may see them."""
+        return tuple(alias for alias in self.aliases if not alias.startswith(("/", "~")))
+
 
 Purchase = Literal["on_demand", "spot", "reserved"]
 """How a GPU is paid for."""
+
+
+def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
+    return all(labels.get(label) == value for label, value in requires.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A drain of an engine that loads its versions on other engines first. Until they are `moved`, the
+    engine serves what it holds."""
+
+    until: int
+    """When the engine stops taking requests at the latest, Unix microseconds, UTC."""
+    moved: bool = False
+    """Its versions are loaded elsewhere, or could not be: it takes no new requests."""
+    release: bool = True
+    """Unload what it holds once its requests have finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +103,8 @@ class Engine:
     gpu_count: int = 1
     cpu_slots: int = 0
     """`--max-cpu-loras`, at least `slots`."""
+    seats: int = 0
+    """`--max-num-seqs`: how many requests it runs at a time; 0 if unknown."""
     state: Literal["active", "cordoned", "draining"] = "active"
     """cordoned: takes no new adapters; draining: takes no new requests either."""
     region: str = ""
@@ -99,10 +125,41 @@ class Engine:
     """When its host shut it down, Unix microseconds, UTC; 0 if it did not."""
     key: str = ""
     """Id of the host's own API key that registered it; empty if an operator's key did."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What tenants may require of it, besides `region` and `gpu_type`, which count as labels."""
+    host: str = ""
+    """Failure domain that it shares with other engines; empty: the host of its URL."""
+    drain: Drain | None = None
+    """How far its drain is, while it is draining or stopping; None: it takes no requests from the start."""
+    version: str = ""
+    """vLLM's version, as the registered process reports it; empty if unknown."""
+    prompt_scores: Literal["unknown", "safe", "unsafe"] = "unknown"
+    """Whether the registered process survives scoring a prompt: `prompt_logprobs`, `echo` with `logprobs`."""
+    started: int = 0
+    """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
+
+    @property
+    def domain(self) -> str:
+        """Its failure domain. Replicas should be in different ones."""
+        return self.host or urlsplit(self.url).hostname or self.url
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """With its region and GPU type."""
+        return {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
+
+    def meets(self, requires: Mapping[str, str]) -> bool:
+        """Whether it has all of these labels."""
+        return not requires or has_labels(self.all_labels, requires)
+
+    @property
+    def moving(self) -> bool:
+        """Its versions are being loaded elsewhere; until then it serves them."""
+        return self.drain is not None and not self.drain.moved
 
     @property
     def takes_requests(self) -> bool:
-        return self.state != "draining" and not self.stopping
+        return (self.state != "draining" and not self.stopping) or self.moving
 
     @property
     def takes_adapters(self) -> bool:
@@ -163,6 +220,10 @@ class Adapter:
     """Highest version number ever assigned. Numbers are never reused, even after removals."""
     pinned: bool = False
     shared_with: tuple[str, ...] = field(default=())
+    min_replicas: int = 0
+    """Minimum number of engines that hold the live version, even if it is not called."""
+    max_replicas: int | None = None
+    """Most engines that hold one version; None: all of the fleet."""
 
     @property
     def previous(self) -> int | None:
@@ -240,6 +301,9 @@ class ServingStatus:
 class SlotState(StrEnum):
     LOADING = "loading"
     RESIDENT = "resident"
+    CACHED = "cached"
+    """Registered on the engine, and in its CPU memory as far as known. It holds no GPU slot, and takes no
+    requests until a claim activates it."""
     LEAVING = "leaving"
     """Resident, but takes no new requests, so that another version can have the slot."""
     LOST = "lost"
@@ -249,7 +313,7 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One version's assignment to one slot of one engine."""
+    """One version's assignment to one engine: to one of its slots, or `cached`."""
 
     engine: str
     version: str
@@ -259,6 +323,9 @@ class Placement:
     """Worker that is loading it, while it is loading."""
     for_ms: int = 0
     """How long `loading` or `leaving` holds, counted from the event; afterwards it may be overridden."""
+    verified: str = ""
+    """Set by a load's confirmation: the engine process in which the version was sound and the fingerprint
+    that it agreed with, in a form that only the verifier reads; empty if it was not verified."""
 
     @property
     def id(self) -> str:
@@ -292,7 +359,8 @@ _codecs: dict[type[Any], TypeAdapter[Any]] = {t: TypeAdapter(t) for t in get_arg
 
 
 def dump(document: Document) -> str:
-    return _codecs[type(document)].dump_json(document).decode()
+    """Without fields at their defaults, which are most: every worker keeps every document."""
+    return _codecs[type(document)].dump_json(document, exclude_defaults=True).decode()
 
 
 def load(kind: type[D], text: str | bytes) -> D:

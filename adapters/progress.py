@@ -28,14 +28,14 @@ class ProgressMeter:
     def __init__(self, step: str, progress: Progress, total: int | None = None) -> None:
         self._step = step
         self._progress = progress
-        self._told = (0, time.monotonic())  # mutable: bytes and time of the last call
+        self._reported = (0, time.monotonic())  # mutable: bytes and time of the last call
         self.total = total
         self.done = 0
 
     def add(self, size: int) -> None:
         """`size` is negative when bytes are discarded to be fetched again."""
         self.done += size
-        done, at = self._told
+        done, at = self._reported
         if abs(self.done - done) >= _TOLD_BYTES or time.monotonic() - at >= _TOLD_SECONDS:
             self.tell()
 
@@ -48,5 +48,5 @@ class ProgressMeter:
         self.add(0)
 
     def tell(self) -> None:
-        self._told = (self.done, time.monotonic())
+        self._reported = (self.done, time.monotonic())
         self._progress(self._step, self.done, self.total)

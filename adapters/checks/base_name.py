@@ -34,7 +34,7 @@ def check_base_name(config: Mapping[str, Any], base: BaseModel, findings: Findin
             f"The adapter was not trained on {base.name}; "
             "use assume_base if it is the same model under another name.",
             found=shown(named),
-            expected=" or ".join((base.name, *base.aliases)),
+            expected=" or ".join((base.name, *base.public_aliases)),
         )
     _check_revision(config, base, findings)
 

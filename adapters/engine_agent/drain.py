@@ -1,10 +1,10 @@
-"""Graceful shutdown of an engine: the gateway stops sending, running requests finish, then SIGTERM."""
+"""Graceful shutdown of an engine: the gateway loads its adapters elsewhere and stops sending, running
+requests finish, then SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -26,24 +26,25 @@ _LOOK_SECONDS = 0.25
 
 
 async def drain(state: AgentState, gateway: GatewayClient, watch: EngineWatch, host: HostConfig) -> None:
-    """Drain and stop the engine, within `host.drain_timeout`."""
+    """Drain and stop the engine, within `host.drain_timeout` or the time of a spot notice."""
     state.stopping = True
-    deadline = time.monotonic() + host.drain_timeout
+    now = time.monotonic()
+    state.stop_by = min(state.stop_by, now + host.drain_timeout)
     if state.up and state.serving and state.registered and state.patient:
-        log.info("Engine %s: draining for up to %.0f s", host.name, host.drain_timeout)
-        await _patiently(state, deadline, _announce(state, gateway, watch, host, deadline))
-        await _patiently(state, math.inf, _until_quiet(state, watch, host, deadline))
+        log.info("Engine %s: draining for up to %.0f s", host.name, state.stop_by - now)
+        await _patiently(state, _announce(state, gateway, watch, host))
+        await _patiently(state, _until_quiet(state, watch, host), timed=False)
     state.ending = True
     if state.engine and state.up:
         await state.engine.stop(STOP_SECONDS if state.patient else HURRY_SECONDS)
 
 
-async def _patiently(state: AgentState, deadline: float, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until the deadline or a second signal, so that a hanging gateway or engine delays
-    neither."""
+async def _patiently(state: AgentState, work: Coroutine[Any, Any, None], *, timed: bool = True) -> None:
+    """Run `work` until the drain's time is over or a second signal, so that a hanging gateway or engine
+    delays neither. Not `timed`: `work` keeps to the time itself."""
     task = asyncio.create_task(work)
     try:
-        while not task.done() and state.patient and time.monotonic() < deadline:
+        while not task.done() and state.patient and (not timed or time.monotonic() < state.stop_by):
             await asyncio.wait([task], timeout=_LOOK_SECONDS)
         if task.done():
             task.result()
@@ -52,27 +53,25 @@ async def _patiently(state: AgentState, deadline: float, work: Coroutine[Any, An
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _announce(
-    state: AgentState, gateway: GatewayClient, watch: EngineWatch, host: HostConfig, deadline: float
-) -> None:
-    """Tell the gateway to send no new requests. An unavailable gateway sends none either, so give up on it
-    once the engine is idle."""
-    while time.monotonic() < deadline and state.patient and state.up:
+async def _announce(state: AgentState, gateway: GatewayClient, watch: EngineWatch, host: HostConfig) -> None:
+    """Tell the gateway to send no new requests, and wait until it sends none: it first loads elsewhere what
+    the engine holds. An unavailable gateway sends none either, so give up on it once the engine is idle."""
+    while (left := state.stop_by - time.monotonic()) > 0 and state.patient and state.up:
         try:
-            await gateway.stopping(host.name, {"epoch": state.registered})
+            answer = await gateway.stopping(host.name, {"epoch": state.registered, "seconds": left})
+            if answer["moved"]:
+                return
         except GatewayDownError as error:
-            state.mention(str(error))
+            state.warn(str(error))
             if await watch.requests() == 0:
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
         except GatewayRefusedError as error:
             log.warning("Engine %s: the gateway refused the drain: %s", host.name, error)
             return
-        else:
-            return
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _until_quiet(state: AgentState, watch: EngineWatch, host: HostConfig, deadline: float) -> None:
+async def _until_quiet(state: AgentState, watch: EngineWatch, host: HostConfig) -> None:
     quiet_since: float | None = None
     while state.patient and state.up:
         running = await watch.requests()
@@ -81,7 +80,7 @@ async def _until_quiet(state: AgentState, watch: EngineWatch, host: HostConfig, 
         if quiet_since is not None and now - quiet_since >= QUIET_SECONDS:
             log.info("Engine %s: drained", host.name)
             return
-        if now > deadline:
+        if now > state.stop_by:
             if running == 0:  # a hung gateway learned of the drain only now
                 return
             log.warning(

@@ -100,9 +100,9 @@ DEFAULTS = {"max-loras": 1, "max-lora-rank": 16, "tensor-parallel-size": 1, "pip
             "prefill-context-parallel-size": 1, "port": 8000}  # fmt: skip
 """vLLM's defaults."""
 
-_READ = {*DEFAULTS, "max-cpu-loras", "enable-lora", "enable-prompt-tokens-details", "host", "model", "config",
-         "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile", "ssl-keyfile",
-         "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh",
+_READ = {*DEFAULTS, "max-cpu-loras", "max-num-seqs", "enable-lora", "enable-prompt-tokens-details", "host",
+         "model", "config", "served-model-name", "chat-template", "max-logprobs", "api-key", "ssl-certfile",
+         "ssl-keyfile", "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers", "enable-ssl-refresh",
          "allowed-media-domains"}  # fmt: skip
 KNOWN = _READ | REFUSED.keys() | ONLY.keys()
 
@@ -129,6 +129,8 @@ class Launch:
     slots: int
     cpu_slots: int
     max_rank: int
+    seats: int
+    """Requests that it runs at a time; 0: vLLM's default, which depends on the GPU."""
     host: str
     port: int
     gpus: int
@@ -157,6 +159,7 @@ def plan(
     numbers = {name: _number(line, name, reasons) for name in DEFAULTS}
     slots, rank = numbers["max-loras"] or 1, numbers["max-lora-rank"] or DEFAULTS["max-lora-rank"]
     cpu_slots = _number(line, "max-cpu-loras", reasons) or slots
+    seats = _number(line, "max-num-seqs", reasons) or 0
     if cpu_slots < slots:
         reasons.append(
             f"--max-cpu-loras {cpu_slots} is less than --max-loras {slots}, so vLLM does not start."
@@ -179,6 +182,7 @@ def plan(
         slots=slots,
         cpu_slots=cpu_slots,
         max_rank=rank,
+        seats=seats,
         host=line.value("host") or host,
         port=numbers["port"] or port,
         gpus=_gpus(numbers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,8 +13,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import orjson
 
-from adapters.engine_agent.staging import StageError, StagingInterruptedError
-from adapters.security.tls import explain
+from adapters.engine_agent.artifact_download import StageError, StagingInterruptedError
+from adapters.security.handshake_errors import explain
 
 Json = dict[str, Any]
 
@@ -71,6 +72,10 @@ class GatewayClient:
         assert self._session
         await self._session.close()
 
+    def is_key(self, given: bytes) -> bool:
+        """Whether this is the key in use."""
+        return hmac.compare_digest(given, self._key.encode())
+
     async def register(self, body: Json) -> Json:
         return await self._call("POST", "engines", body)
 
@@ -124,14 +129,14 @@ class GatewayClient:
                 status, raw = response.status, await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise GatewayDownError(
-                f"The gateway at {self.url} does not respond ({_words(error, self.url)})."
+                f"The gateway at {self.url} does not respond ({_describe(error, self.url)})."
             ) from error
         answer = _parsed(raw)
         if status < 300 and answer is not None:
             return answer
         if status in {502, 503, 504} or status < 300 or answer is None:
             raise GatewayDownError(
-                f"The gateway at {self.url} is unavailable (HTTP {status}{_said(answer)})."
+                f"The gateway at {self.url} is unavailable (HTTP {status}{_with_message(answer)})."
             )
         raise GatewayRefusedError(status, _message(answer) or f"HTTP {status}")
 
@@ -139,7 +144,7 @@ class GatewayClient:
     async def artifact(
         self, hexdigest: str, name: str, start: int
     ) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-        """See `staging.Source`."""
+        """See `artifact_download.ArtifactSource`."""
         assert self._session, "not entered"
         asked = self._session.get(
             f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}",
@@ -153,7 +158,7 @@ class GatewayClient:
                 refusal = None if response.status in {200, 206} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise StagingInterruptedError(
-                    f"the gateway at {self.url} does not respond ({_words(error, self.url)})"
+                    f"the gateway at {self.url} does not respond ({_describe(error, self.url)})"
                 ) from error
             if refusal is not None:
                 words = f"the gateway returned HTTP {response.status}: {_message(_parsed(refusal))}"
@@ -166,7 +171,9 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
             yield chunk
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-        raise StagingInterruptedError(f"the connection to the gateway was lost ({_words(error)})") from error
+        raise StagingInterruptedError(
+            f"the connection to the gateway was lost ({_describe(error)})"
+        ) from error
 
 
 def _parsed(raw: bytes) -> Json | None:
@@ -182,11 +189,11 @@ def _message(body: Json | None) -> str:
     return str(error.get("message", "")) if isinstance(error, dict) else ""
 
 
-def _said(body: Json | None) -> str:
+def _with_message(body: Json | None) -> str:
     return f": {_message(body)}" if _message(body) else ""
 
 
-def _words(error: BaseException, url: str = "") -> str:
+def _describe(error: BaseException, url: str = "") -> str:
     if tls := explain(error, url):
         return f"{tls}; see FLORIN_CA_FILE, FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY"
     strerror = error.strerror if isinstance(error, OSError) else None

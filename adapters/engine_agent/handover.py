@@ -23,14 +23,14 @@ class HandoverError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    guard: int
+    subreaper: int
     """Pid."""
     pid: int
     """Pid of the leader."""
-    words: int
+    stdin: int
     status: int
     output: tuple[int, int]
-    """Descriptors: to the subreaper, from it, the engine's stdout and stderr."""
+    """Descriptors: the subreaper's stdin and status, the engine's stdout and stderr."""
     tail: tuple[str, ...]
     healthy_since: float | None
     """Monotonic."""
@@ -47,10 +47,11 @@ class AgentHandover:
     started: int
     registered: str
     token: str
-    """Sockets of the agent server."""
+    """The agent server's."""
     lock: int
+    """Descriptor of the cache's lock."""
     agent_server: tuple[int, ...]
-    """Descriptors."""
+    """Descriptors of the agent server's sockets."""
     command: tuple[str, ...]
     """The command that the engine was or will be started with."""
     engine: RunningEngine | None = None
@@ -73,7 +74,7 @@ class AgentHandover:
         return (
             self.lock,
             *self.agent_server,
-            *((engine.words, engine.status, *engine.output) if engine else ()),
+            *((engine.stdin, engine.status, *engine.output) if engine else ()),
         )
 
 

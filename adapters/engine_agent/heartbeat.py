@@ -15,8 +15,7 @@ from adapters.engine_agent.engine_client import EngineWatch
 from adapters.engine_agent.gateway_client import GatewayClient, GatewayDownError, GatewayRefusedError, Json
 from adapters.engine_agent.server import AgentServer
 from adapters.engine_agent.staging import Cache
-from adapters.engine_agent.state import AgentState, HostConfig
-from adapters.engine_agent.timing import HEARTBEAT_SECONDS
+from adapters.engine_agent.state import HEARTBEAT_SECONDS, AgentState, HostConfig
 from adapters.errors import NotFoundError
 from adapters.model import BaseModel
 
@@ -37,34 +36,34 @@ class HeartbeatSender:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self.state.news.clear()
+            self.state.epoch_changed.clear()
             try:
                 if self.state.epoch:
-                    await self._tell()
+                    await self._send()
             except GatewayRefusedError as error:
-                self.state.mention(f"{error}{_advice(error, self.host.name)} The engine stays up.")
+                self.state.warn(f"{error}{_advice(error, self.host.name)} The engine stays up.")
             except GatewayDownError as error:
-                self.state.mention(f"{error} The engine stays up.")
+                self.state.warn(f"{error} The engine stays up.")
             except Exception:  # a bug in reporting must not stop a serving engine
                 log.exception("Engine %s: heartbeat failed; retrying", self.host.name)
             if (listed := await self.watch.listed()) is not None:
                 self.cache.observe(listed)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await self.state.news.wait()
+                    await self.state.epoch_changed.wait()
 
     async def leave(self) -> None:
         """Release the name immediately."""
         if self.state.registered:
             with contextlib.suppress(GatewayDownError, GatewayRefusedError, TimeoutError):
                 async with asyncio.timeout(_LEAVE_SECONDS):
-                    await self.gateway.heartbeat(self.host.name, self._beat() | {"leaving": True})
+                    await self.gateway.heartbeat(self.host.name, self._report() | {"leaving": True})
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         """Raises GatewayDownError, GatewayRefusedError."""
         state, epoch = self.state, self.state.epoch
         if state.registered == epoch:
-            if (await self.gateway.heartbeat(self.host.name, self._beat()))["known"]:
+            if (await self.gateway.heartbeat(self.host.name, self._report()))["known"]:
                 return
             log.warning("Engine %s: epoch unknown to the gateway; registering again", self.host.name)
         answer = await self.gateway.register(await self._registration(epoch))
@@ -86,7 +85,10 @@ class HeartbeatSender:
             "slots": host.slots,
             "cpu_slots": host.cpu_slots,
             "max_rank": host.max_rank,
-            "host": {
+            "seats": host.seats or None,
+            "labels": host.labels,
+            "host": host.domain,
+            "process": {
                 "epoch": epoch,
                 "instance": self.state.instance,
                 "agent": f"{self.agent_server.scheme}://{bracketed(host.agent_address)}:{self.agent_server.port}",
@@ -96,7 +98,7 @@ class HeartbeatSender:
             },
         }
 
-    def _beat(self) -> Json:
+    def _report(self) -> Json:
         return {
             "epoch": self.state.registered,
             "instance": self.state.instance,

@@ -31,7 +31,7 @@ def conceal_memory() -> bool:
     )
 
 
-def start_anew(command: Sequence[str], environ: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+def re_execute(command: Sequence[str], environ: Mapping[str, str], secrets: Mapping[str, str]) -> None:
     """Replace this process by `command` with that environment, keeping the pid. `secrets` are passed through
     a pipe to `handed_over`. Does not return."""
     reading, writing = os.pipe()

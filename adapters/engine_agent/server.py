@@ -14,22 +14,33 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from adapters.engine_agent.staging import Cache, StageError
+from adapters.engine_agent.artifact_download import StageError
+from adapters.engine_agent.staging import Cache
 
 log = logging.getLogger(__name__)
 
 _BODY_BYTES = 64 * 1024
+_LONGEST_NOTICE = 86_400.0
 _CLOSE_SECONDS = 1.0
 """Seconds for open requests at shutdown. Their downloads are already cancelled."""
 
 
 @dataclass(slots=True)
 class AgentServer:
-    """Serves two routes. POST /stage {digest, size_bytes} → {path} requires the bearer token that the gateway
-    derived for this engine. GET /health → `state()` is open to anyone."""
+    """Serves the gateway and this host.
+
+    With the bearer token that the gateway derived for this engine: POST /stage {digest, size_bytes} → {path};
+    POST /restart → {}. With that token or this host's own key: POST /spot-notice {seconds} → `state()`. GET
+    /health → `state()` is open to anyone."""
 
     cache: Cache
     state: Callable[[], dict[str, Any]]
+    spot_notice: Callable[[float], None]
+    """Drain and stop the engine within that many seconds."""
+    restart: Callable[[], bool]
+    """Restart the engine; False: it is not running, or stops."""
+    is_own_key: Callable[[bytes], bool]
+    """Whether this is the key of this host at the gateway."""
     token: str = ""
     """Token of the gateway that this host is registered with; empty before registration."""
     port: int = 0
@@ -44,6 +55,8 @@ class AgentServer:
         instead. Raises OSError."""
         app = web.Application(client_max_size=_BODY_BYTES)
         app.router.add_post("/stage", self._stage)
+        app.router.add_post("/restart", self._restart)
+        app.router.add_post("/spot-notice", self._spot_notice)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_SECONDS
@@ -77,11 +90,8 @@ class AgentServer:
         return _answer(200, self.state())
 
     async def _stage(self, request: web.Request) -> web.Response:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        known = self.token and kind.lower() == "bearer"
-        shown = given.encode(errors="surrogateescape")  # a header may contain any bytes
-        if not (known and hmac.compare_digest(shown, self.token.encode())):
-            return _refusal(401, "This agent serves only the gateway that it is registered with.")
+        if not self._is_gateway(_bearer(request)):
+            return _not_the_gateway()
         try:
             body = orjson.loads(await request.read())
             digest, size = str(body["digest"]), int(body["size_bytes"])
@@ -95,6 +105,38 @@ class AgentServer:
         finally:
             self.busy -= 1
         return _answer(200, {"path": str(path)})
+
+    async def _restart(self, request: web.Request) -> web.Response:
+        if not self._is_gateway(_bearer(request)):
+            return _not_the_gateway()
+        return _answer(200, {}) if self.restart() else _refusal(409, "The engine is not running, or stops.")
+
+    async def _spot_notice(self, request: web.Request) -> web.Response:
+        given = _bearer(request)
+        if not (self._is_gateway(given) or (given and self.is_own_key(given))):
+            return _refusal(401, "A spot notice needs this host's own key, the one in its --key-file.")
+        try:
+            seconds = float(orjson.loads(await request.read())["seconds"])
+        except (ValueError, LookupError, TypeError):
+            seconds = -1.0
+        if not 0 <= seconds <= _LONGEST_NOTICE:
+            return _refusal(400, "The body must be an object with seconds, from 0 to 86400.")
+        log.warning("Spot notice: this host ends in %.0f s", seconds)
+        self.spot_notice(seconds)
+        return _answer(200, self.state())
+
+    def _is_gateway(self, given: bytes) -> bool:
+        return bool(self.token) and hmac.compare_digest(given, self.token.encode())
+
+
+def _bearer(request: web.Request) -> bytes:
+    """The token of the request; empty: none. A header may contain any bytes."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.encode(errors="surrogateescape") if kind.lower() == "bearer" else b""
+
+
+def _not_the_gateway() -> web.Response:
+    return _refusal(401, "This agent serves only the gateway that it is registered with.")
 
 
 def _refusal(status: int, message: str) -> web.Response:

@@ -15,50 +15,24 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import hashlib
 import logging
 import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from adapters.checks.validate import FILES
+from adapters.engine_agent.artifact_download import ArtifactSource, StageError, download
 from adapters.registry.artifacts import digest_of
 
 log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 180.0
 """How long a version is kept after the engine last listed it."""
-ATTEMPTS = 4
-"""Attempts per file; an interrupted download resumes where it stopped."""
-PAUSE_SECONDS = 0.5
-"""Seconds before the second attempt; doubles with each."""
-_WRITE_BYTES = 4 * 1024 * 1024
 _STAGING = ".staging"
-
-
-class StageError(Exception):
-    """The version cannot be staged; the message says why, for the operator."""
-
-
-class StagingInterruptedError(Exception):
-    """A download was interrupted; a retry may succeed."""
-
-
-class Source(Protocol):
-    """Provides the files; the gateway in production."""
-
-    def artifact(
-        self, hexdigest: str, name: str, start: int
-    ) -> AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
-        """Return the actual start (`start` or 0) and the file's bytes from there on. Raises
-        StagingInterruptedError, StageError."""
-        ...
 
 
 @dataclass(slots=True)
@@ -82,7 +56,7 @@ class Cache:
 
     root: Path
     max_bytes: int
-    source: Source
+    source: ArtifactSource
     listed: Callable[[], Awaitable[frozenset[str] | None]]
     clock: Callable[[], float] = time.monotonic
     _entries: dict[str, CacheEntry] = field(default_factory=dict)
@@ -149,7 +123,7 @@ class Cache:
         if staging_task is None:
             staging_task = asyncio.create_task(self._provide(hexdigest, size), name=f"stage {hexdigest[:12]}")
             self._staging_tasks[hexdigest] = staging_task
-            staging_task.add_done_callback(lambda task: self._landed(hexdigest, task))
+            staging_task.add_done_callback(lambda task: self._staged(hexdigest, task))
         return await asyncio.shield(staging_task)
 
     def observe(self, listed: Iterable[str]) -> None:
@@ -163,14 +137,14 @@ class Cache:
         """Record that the engine's process is gone and holds nothing."""
         self._held.clear()
 
-    async def drop(self) -> None:
+    async def cancel_downloads(self) -> None:
         """Cancel running downloads."""
         staging_tasks = list(self._staging_tasks.values())
         for staging_task in staging_tasks:
             staging_task.cancel()
         await asyncio.gather(*staging_tasks, return_exceptions=True)
 
-    def _landed(self, hexdigest: str, task: asyncio.Task[Path]) -> None:
+    def _staged(self, hexdigest: str, task: asyncio.Task[Path]) -> None:
         del self._staging_tasks[hexdigest]
         self._coming.pop(hexdigest, None)
         if not task.cancelled() and (error := task.exception()):  # also marks the exception as retrieved
@@ -237,80 +211,16 @@ class Cache:
         await asyncio.to_thread(shutil.rmtree, pending_deletion, ignore_errors=True)
 
     async def _fetch(self, hexdigest: str, size: int) -> None:
-        box = self.root / _STAGING / secrets.token_hex(8)
-        box.mkdir()
+        directory = self.root / _STAGING / secrets.token_hex(8)
+        directory.mkdir()
         try:
-            left = size
-            lines = []
-            for name in sorted(FILES):
-                got, content = await self._file(hexdigest, name, box / name, left)
-                left -= got
-                lines.append(f"{name}\0{content}\n")
-            found = hashlib.sha256("".join(lines).encode()).hexdigest()
-            if left or found != hexdigest:
-                raise StageError(
-                    f"The gateway sent sha256:{found[:12]}… instead of sha256:{hexdigest[:12]}…: the "
-                    "files in the artifact store are damaged, or were modified in transit."
-                )
-            box.chmod(0o755)
+            await download(self.source, hexdigest, size, directory)
+            directory.chmod(0o755)
             with contextlib.suppress(FileNotFoundError):  # missing, or an incomplete copy
                 (self.root / hexdigest).rename(self.root / _STAGING / secrets.token_hex(8))
-            box.rename(self.root / hexdigest)
+            directory.rename(self.root / hexdigest)
         finally:
-            await asyncio.to_thread(shutil.rmtree, box, ignore_errors=True)
-
-    async def _file(self, hexdigest: str, name: str, path: Path, limit: int) -> tuple[int, str]:
-        """Fetch one file, with retries; return its size and hex SHA-256."""
-        pause, broken = PAUSE_SECONDS, ""
-        with path.open("wb") as file:
-            got, content = 0, hashlib.sha256()
-            for attempt in range(ATTEMPTS):
-                if attempt:
-                    await asyncio.sleep(pause)
-                    pause *= 2
-                try:
-                    async with self.source.artifact(hexdigest, name, got) as (start, chunks):
-                        if start != got:
-                            got, content = 0, hashlib.sha256()
-                            file.seek(0)
-                            file.truncate()
-                        async for data in _batches(chunks):
-                            got += len(data)
-                            if got > limit:
-                                raise StageError(
-                                    f"{name} of sha256:{hexdigest[:12]}… is larger than announced."
-                                )
-                            await asyncio.to_thread(_write, file, content.update, data)
-                except StagingInterruptedError as error:
-                    log.warning("Download of %s interrupted after %d bytes: %s", name, got, error)
-                    broken = str(error)
-                else:
-                    os.fchmod(file.fileno(), 0o444)
-                    return got, content.hexdigest()
-        raise StageError(f"{name} could not be fetched from the gateway: {broken}")
-
-
-async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Combine chunks into larger batches, because each is written in a thread. Bytes received before an
-    interruption are still yielded."""
-    batch = bytearray()
-    try:
-        async for chunk in chunks:
-            batch += chunk
-            if len(batch) >= _WRITE_BYTES:
-                yield bytes(batch)
-                batch.clear()
-    except StagingInterruptedError:
-        if batch:
-            yield bytes(batch)
-        raise
-    if batch:
-        yield bytes(batch)
-
-
-def _write(file: BinaryIO, update: Callable[[bytes], None], data: bytes) -> None:
-    file.write(data)
-    update(data)
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
 def _holds(path: Path, hexdigest: str) -> bool:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
+import ssl
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from adapters.engine_agent.supervisor import EngineProcess, Say
+from adapters.engine_agent.engine_output import OnLine
+from adapters.engine_agent.engine_process import EngineProcess
+from adapters.security.engine_access import EngineAccess
+from adapters.security.renewal import Identity, Renewable
 
 log = logging.getLogger(__name__)
 
+HEARTBEAT_SECONDS: Final = 2.0
+HEARTBEAT_TTL_MS: Final = 6_000
+"""Three heartbeats. How long the name of a dead agent stays taken."""
+RESTART_STOP_SECONDS = 20.0
+"""From SIGTERM to SIGKILL of an engine that is restarted on request."""
 REPEAT_SECONDS = 30.0
 """Seconds between two log entries about the same problem."""
 
@@ -32,12 +43,17 @@ class HostConfig:
     slots: int
     cpu_slots: int
     max_rank: int
+    seats: int
+    """0 if unknown."""
     chat_template: str | None
     """`--chat-template`: a file, or the template itself."""
     gpu_type: str
     gpu_count: int
     region: str
     purchase: str
+    labels: dict[str, str]
+    domain: str
+    """Failure domain; empty: the host of `url`."""
     url: str
     """URL at which the gateway reaches the engine."""
     own_url: str
@@ -52,8 +68,23 @@ class HostConfig:
     cache_bytes: int
     drain_timeout: float
     start_timeout: float
-    say: Say | None = None
+    on_line: OnLine | None = None
     """Receives each line of the engine's output; None passes the output on to stdout and stderr."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSecurity:
+    """TLS identities of an agent: for the gateway, for its engine and for its own server."""
+
+    server: ssl.SSLContext | None = None
+    """The agent server's certificate; None for plain HTTP."""
+    engine: EngineAccess = field(default_factory=EngineAccess)
+    identities: tuple[Identity, ...] = ()
+    """The agent server's certificate and the one presented to the gateway."""
+
+    @property
+    def renewables(self) -> tuple[Renewable, ...]:
+        return (*self.identities, *self.engine.renewables)
 
 
 @dataclass(slots=True)
@@ -73,19 +104,23 @@ class AgentState:
     serving: bool = False
     """The engine has been healthy since its start."""
     stopping: bool = False
-    hurry: int = 0
-    """Number of stop signals received."""
+    stop_signals: int = 0
+    stop_by: float = math.inf
+    """When the drain ends at the latest, monotonic; set by a spot notice."""
     ending: bool = False
     """The engine has been told to stop."""
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
-    renew: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    restart_requested: asyncio.Event = field(default_factory=asyncio.Event)
     """The agent has been asked to restart itself without touching its engine."""
+    restarting_engine: bool = False
+    """The engine is being stopped, to be started again."""
+    _stopping_engine: asyncio.Task[None] | None = None
     began: float = 0.0
     healthy_since: float | None = None
     """When the engine's process was started and first healthy; monotonic."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    epoch_changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is an epoch to register."""
-    _mentioned: tuple[str, float] = ("", 0.0)
+    _warned: tuple[str, float] = ("", 0.0)
 
     @property
     def up(self) -> bool:
@@ -94,28 +129,44 @@ class AgentState:
     @property
     def patient(self) -> bool:
         """At most one stop signal has been received."""
-        return self.hurry < 2
+        return self.stop_signals < 2
 
     def ask_to_stop(self) -> None:
         """On SIGTERM or SIGINT. First: drain. Second: stop the engine now. Third: kill it."""
-        self.hurry += 1
-        self.asked.set()
-        if self.engine and self.hurry > (1 if self.ending else 2):
+        self.stop_signals += 1
+        self.stop_requested.set()
+        if self.engine and self.stop_signals > (1 if self.ending else 2):
             self.engine.kill()
 
-    def ask_to_renew(self) -> None:
+    def ask_to_stop_within(self, seconds: float) -> None:
+        """On a spot notice: drain, and stop the engine within that time."""
+        self.stop_by = min(self.stop_by, time.monotonic() + seconds)
+        self.stop_signals = max(1, self.stop_signals)
+        self.stop_requested.set()
+
+    def ask_to_restart_engine(self) -> bool:
+        """Stop the engine, so that the supervisor starts it again at once. Returns False if it is not
+        running, or is to stop anyway."""
+        if self.engine is None or not self.engine.alive or self.stopping or self.stop_requested.is_set():
+            return False
+        if not self.restarting_engine:
+            self.restarting_engine = True
+            self._stopping_engine = asyncio.create_task(self.engine.stop(RESTART_STOP_SECONDS))
+        return True
+
+    def ask_to_restart(self) -> None:
         """SIGHUP."""
-        self.renew.set()
+        self.restart_requested.set()
 
     def begin_epoch(self) -> None:
         self.started = time.time_ns() // 1000
         self.serving = True
         self.epoch = f"{self.started // 1_000_000:x}-{secrets.token_hex(6)}"
-        self.news.set()
+        self.epoch_changed.set()
 
-    def mention(self, trouble: str) -> None:
+    def warn(self, trouble: str) -> None:
         """Log a problem once, and again periodically while it lasts."""
-        last, when = self._mentioned
+        last, when = self._warned
         if trouble != last or time.monotonic() - when > REPEAT_SECONDS:
-            self._mentioned = trouble, time.monotonic()
+            self._warned = trouble, time.monotonic()
             log.warning("%s", trouble)

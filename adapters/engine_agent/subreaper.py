@@ -5,7 +5,7 @@ leader of a new session and waits. Every process that the engine starts stays a 
 if it loses its parent (the kernel reparents such processes to a subreaper) or leaves the group.
 
     stdin   lines from the agent: `term`, `kill`. EOF means that the agent is dead: kill everything
-    status  lines to the agent: `started PID` or `failed WORDS`; `exit CODE` when the leader has exited
+    status  lines to the agent: `started PID` or `failed REASON`; `exit CODE` when the leader has exited
             (negative: by that signal), whereupon everything else is killed; `clean` when nothing is left
 
 If this process itself is killed, the kernel kills the leader, and the agent, which sees EOF on `status`,
@@ -43,45 +43,45 @@ def main() -> None:
     try:
         leader = _start(command, libc)
     except OSError as error:
-        _say(status, f"failed {error.strerror}: {command[0]}")
+        _report(status, f"failed {error.strerror}: {command[0]}")
         return
-    _say(status, f"started {leader}")
+    _report(status, f"started {leader}")
     code = _watch(leader, wake)
-    _say(status, f"exit {code}")
+    _report(status, f"exit {code}")
     _end_all(leader)
-    _say(status, "clean")
+    _report(status, "clean")
 
 
 def _start(command: list[str], libc: ctypes.CDLL | None) -> int:
     """Start the command; return the leader's pid. Raises OSError if the command cannot be executed."""
-    told, tells = os.pipe2(os.O_CLOEXEC)
-    guard, pid = os.getpid(), os.fork()
+    errors, child_errors = os.pipe2(os.O_CLOEXEC)
+    subreaper, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
             os.setsid()
             if libc:
                 libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != guard:
+            if os.getppid() != subreaper:
                 os._exit(1)
             for number in (*_IGNORED, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.execvp(command[0], command)  # noqa: S606 - the operator's own command
         except OSError as error:
-            os.write(tells, str(error.errno).encode())
+            os.write(child_errors, str(error.errno).encode())
         os._exit(127)
-    os.close(tells)
-    said = os.read(told, 16)
-    os.close(told)
-    if said:
+    os.close(child_errors)
+    failure = os.read(errors, 16)
+    os.close(errors)
+    if failure:
         os.waitpid(pid, 0)
-        raise OSError(int(said), os.strerror(int(said)))
+        raise OSError(int(failure), os.strerror(int(failure)))
     return pid
 
 
 def _watch(leader: int, wake: int) -> int:
     """Wait for the leader and return its exit code. Reaps reparented processes meanwhile."""
-    heard = [0, wake]
+    inputs = [0, wake]
     while True:
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -90,18 +90,18 @@ def _watch(leader: int, wake: int) -> int:
                     return os.waitstatus_to_exitcode(state)
                 if pid == 0:
                     break
-        ready, _, _ = select.select(heard, [], [])
+        ready, _, _ = select.select(inputs, [], [])
         if wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
         if 0 in ready:
-            words = os.read(0, 4096)
-            if not words or b"kill" in words:
+            commands = os.read(0, 4096)
+            if not commands or b"kill" in commands:
                 _end_all(leader, reap=False)
-            elif b"term" in words:
+            elif b"term" in commands:
                 _signal_group(leader, signal.SIGTERM)
-            if not words:  # the agent is dead; `wake` reports the leader's exit
-                heard = [wake]
+            if not commands:  # the agent is dead; `wake` reports the leader's exit
+                inputs = [wake]
 
 
 def _end_all(leader: int, *, reap: bool = True) -> None:
@@ -141,7 +141,7 @@ def _descendants(root: int) -> Iterator[int]:
     yield from found[1:]
 
 
-def _say(status: int, line: str) -> None:
+def _report(status: int, line: str) -> None:
     with contextlib.suppress(OSError):  # the agent is dead
         os.write(status, f"{line}\n".encode())
 

@@ -10,6 +10,7 @@ the engine's own LRU evicts them, and running requests continue.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -26,12 +27,15 @@ from adapters.errors import EngineError, EngineUnreachableError
 from adapters.model import Engine, Version
 from adapters.placement import fingerprint
 from adapters.placement.fingerprint import ProbeAnswer
-from adapters.security.tls import explain
+from adapters.security.handshake_errors import explain
 
 log = logging.getLogger(__name__)
 
 MAX_MODELS = 10_000
 """Most models that one engine may list, far above any real `--max-cpu-loras`."""
+MAX_VERSION = 64
+SHARING_SECONDS = 0.05
+"""From one request to the next that should share its batch."""
 MAX_NAME = 4_096
 """Maximum length of a model's name or path, in characters."""
 
@@ -88,9 +92,26 @@ class EngineClient:
         continues in the background for the next attempt. Raises EngineUnreachableError (also if the agent
         does not respond), EngineError."""
         body = {"digest": version.digest, "size_bytes": version.size_bytes}
+        status, answer = await self._ask_agent(engine, "/stage", body)
+        if status != 200:
+            raise EngineError(f"the agent of {engine.name} could not stage {version.id}: {_message(answer)}")
+        try:
+            return str(orjson.loads(answer)["path"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineError(f"the agent of {engine.name} sent an invalid response: {error!r}") from error
+
+    async def restart(self, engine: Engine) -> None:
+        """Let the engine's agent restart it. Raises EngineUnreachableError (also if the agent does not
+        respond), EngineError."""
+        status, answer = await self._ask_agent(engine, "/restart", {})
+        if status != 200:
+            raise EngineError(f"the agent of {engine.name} did not restart it: {_message(answer)}")
+
+    async def _ask_agent(self, engine: Engine, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Raises EngineUnreachableError."""
         try:
             async with self._session.post(
-                engine.agent + "/stage",
+                engine.agent + path,
                 data=orjson.dumps(body),
                 headers={
                     "content-type": "application/json",
@@ -105,15 +126,10 @@ class EngineClient:
                 f"the agent of {engine.name} at {engine.agent} does not respond: "
                 f"{_of_tls(error, engine.agent) or str(error) or type(error).__name__}"
             ) from error
-        words = _words(answer)
         if response.status == 401:  # the agent has yet to register here; not the version's fault
+            words = _message(answer)
             raise EngineUnreachableError(f"the agent of {engine.name} does not know this gateway: {words}")
-        if response.status != 200:
-            raise EngineError(f"the agent of {engine.name} could not stage {version.id}: {words}")
-        try:
-            return str(orjson.loads(answer)["path"])
-        except (ValueError, LookupError, TypeError) as error:
-            raise EngineError(f"the agent of {engine.name} sent an invalid response: {error!r}") from error
+        return response.status, answer
 
     async def unload(self, engine: Engine, engine_name: str) -> None:
         """Never raises for a refused unload: a load must not fail because of it, and the engine's message may
@@ -150,6 +166,32 @@ class EngineClient:
     async def metrics(self, engine: Engine) -> bytes:
         """In the Prometheus text format."""
         return await self._call(engine, "GET", "/metrics", None)
+
+    async def version(self, engine: Engine) -> str:
+        """VLLM's version; empty if it does not tell."""
+        try:
+            told = orjson.loads(await self._call(engine, "GET", "/version", None))["version"]
+        except EngineUnreachableError:
+            raise
+        except (EngineError, ValueError, LookupError, TypeError):
+            return ""
+        return told[:MAX_VERSION] if type(told) is str else ""
+
+    async def score_prompts(self, engine: Engine) -> None:
+        """Have the base model score a prompt in both ways that vLLM offers, each while it answers another
+        request: in some builds, that ends the engine. Raises EngineUnreachableError, EngineError."""
+        for scored in fingerprint.SCORED * 2:  # the first may compile while the other request is answered
+            salt = secrets.token_hex(16)
+            beside = fingerprint.one_token(engine.base_model, salt) | fingerprint.LONG
+            other = asyncio.create_task(self._call(engine, "POST", "/v1/completions", beside))
+            try:
+                await asyncio.sleep(SHARING_SECONDS)
+                body = fingerprint.one_token(engine.base_model, salt) | scored
+                await self._call(engine, "POST", "/v1/completions", body)
+            finally:
+                other.cancel()
+                await asyncio.gather(other, return_exceptions=True)
+        await self.one_token(engine, timeout=self._timeout)  # it is still alive
 
     async def probe(self, engine: Engine, model: str) -> ProbeAnswer:
         """Return the answer of `model` (its name on the engine) to the fixed prompts."""
@@ -200,7 +242,7 @@ class EngineClient:
         if response.status == 200:
             return answer
         raise EngineError(
-            f"{engine.name} returned HTTP {response.status}: {_words(answer)}", status=response.status
+            f"{engine.name} returned HTTP {response.status}: {_message(answer)}", status=response.status
         )
 
 
@@ -230,7 +272,7 @@ def _of_tls(error: BaseException, url: str) -> str:
     return f"{words} (FLORIN_ENGINE_CA, FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY)" if words else ""
 
 
-def _words(answer: bytes) -> str:
+def _message(answer: bytes) -> str:
     """The message in an engine's error body."""
     try:
         body = orjson.loads(answer)

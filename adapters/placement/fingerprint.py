@@ -188,6 +188,15 @@ def one_token(model: str, salt: str) -> dict[str, Any]:
     }
 
 
+SCORED: tuple[dict[str, Any], ...] = (
+    {"prompt": "one two three", "prompt_logprobs": 1},
+    {"prompt": "four five six", "echo": True, "logprobs": 1},
+)
+"""What makes of `one_token` a request that has its prompt scored."""
+LONG: dict[str, Any] = {"max_tokens": 128}
+"""What makes it last."""
+
+
 def fingerprint(answer: ProbeAnswer, *, engine: str, gpu_type: str, taken: int) -> Fingerprint:
     return Fingerprint(PROMPT_ID, answer.text, answer.logprobs, engine, gpu_type, taken)
 

@@ -1,4 +1,4 @@
-"""Loads one version on one engine: unload the victim, load, check the engine's model list, verify, confirm.
+"""Loads one version on one engine: make room, load, check the engine's model list, verify, confirm.
 
 On any failure the slot is released and the unverified version is unloaded.
 """
@@ -25,18 +25,19 @@ from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
 from adapters.placement.verification import Verifier
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Store
+from adapters.store.protocol.placement import Claim, PlacementStore
 
 log = logging.getLogger(__name__)
 
 GRACE_MS = 1_000
-"""How long a fresh load is protected from eviction until the leases of its waiters are flushed."""
+"""How long a fresh load or activation is protected from eviction, until the leases of its waiters are
+flushed."""
 
 
 class LoadResult(StrEnum):
     OK = "ok"
     LOST = "lost"
-    """The claim lapsed or was taken over before the load finished."""
+    """The claim lapsed or was taken over before the load finished, or the version was unloaded meanwhile."""
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
     SUSPECT = "engine_suspect"
@@ -53,6 +54,13 @@ class LoadObserver(Protocol):
     def eviction(self, engine: str) -> None: ...
 
 
+class LoadTimer(Protocol):
+    """Receives how long the engine itself took for each load, without verification or waiting for other
+    loads."""
+
+    def __call__(self, engine: Engine, version: Version, seconds: float, /) -> None: ...
+
+
 @dataclass(slots=True)
 class LoadSteps:
     """Performs one load on an engine once the claim is held. Used by `Loader` only.
@@ -61,7 +69,7 @@ class LoadSteps:
     version that failed is unloaded.
     """
 
-    store: Store
+    store: PlacementStore
     catalog: Catalog
     residency: Residency
     control: EngineClient
@@ -69,6 +77,7 @@ class LoadSteps:
     owner: str
     """This worker's name in claims."""
     clock: Callable[[], float]
+    timed: LoadTimer
     verifier: Verifier | None = None
     """If None, loads are not verified."""
     loads: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -76,29 +85,25 @@ class LoadSteps:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def load_and_verify(
-        self, engine: Engine, version: Version, victim: str | None, refusals: list[LoadFailedError]
+        self, engine: Engine, version: Version, claim: Claim, refusals: list[LoadFailedError]
     ) -> LoadResult:
-        """Unload the victim, load, verify, confirm. An engine's refusal is appended to `refusals`, worded for
+        """Make room, load, verify, confirm. An engine's refusal is appended to `refusals`, worded for
         the client. Raises QuarantinedError, StoreUnavailableError."""
         started = self.clock()
         result = LoadResult.LOST
+        self._record_eviction(claim, version)
         try:
             async with self._locks.setdefault(engine.name, asyncio.Lock()):
-                if victim:
-                    self.observer.eviction(engine.name)
-                    await self.control.unload(engine, victim)
-                    gone = self.catalog.by_engine_name.get(victim)
-                    log.info(
-                        "Engine %s: %s evicted for %s", engine.name, gone.id if gone else victim, version.id,
-                        extra={"engine": engine.name, "adapter": gone.id if gone else victim},
-                    )  # fmt: skip
+                for name in claim.unload:
+                    await self.control.unload(engine, name)
+                began = self.clock()
                 await self.control.load(engine, version)
+                self.timed(engine, version, self.clock() - began)
                 if version.engine_name not in (await self.control.serving(engine)).loras:
                     raise EngineError(f"{engine.name} accepted {version.id} but does not list it")
-            if self.verifier:
-                await self.verifier.verify(engine, version)
+            verified = await self.verifier.verify(engine, version) if self.verifier else ""
             confirmed = await self.store.confirm(
-                version.engine_name, engine.name, owner=self.owner, grace_ms=GRACE_MS
+                version.engine_name, engine.name, owner=self.owner, grace_ms=GRACE_MS, verified=verified
             )
             result = LoadResult.OK if confirmed else LoadResult.LOST
             loaded = version.engine_name, engine.name
@@ -112,7 +117,7 @@ class LoadSteps:
             await self._abandon(engine, version)
         except QuarantinedError:
             result = LoadResult.QUARANTINED
-            await self._take_down(engine, version)
+            await self._unload_everywhere(engine, version)
             raise
         except EngineSuspectError as error:
             result = LoadResult.SUSPECT
@@ -120,17 +125,47 @@ class LoadSteps:
             await self._forget(engine, version)
             await self._abandon(engine, version)
         except EngineError as error:
-            result = LoadResult.REFUSED
-            log.error("Engine %s: load of %s failed: %s", engine.name, version.id, error)
-            words = _public(error, engine, version)
-            refusals.append(LoadFailedError(f"{version.id} could not be loaded: {words}", engine.name))
-            await self._forget(engine, version)
+            if error.status == 404 and await self._was_unloaded(engine, version):
+                log.warning("Engine %s: %s was unloaded during its load; retrying", engine.name, version.id)
+            else:
+                result = LoadResult.REFUSED
+                log.error("Engine %s: load of %s failed: %s", engine.name, version.id, error)
+                words = _public(error, engine, version)
+                refusals.append(LoadFailedError(f"{version.id} could not be loaded: {words}", engine.name))
+                await self._forget(engine, version)
             await self._abandon(engine, version)
         finally:
             self.observer.adapter_load(engine.name, result.value, self.clock() - started)
         return result
 
-    async def _take_down(self, engine: Engine, version: Version) -> None:
+    async def activated(self, engine: Engine, version: Version, claim: Claim) -> None:
+        """The version was cached, so it is ready. It was verified when it was loaded."""
+        self._record_eviction(claim, version)
+        for name in claim.unload:
+            with contextlib.suppress(EngineError):  # the reconciler unloads it
+                await self.control.unload(engine, name)
+
+    def _record_eviction(self, claim: Claim, version: Version) -> None:
+        """Count and log the version that lost its slot to `version`, if any."""
+        if claim.victim is None:
+            return
+        self.observer.eviction(claim.engine)
+        gone = self.catalog.by_engine_name.get(claim.victim)
+        name = gone.id if gone else claim.victim
+        log.info(
+            "Engine %s: %s evicted for %s", claim.engine, name, version.id,
+            extra={"engine": claim.engine, "adapter": name},
+        )  # fmt: skip
+
+    async def _was_unloaded(self, engine: Engine, version: Version) -> bool:
+        """Whether the version left the engine after it was loaded. An earlier claim may have made it the
+        victim of another version, whose load came late."""
+        try:
+            return version.engine_name not in (await self.control.serving(engine)).loras
+        except EngineError:
+            return False
+
+    async def _unload_everywhere(self, engine: Engine, version: Version) -> None:
         """Unload the version from every engine. Running requests finish, because an unload only drops the
         name."""
         for name in {engine.name, *self.residency.where(version.engine_name)}:

@@ -1,4 +1,5 @@
-"""`Loader.ensure_resident`: one load per version, however many requests and workers wait for it.
+"""`Loader.ensure_resident`: one load per version, however many requests and workers wait for it; and
+`Loader.open_replica`, for a version that another engine holds.
 
 Within a worker, all requests for a version share one load. Across workers, the claim in the store decides who
 loads; the others see the version as `loading` and wait for its event. If a loading worker dies, its claim
@@ -10,12 +11,12 @@ status, and every worker then refuses the version immediately.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from adapters.errors import (
@@ -26,12 +27,14 @@ from adapters.errors import (
 )
 from adapters.model import Engine, Version
 from adapters.placement.engine_client import EngineClient
-from adapters.placement.load_steps import LoadObserver, LoadResult, LoadSteps
+from adapters.placement.load_steps import GRACE_MS, LoadObserver, LoadResult, LoadSteps, LoadTimer
 from adapters.placement.residency import Residency
+from adapters.placement.single_flight import SingleFlight
 from adapters.placement.verification import Verifier
 from adapters.registry.catalog import Catalog
 from adapters.registry.serving_status import SURE, ServingStatuses
-from adapters.store.protocol import ClaimResult, Store
+from adapters.store.protocol import Store
+from adapters.store.protocol.placement import Claim, ClaimResult
 
 log = logging.getLogger(__name__)
 
@@ -52,19 +55,18 @@ MAX_REFUSALS = 2
 """One refusal may be the engine's fault; a second engine's refusal means that the adapter is at fault."""
 
 
+def _nothing(_tenant: str) -> Mapping[str, str]:
+    return {}
+
+
+def _untimed(_engine: Engine, _version: Version, _seconds: float) -> None:
+    """Nobody learns from the times."""
+
+
 class Choose(Protocol):
     """Returns the engine to load on, given the engines that failed so far, or None if none is left."""
 
     def __call__(self, failed: Collection[str], /) -> Engine | None: ...
-
-
-@dataclass(slots=True)
-class SingleFlightLoad:
-    """One version's load, shared by every request in this worker that waits for it."""
-
-    task: asyncio.Task[str]
-    deadline: float
-    waiters: int = 0
 
 
 @dataclass(slots=True)
@@ -80,9 +82,10 @@ class RecentFailure:
 class Loader:
     """Makes versions resident, with one load per version however many requests and workers want it.
 
-    Invariants: within this worker a version has at most one load in flight, which outlives requests that give
-    up as long as another waits; across workers the claim in the store decides who loads; `ensure_resident`
-    returns an engine only after the load was verified and confirmed, or if the store says it is resident.
+    Invariants: within this worker a version has at most one load in flight, and one for each replica; a load
+    outlives requests that give up as long as another waits; across workers the claim in the store decides who
+    loads; `ensure_resident` returns an engine only after the load was verified and confirmed, or if the store
+    says it is resident.
 
     Routing, prewarming and the reconciler call `ensure_resident`. The gateway calls `close`
     once, at shutdown. All calls are made on one event loop.
@@ -102,16 +105,31 @@ class Loader:
     before_claim: Callable[[], Awaitable[None]]
     """Flushes this worker's leases, so that its own claims never evict versions in use by its own
     requests."""
+    requires: Callable[[str], Mapping[str, str]] = _nothing
+    """Labels that a tenant requires of the engines that hold its versions."""
+    timed: LoadTimer = _untimed
     clock: Callable[[], float] = time.monotonic
     serving_statuses: ServingStatuses = field(init=False)
     steps: LoadSteps = field(init=False)
-    _loads_in_flight: dict[str, SingleFlightLoad] = field(default_factory=dict)
-    _failures: dict[str, RecentFailure] = field(default_factory=dict)
+    _loads: SingleFlight[str, str] = field(init=False)
+    """version → the engine that holds it."""
+    _replicas: SingleFlight[tuple[str, str], bool] = field(init=False)
+    """(version, engine) → whether the engine holds it."""
+    _failures: dict[tuple[str, str], RecentFailure] = field(default_factory=dict)
+    """(version, the engine of a replica or '')."""
 
     def __post_init__(self) -> None:
+        self._loads, self._replicas = SingleFlight(self.clock), SingleFlight(self.clock)
         self.serving_statuses = ServingStatuses(self.store, self.catalog)
         self.steps = LoadSteps(
-            self.store, self.catalog, self.residency, self.control, self.observer, self.owner, self.clock
+            self.store,
+            self.catalog,
+            self.residency,
+            self.control,
+            self.observer,
+            self.owner,
+            self.clock,
+            self.timed,
         )
 
     @property
@@ -143,24 +161,32 @@ class Loader:
         """
         name = version.engine_name
         self.serving_statuses.check(version, quarantine_only=again)
-        failure = self._failures.get(name)
+        failure = self._failures.get((name, ""))
         if failure and not again and self.clock() < failure.until:
             raise LoadFailedError(failure.reason)
-        load_in_flight = self._loads_in_flight.get(name)
-        if load_in_flight is None or load_in_flight.task.done():
-            load = self._load(version, choose, reload_on, frozenset(avoid), again=again)
-            task = asyncio.create_task(load, name=f"load {version.id}")
-            load_in_flight = self._loads_in_flight[name] = SingleFlightLoad(task, deadline)
-            task.add_done_callback(lambda t: self._load_done(name, t))
-        load_in_flight.deadline = max(load_in_flight.deadline, deadline)
-        load_in_flight.waiters += 1
         try:
-            async with asyncio.timeout(max(0.0, deadline - self.clock())):
-                return await asyncio.shield(load_in_flight.task)
+            load = partial(self._load, version, choose, reload_on, frozenset(avoid), again=again)
+            return await self._loads.join(name, load, deadline)
         except TimeoutError:
             raise PlacementError(f"no slot became free for {version.id} in time") from None
-        finally:
-            load_in_flight.waiters -= 1
+
+    async def open_replica(self, version: Version, engine: Engine, *, deadline: float) -> bool:
+        """Make `version` resident on `engine` although other engines hold it. `deadline` is on the loader's
+        clock.
+
+        False if the engine has no slot for it now, the fleet is loading as many replicas as it may, or the
+        load failed here, in which case further calls return False at once for a while. The version keeps its
+        serving status, unless its verification says that it must not be served. Raises
+        StoreUnavailableError.
+        """
+        key = (version.engine_name, engine.name)
+        failure = self._failures.get(key)
+        if failure and self.clock() < failure.until:
+            return False
+        try:
+            return await self._replicas.join(key, partial(self._load_replica, version, engine), deadline)
+        except TimeoutError:
+            return False
 
     def loads_since(self, version: Version | None, engine: str) -> int:
         """Return and reset the number of loads of `version` on `engine`. Of all requests that waited for a
@@ -169,21 +195,14 @@ class Loader:
             return 0
         return self.steps.loads.pop((version.engine_name, engine), 0)
 
+    def may_hold(self, engine: Engine, version: Version) -> bool:
+        """Whether the engine has the labels that the version's owner requires."""
+        return engine.meets(self.requires(version.tenant))
+
     async def close(self) -> None:
         """Cancel the loads in flight. Their claims lapse."""
-        tasks = [load_in_flight.task for load_in_flight in self._loads_in_flight.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _load_done(self, name: str, task: asyncio.Task[str]) -> None:
-        load_in_flight = self._loads_in_flight.get(name)
-        if load_in_flight is not None and load_in_flight.task is task:
-            del self._loads_in_flight[name]
-        if task.cancelled():
-            return
-        if task.exception() is None:  # reading it also avoids asyncio's "never retrieved" warning
-            self._failures.pop(name, None)
+        await self._loads.close()
+        await self._replicas.close()
 
     async def _load(
         self,
@@ -202,6 +221,7 @@ class Loader:
             if refusals:  # otherwise another worker recorded the failure
                 await self._failed(version, error)
             raise
+        self._failures.pop((version.engine_name, ""), None)
         if version.engine_name in self.catalog.serving_statuses:
             with contextlib.suppress(StoreUnavailableError):  # the reconciler's next attempt clears it
                 await self.serving_statuses.recovered(version)
@@ -210,14 +230,85 @@ class Loader:
     async def _failed(self, version: Version, error: LoadFailedError) -> None:
         """Remember the failure for a while; after SURE consecutive failures, set the version's serving
         status."""
-        last = self._failures.get(version.engine_name)
-        backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
-        count = last.count + 1 if last else 1
-        until = self.clock() + backoff
-        self._failures[version.engine_name] = RecentFailure(str(error), until, backoff, count)
+        count = self._remember_failure((version.engine_name, ""), error)
         if count >= SURE or version.engine_name in self.catalog.serving_statuses:
             with contextlib.suppress(StoreUnavailableError):  # the next failure records it
                 await self.serving_statuses.failed(version, error, count)
+
+    def _remember_failure(self, key: tuple[str, str], error: object) -> int:
+        """Returns the number of consecutive failures."""
+        last = self._failures.get(key)
+        backoff = min(MAX_BACKOFF, last.backoff * 2) if last else FIRST_BACKOFF
+        count = last.count + 1 if last else 1
+        self._failures[key] = RecentFailure(str(error), self.clock() + backoff, backoff, count)
+        return count
+
+    async def _load_replica(self, version: Version, engine: Engine) -> bool:
+        """Run one load on this engine alone."""
+        key, unfit, ttl = (version.engine_name, engine.name), self._unfit(version), CLAIM_MS
+        if engine.name in unfit:
+            return False
+        while self._replicas.wanted(key):
+            try:
+                self.serving_statuses.check(version)
+                claim = await self._claim(version, engine, ttl, unfit, replica=True)
+                match claim.result:
+                    case ClaimResult.RESIDENT:
+                        return True
+                    case ClaimResult.ACTIVATED:
+                        await self.steps.activated(engine, version, claim)
+                        return True
+                    case ClaimResult.CLAIMED:
+                        result = await self.steps.load_and_verify(engine, version, claim, [])
+                        if result is LoadResult.OK:
+                            self._failures.pop(key, None)
+                            return True
+                        if result is not LoadResult.LOST:
+                            self._remember_failure(key, result)
+                            return False
+                        ttl = min(2 * ttl, LONGEST_CLAIM_MS)
+                    case ClaimResult.LOADING if claim.engine == engine.name:
+                        pass  # another worker's load
+                    case _:
+                        return False
+            except PlacementError:  # its serving status
+                return False
+            await self.changed(RETRY_SECONDS)
+        return False
+
+    async def _claim(
+        self,
+        version: Version,
+        engine: Engine,
+        ttl_ms: int,
+        avoid: Collection[str],
+        *,
+        reload: bool = False,
+        replica: bool = False,
+    ) -> Claim:
+        """`avoid`: engines whose residency does not count, in addition to those that take no requests."""
+        await self.before_claim()
+        return await self.store.claim(
+            version.engine_name,
+            engine.name,
+            slots=engine.slots,
+            cpu_slots=engine.cpu_slots,
+            owner=self.owner,
+            ttl_ms=ttl_ms,
+            ignore=self._useless(engine, version, avoid),
+            reload=reload,
+            replica=replica,
+            max_replicas=self._max_replicas(version),
+            grace_ms=GRACE_MS,
+        )
+
+    def _max_replicas(self, version: Version) -> int | None:
+        """An engine that is being drained counts only once its versions are elsewhere."""
+        adapter = self.catalog.adapters.get(version.adapter)
+        if adapter is None or adapter.max_replicas is None:
+            return None
+        places = (self.catalog.engines.get(name) for name in self.residency.places(version.engine_name))
+        return adapter.max_replicas + sum(engine is not None and engine.moving for engine in places)
 
     async def _claim_and_load(
         self,
@@ -229,7 +320,7 @@ class Loader:
         *,
         again: bool,
     ) -> str:
-        name, failed = version.engine_name, self._suspects(version)
+        failed = self._unfit(version)
         patience = self.clock() + PATIENCE_SECONDS
         ttl = CLAIM_MS
         lapsed: Engine | None = None
@@ -239,32 +330,26 @@ class Loader:
             self.serving_statuses.check(
                 version, quarantine_only=again
             )  # another worker may have set it meanwhile
-            reloading = self.catalog.engines.get(reload_on) if reload_on else None
+            reloading = self.catalog.engines.get(reload_on) if reload_on and reload_on not in failed else None
             engine = reloading or lapsed or choose(failed)
             if engine is None or len(refusals) == MAX_REFUSALS:
                 raise refusals[0] if refusals else NoEngineError(f"No engine can hold {version.id} now.")
-            await self.before_claim()
-            claim = await self.store.claim(
-                name,
-                engine.name,
-                slots=engine.slots,
-                owner=self.owner,
-                ttl_ms=ttl,
-                ignore=self._useless(engine, failed | avoid),
-                reload=reloading is not None,
-            )
+            claim = await self._claim(version, engine, ttl, failed | avoid, reload=reloading is not None)
             lapsed = None
             match claim.result:
                 case ClaimResult.RESIDENT:
                     return claim.engine
+                case ClaimResult.ACTIVATED:
+                    await self.steps.activated(engine, version, claim)
+                    return engine.name
                 case ClaimResult.CLAIMED:
                     reload_on = None
-                    result = await self.steps.load_and_verify(engine, version, claim.victim, refusals)
+                    result = await self.steps.load_and_verify(engine, version, claim, refusals)
                     if result is LoadResult.OK:
                         return engine.name
                     if result is LoadResult.LOST:
                         lapsed, ttl = engine, min(2 * ttl, LONGEST_CLAIM_MS)
-                        await self._pause(name)
+                        await self._pause(version)
                     else:
                         failed.add(engine.name)
                 case ClaimResult.PINNED:
@@ -273,23 +358,30 @@ class Loader:
                     avoid = frozenset()  # a failed engine is better than none
                 case ClaimResult.LOADING:
                     reload_on = None
-                    await self._pause(name)
+                    await self._pause(version)
                 case ClaimResult.FULL:
-                    await self._pause(name)
+                    await self._pause(version)
 
-    def _suspects(self, version: Version) -> set[str]:
-        """Engines of the version's fleet that are suspect now."""
-        verifier, fleet = self.verifier, self.catalog.fleet(version.base_model)
-        return {e.name for e in fleet if verifier.is_suspect(e)} if verifier else set()
+    def _unfit(self, version: Version) -> set[str]:
+        """Engines of the version's fleet that are suspect now, or that its owner's requirements exclude."""
+        verifier = self.verifier
+        return {
+            engine.name
+            for engine in self.catalog.fleet(version.base_model)
+            if not self.may_hold(engine, version) or (verifier is not None and verifier.is_suspect(engine))
+        }
 
-    def _useless(self, chosen: Engine, failed: Collection[str]) -> list[str]:
-        """Engines whose residency does not count, because they take no requests now."""
-        fleet = (e.name for e in self.catalog.fleet(chosen.base_model))
-        return [e for e in fleet if e != chosen.name and (e in failed or not self.usable(e))]
+    def _useless(self, chosen: Engine, version: Version, failed: Collection[str]) -> list[str]:
+        """Engines whose residency does not count, because they take no requests for the version now."""
+        return [
+            engine.name
+            for engine in self.catalog.fleet(chosen.base_model)
+            if engine.name != chosen.name
+            and (engine.name in failed or not self.usable(engine.name) or not self.may_hold(engine, version))
+        ]
 
-    async def _pause(self, name: str) -> None:
+    async def _pause(self, version: Version) -> None:
         """Wait for a change. Gives up once no request waits or every deadline has passed."""
-        load_in_flight = self._loads_in_flight[name]
-        if load_in_flight.waiters == 0 or self.clock() > load_in_flight.deadline:
+        if not self._loads.wanted(version.engine_name):
             raise PlacementError("no slot became free in time")
         await self.changed(RETRY_SECONDS)

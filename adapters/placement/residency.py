@@ -7,11 +7,16 @@ such model" before the first byte, and the request is retried elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from adapters.model import Placement, SlotState, load
-from adapters.store.protocol import Event
+from adapters.store.protocol.registry import Event
+
+_RESIDENT = SlotState.RESIDENT
+_MAX_VERIFIED = 50_000
+"""Most verified loads that are remembered, over all engines: about 15 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +33,47 @@ class Slot:
         return p.state
 
 
-class Residency:
-    """The slots of every engine, as this process last heard from the feed.
+def _ignored(_engine: str, _version: str, _before: SlotState | None, _after: SlotState | None) -> None:
+    """Nobody wants to know."""
 
-    Only the `Follower` writes to this view; routing, the loader and the reconciler read it on the same event
-    loop. It may lag behind the store, so readers treat it as a hint and the store's claim as the decision.
+
+class Held(dict[str, Slot]):
+    """The versions placed on one engine. Mutable: only `place` and `clear` change it."""
+
+    loading = 0
+    """How many of them are being loaded."""
+
+    def place(self, version: str, slot: Slot | None) -> None:
+        before = self.pop(version, None)
+        if before is not None and before.placement.state is SlotState.LOADING:
+            self.loading -= 1
+        if slot is not None:
+            self[version] = slot
+            self.loading += slot.placement.state is SlotState.LOADING
+
+    def clear(self) -> None:
+        super().clear()
+        self.loading = 0
+
+
+class Residency:
+    """What is placed on every engine, as this process last heard from the feed.
+
+    Only the `Follower` writes to this view (in the simulator, `PlacementRules`); routing, the loader and the
+    reconciler read it on the same event loop. It may lag behind the store, so readers
+    treat it as a hint and the store's claim as the decision.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.on_change: Callable[[str, str, SlotState | None, SlotState | None], None] = _ignored
+        """Called with each change that is heard, but not for a whole snapshot: the engine, the version, its
+        state before and after."""
         self._by_version: dict[str, dict[str, Slot]] = {}
-        self._by_engine: dict[str, dict[str, Slot]] = {}
+        self._by_engine: dict[str, Held] = {}
+        self._verified: OrderedDict[str, str] = OrderedDict()
+        """Placement id → `Placement.verified` of the last confirmed load, also of versions unloaded since.
+        The most recent last."""
 
     def __repr__(self) -> str:
         return f"<Residency { ({e: len(s) for e, s in self._by_engine.items()}) }>"
@@ -46,25 +81,45 @@ class Residency:
     # -- called by the follower
 
     def load(self, documents: dict[str, dict[str, str]]) -> None:
-        self._by_version, self._by_engine = {}, {}
+        self._by_version.clear()
+        for slots in self._by_engine.values():
+            slots.clear()  # in place: `held` is live
         for key, data in documents.get("placement", {}).items():
-            self._set(key, data)
+            self._read(key, data)
 
     def apply(self, event: Event) -> None:
         if event.kind == "placement":
-            self._set(event.id, event.data)
+            self._read(event.id, event.data)
 
-    def _set(self, key: str, data: str | None) -> None:
+    def _read(self, key: str, data: str | None) -> None:
         engine, _, version = key.partition("/")
-        if data is None:
+        self.place(engine, version, load(Placement, data) if data else None)
+
+    def place(self, engine: str, version: str, placement: Placement | None) -> None:
+        """None: the version is no longer placed on the engine."""
+        before = self._by_version.get(version, {}).get(engine)
+        was = before.placement.state if before else None
+        self.on_change(engine, version, was, placement.state if placement else None)
+        if placement is None:
             self._by_version.get(version, {}).pop(engine, None)
-            self._by_engine.get(engine, {}).pop(version, None)
+            self._by_engine.setdefault(engine, Held()).place(version, None)
             if not self._by_version.get(version):
                 self._by_version.pop(version, None)
             return
-        slot = Slot(load(Placement, data), self._clock())
+        if placement.verified:
+            self._verified[placement.id] = placement.verified
+            self._verified.move_to_end(placement.id)
+            if len(self._verified) > _MAX_VERIFIED:
+                self._verified.popitem(last=False)
+        slot = Slot(placement, self._clock())
         self._by_version.setdefault(version, {})[engine] = slot
-        self._by_engine.setdefault(engine, {})[version] = slot
+        self._by_engine.setdefault(engine, Held()).place(version, slot)
+
+    # -- called by the verifier
+
+    def verified(self, engine: str, version: str) -> str:
+        """`Placement.verified` of the version's last confirmed load there that this worker heard of."""
+        return self._verified.get(f"{engine}/{version}", "")
 
     # -- called by requests
 
@@ -73,23 +128,47 @@ class Residency:
         slots = self._by_version.get(version)
         if not slots:
             return []
-        now = self._clock()
-        return [e for e, s in slots.items() if s.state(now) is SlotState.RESIDENT]
+        return [
+            engine
+            for engine, slot in slots.items()
+            if slot.placement.state is _RESIDENT or slot.state(self._clock()) is _RESIDENT
+        ]
 
     def holds(self, engine: str, version: str) -> bool:
-        slot = self._by_engine.get(engine, {}).get(version)
+        slot = self._by_version.get(version, {}).get(engine)
         return slot is not None and slot.state(self._clock()) is SlotState.RESIDENT
 
+    def places(self, version: str) -> Iterable[str]:
+        """Engines that the version is assigned to, in whatever state."""
+        return self._by_version.get(version, ())
+
+    def cached(self, version: str) -> list[str]:
+        """Engines that have the version in CPU memory, without a slot."""
+        return [e for e, state in self.where(version).items() if state is SlotState.CACHED]
+
+    def loading(self, version: str) -> list[str]:
+        """Engines that are loading the version."""
+        return [e for e, state in self.where(version).items() if state is SlotState.LOADING]
+
+    def held(self, engine: str) -> Held:
+        """Versions placed on the engine. Live: it changes with the placement."""
+        return self._by_engine.setdefault(engine, Held())
+
     def engines(self) -> set[str]:
-        """Engines with at least one assigned version."""
+        """Engines on which at least one version is placed."""
         return {engine for engine, slots in self._by_engine.items() if slots}
 
-    def slots(self, engine: str) -> dict[str, SlotState]:
-        """Versions assigned to the engine, with their states."""
+    def placed(self, engine: str) -> dict[str, SlotState]:
+        """Versions placed on the engine, with their states. The engine should list all but loading and lost
+        ones."""
         now = self._clock()
         return {v: s.state(now) for v, s in self._by_engine.get(engine, {}).items()}
 
+    def slots(self, engine: str) -> dict[str, SlotState]:
+        """Versions that hold a slot of the engine, with their states: all that are placed but the cached."""
+        return {v: s for v, s in self.placed(engine).items() if s is not SlotState.CACHED}
+
     def where(self, version: str) -> dict[str, SlotState]:
-        """Engines that the version is assigned to, with its state on each."""
+        """Engines on which the version is placed, with its state on each."""
         now = self._clock()
         return {e: s.state(now) for e, s in self._by_version.get(version, {}).items()}

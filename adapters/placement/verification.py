@@ -1,9 +1,13 @@
 """Verifies that an engine serves the version it was asked to load. Trusts the model's answers, not the 200.
 
-A version is probed once after each load, before it receives requests. Its answer is compared with that of the
-base model on the same engine (probed once per engine process) and with the version's own first answer on any
-engine. `adapters.placement.fingerprint` defines the comparison; this module runs the probes, stores the
-fingerprints and acts on the result.
+A version is probed after its first load in each engine process, before it receives requests. Its answer is
+compared with that of the base model on the same engine (probed once per engine process) and with the
+version's own first answer on any engine. `adapters.placement.fingerprint` defines the comparison; this module
+runs the probes, stores the fingerprints and acts on the result.
+
+Later loads in the same process are not probed, whichever worker did the first: its confirmation tells the
+others (`Placement.verified`). They are probed if the process is unknown, the fingerprint has been replaced,
+the engine is suspect, or another version has failed in that process after being sound elsewhere.
 
 The engine itself can be at fault. It is marked suspect if its base model's answer has changed, or if a second
 version that was sound elsewhere fails in the same process. Otherwise one bad engine could put a whole fleet's
@@ -41,9 +45,10 @@ from adapters.placement.fingerprint import (
     is_itself,
     judge,
 )
+from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
 from adapters.registry.serving_status import ServingStatuses
-from adapters.store.protocol import Change, Store
+from adapters.store.protocol.registry import Change, RegistryStore
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +65,10 @@ REASONS = {
 class Verifier(Protocol):
     """Called by the loader between a load and its confirmation."""
 
-    async def verify(self, engine: Engine, version: Version) -> None:
-        """Return if `version`, just loaded on `engine`, answers correctly. Raises QuarantinedError (after
-        committing the serving status), EngineSuspectError and other EngineErrors (the load failed there),
-        StoreUnavailableError."""
+    async def verify(self, engine: Engine, version: Version) -> str:
+        """Return if `version`, just loaded on `engine`, answers correctly, with the `Placement.verified` to
+        confirm the load with. Raises QuarantinedError (after committing the serving status),
+        EngineSuspectError and other EngineErrors (the load failed there), StoreUnavailableError."""
         ...
 
     def is_suspect(self, engine: Engine) -> bool:
@@ -72,7 +77,7 @@ class Verifier(Protocol):
 
 
 class VerificationObserver(Protocol):
-    """Receives verification results, for metrics."""
+    """Receives the results of probed loads, for metrics."""
 
     def verification(self, result: str, seconds: float) -> None: ...
 
@@ -93,13 +98,14 @@ class ProbeVerifier:
     probed at most once per engine process unless the engine is suspect. Called by `LoadSteps` only.
     """
 
-    store: Store
+    store: RegistryStore
     catalog: Catalog
+    residency: Residency
     control: EngineClient
     serving_statuses: ServingStatuses
     observer: VerificationObserver
     process: Callable[[Engine], str]
-    """Identifies the engine's current process, as far as known."""
+    """Identifies the engine's current process; empty if unknown."""
     changed: Callable[[float], Awaitable[None]]
     """Returns at the next registry change, or after that many seconds."""
     on_probe: Callable[[Engine, ProbeAnswer], None] = lambda *_: None
@@ -114,10 +120,14 @@ class ProbeVerifier:
             return False
         return (status.evidence or {}).get("process") == self.process(engine)
 
-    async def verify(self, engine: Engine, version: Version) -> None:
+    async def verify(self, engine: Engine, version: Version) -> str:
+        process = self.process(engine)
+        verified = _verified(process, self.catalog.fingerprints.get(version.engine_name))
+        if verified and self._is_known(engine, version, verified):
+            return verified
         started, result = self.clock(), "failed"
         try:
-            result = await self._verify(engine, version)
+            result, reference = await self._verify(engine, version)
         except QuarantinedError:
             result = "quarantined"
             raise
@@ -126,8 +136,18 @@ class ProbeVerifier:
             raise
         finally:
             self.observer.verification(result, self.clock() - started)
+        return _verified(process, reference)
 
-    async def _verify(self, engine: Engine, version: Version) -> str:
+    def _is_known(self, engine: Engine, version: Version, verified: str) -> bool:
+        """Whether an earlier load of the version was sound in this process, and nothing casts doubt on it."""
+        return (
+            self.residency.verified(engine.name, version.engine_name) == verified
+            and self.serving_statuses.of_engine(engine) is None
+            and self._also_wrong(engine, version) is None
+        )
+
+    async def _verify(self, engine: Engine, version: Version) -> tuple[str, Fingerprint | None]:
+        """Return the result and the fingerprint that the version's answer agrees with."""
         base = await self._base(engine)
         try:
             answer = await self._ask(engine, version.engine_name)
@@ -135,7 +155,7 @@ class ProbeVerifier:
             raise
         except EngineError as error:
             if base is None and error.status and error.status < 500:
-                return "skipped"  # the engine serves no text completions for any model
+                return "skipped", None  # the engine serves no text completions for any model
             raise
         name = version.engine_name
         known = self.catalog.fingerprints.get(name)
@@ -144,11 +164,11 @@ class ProbeVerifier:
             first = fingerprint(answer, engine=engine.name, gpu_type=engine.gpu_type, taken=self._now())
             known = await self._commit_first(name, first, known)
             if known is first:
-                return "first"
+                return "first", first
             judgement = self._judge(engine, version, answer, base, known)
         if judgement.result is not Similarity.SOUND:
             await self._reject(engine, version, judgement, answer, base, known)
-        return "sound" if base is not None else "no_base"
+        return "sound" if base is not None else "no_base", known
 
     def _judge(
         self,
@@ -210,7 +230,7 @@ class ProbeVerifier:
         suspect."""
         async with self._locks.setdefault(engine.name, asyncio.Lock()):
             was_suspect = self.serving_statuses.of_engine(engine) is not None
-            process = self.process(engine)
+            process = f"{engine.url} {self.process(engine)}"
             known = self._bases.get(engine.name)
             if known and known.process == process and not was_suspect:
                 return known.answer
@@ -274,3 +294,11 @@ class ProbeVerifier:
 
     def _now(self) -> int:
         return self.serving_statuses.clock()
+
+
+def _verified(process: str, reference: Fingerprint | None) -> str:
+    """`Placement.verified` for a version that agreed with `reference` in this engine process; empty if either
+    is unknown."""
+    if not process or reference is None or reference.prompt != PROMPT_ID:
+        return ""
+    return f"{process} {reference.taken}"

@@ -20,7 +20,8 @@ from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
 from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import AuditNote, Change, Fence, Store
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import AuditNote, Change, RegistryStore
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class ArtifactCollector:
     """Deletes the files of pending deletions. Run by the leading reconciler only. `grace` in seconds; `now`
     returns Unix microseconds."""
 
-    store: Store
+    store: RegistryStore
     catalog: Catalog
     residency: Residency
     control: EngineClient
@@ -137,10 +138,10 @@ class ArtifactCollector:
         """Ask every engine what it lists, and plan what can be deleted now."""
         engines = list(self.catalog.engines.values())
         lists = await asyncio.gather(*(self._list(engine) for engine in engines))
-        placed = {v for name in self.residency.engines() for v in self.residency.slots(name)}
+        placed = {v for name in self.residency.engines() for v in self.residency.placed(name)}
         return plan(
             pending_deletions,
-            self.catalog.versions.values(),
+            self.catalog.with_digests({pending.digest for pending in pending_deletions.values()}),
             {engine.name: names for engine, names in zip(engines, lists, strict=True)},
             placed,
             now=self.now(),

@@ -43,11 +43,11 @@ class EngineObservation:
 
 @dataclass(frozen=True, slots=True)
 class FleetObservation:
-    """Everything that the checks compare, as of one moment. `slots`: engine → version → state."""
+    """Everything that the checks compare, as of one moment. `placed`: engine → version → state."""
 
     catalog: Catalog
     looks: Mapping[str, EngineObservation]
-    slots: Mapping[str, Mapping[str, SlotState]]
+    placed: Mapping[str, Mapping[str, SlotState]]
     now: int
     """Unix microseconds."""
     missing_files: Mapping[str, str] = field(default_factory=dict)

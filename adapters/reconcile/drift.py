@@ -4,7 +4,7 @@ repairs most of them within seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from adapters.model import Engine, SlotState
 from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation, evidence, names, them
@@ -31,7 +31,7 @@ def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
 
 
 def _healthy(engine: Engine, view: FleetObservation) -> Diagnosis:
-    held = len(view.slots.get(engine.name, {}))
+    held = _slots_used(view.placed.get(engine.name, {}))
     message = f"It serves {engine.base_model} and holds what it should: {held} of {engine.slots} slots."
     return Diagnosis("engine", "ok", engine.name, message)
 
@@ -97,6 +97,12 @@ def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
             else "Its host is shutting it down, so it takes no new requests.",
             f"Wait for it to restart, or remove it: florin engine remove {name}",
         )  # fmt: skip
+    elif engine.moving:
+        yield Diagnosis(
+            "engine_state", "warning", name,
+            "It is being drained: its adapters are being loaded elsewhere, and then it gets no new requests.",
+            f"To follow: florin engine drain {name} --wait. To end it: florin engine uncordon {name}",
+        )  # fmt: skip
     elif engine.state != "active":
         takes = "no new adapters" if engine.state == "cordoned" else "neither new requests nor new adapters"
         yield Diagnosis(
@@ -109,21 +115,26 @@ def _state(engine: Engine, look: EngineObservation) -> Iterator[Diagnosis]:
 # -- residency
 
 
-def own_strays(listed: Collection[str], slots: Collection[str]) -> set[str]:
-    """Adapters that the engine lists under Florin's names without being assigned there."""
-    return {v for v in listed if v.startswith(OWN) and v not in slots}
+def own_strays(listed: Collection[str], placed: Collection[str]) -> set[str]:
+    """Adapters that the engine lists under Florin's names without being placed there."""
+    return {v for v in listed if v.startswith(OWN) and v not in placed}
+
+
+def _slots_used(placed: Mapping[str, SlotState]) -> int:
+    return sum(state is not SlotState.CACHED for state in placed.values())
 
 
 def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
-    look, slots = view.looks.get(engine.name, EngineObservation()), view.slots.get(engine.name, {})
+    look, placed = view.looks.get(engine.name, EngineObservation()), view.placed.get(engine.name, {})
     if look.listing is None:
         return
     listed, name = look.listing.loras, engine.name
     ids = view.catalog.by_engine_name
-    placed = {v for v, state in slots.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
-    lost = {v for v, state in slots.items() if state is SlotState.LOST}
+    # a cached version that is not listed misses no request; the next pass forgets it
+    held = {v for v, state in placed.items() if state in (SlotState.RESIDENT, SlotState.LEAVING)}
+    lost = {v for v, state in placed.items() if state is SlotState.LOST}
     soon = "Wait: they are reloaded within seconds, most recently used first"
-    if missing := placed - listed:
+    if missing := held - listed:
         yield Diagnosis(
             "residency_missing", "warning", name,
             f"It should hold {names(missing, ids)} but does not list {them(missing)}; it may have restarted.",
@@ -135,7 +146,7 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             f"It has restarted and has yet to reload {names(lost, ids)}.",
             f"{soon}{'' if engine.takes_requests else ', once the engine takes requests again'}.",
         )  # fmt: skip
-    if strays := own_strays(listed, slots):
+    if strays := own_strays(listed, placed):
         yield Diagnosis(
             "residency_stray", "warning", name,
             f"It holds {names(strays, ids)} under a name that Florin uses, but "
@@ -153,10 +164,10 @@ def _residency(engine: Engine, view: FleetObservation) -> Iterator[Diagnosis]:
             f"{engine.url}/v1/unload_lora_adapter -H 'content-type: application/json' "
             f"""-d '{{"lora_name": "{first}"}}'""",
         )  # fmt: skip
-    held = len(slots)
-    if held > engine.slots:
+    used = _slots_used(placed)
+    if used > engine.slots:
         yield Diagnosis(
             "residency_slots", "warning", name,
-            f"{held} versions are assigned to its {engine.slots} slots; it used to have more.",
+            f"{used} versions are assigned to its {engine.slots} slots; it used to have more.",
             "Wait: the least recently used are evicted as others are called.",
         )  # fmt: skip

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from adapters.model import Engine
 from adapters.reconcile.diagnosis import SHOWN, Diagnosis
 from adapters.security import state_directory
-from adapters.security.tls import Identity, day
+from adapters.security.renewal import Identity, day
 
 SOON_DAYS = 14
 """How long before its expiry a certificate should be renewed."""

@@ -16,7 +16,8 @@ from adapters.model import Engine, Version
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Fence, Store
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import RegistryStore
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ LATER_SECONDS = 10.0
 
 @dataclass(slots=True)
 class LoadRetries:
-    store: Store
+    store: RegistryStore
     catalog: Catalog
     residency: Residency
     loader: Loader
@@ -78,6 +79,7 @@ class LoadRetries:
                 if engine.takes_adapters
                 and engine.max_rank >= version.rank
                 and engine.name not in failed
+                and self.loader.may_hold(engine, version)
                 and self.loader.usable(engine.name)
             ]
             return min(able, key=self._crowding, default=None)

@@ -32,10 +32,14 @@ from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
 from adapters.reconcile.artifact_gc import ArtifactCollector
 from adapters.reconcile.drift import own_strays
+from adapters.reconcile.evacuation import Evacuation
 from adapters.reconcile.load_retries import LoadRetries
+from adapters.reconcile.rebalancer import Rebalancer
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Change, Fence, Store
+from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import Change
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +52,8 @@ FEED_WAIT_SECONDS = 1.0
 """How long to wait until this worker sees its own write in the feed."""
 COLLECT_SECONDS = 60.0
 
-HELD = (SlotState.RESIDENT, SlotState.LEAVING)
+LISTED = (SlotState.RESIDENT, SlotState.LEAVING, SlotState.CACHED)
+"""What the engine lists unless it has restarted."""
 
 
 @dataclass(slots=True)
@@ -76,6 +81,8 @@ class Reconciler:
     collector: ArtifactCollector
     load_retries: LoadRetries
     stopped: StoppedEngines
+    evacuation: Evacuation
+    rebalancer: Rebalancer
     current: Callable[[], bool] = lambda: True
     """Whether the views are current; nothing is repaired from stale views."""
     collect_interval: float = COLLECT_SECONDS
@@ -108,8 +115,13 @@ class Reconciler:
             "stopped": partial(self._every, self.interval, self.stopped.update, fence),
             "artifact-gc": partial(self._every, self.collect_interval, self.collector.collect, fence),
         }
-        for engine in self.catalog.engines:
-            wanted[f"engine {engine}"] = partial(self._watch_engine, engine, fence)
+        if self.rebalancer.interval:
+            wanted["placement"] = partial(self.rebalancer.run, fence)
+        for name, engine in self.catalog.engines.items():
+            wanted[f"engine {name}"] = partial(self._watch_engine, name, fence)
+            if engine.drain is not None:
+                drain = partial(self.evacuation.advance, name)
+                wanted[f"drain {name}"] = partial(self._every, self.interval, drain, fence)
         await self._stop([name for name in self._work if name not in wanted])
         for name, work in wanted.items():
             task = self._work.get(name)
@@ -162,23 +174,23 @@ class Reconciler:
     async def _repair(self, engine: Engine, strays: frozenset[str], fence: Fence) -> frozenset[str]:
         """Repair one engine. `strays`: adapters under Florin's names that were not assigned here at the last
         observation. Returns the strays of this observation."""
-        slots = self.residency.slots(
+        placed = self.residency.placed(
             engine.name
         )  # read before asking: a version added in between is not missing
         try:
             loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
             return frozenset()  # down: nothing to repair until it is back
-        gone = {v for v, state in slots.items() if state is not SlotState.LOADING and self._is_gone(v)}
+        gone = {v for v, state in placed.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
             await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
-        missing = {v for v, state in slots.items() if state in HELD} - loaded - gone
+        missing = {v for v, state in placed.items() if state in LISTED} - loaded - gone
         if missing:
             await self._mark_lost(engine, missing, fence)
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
-        if lost and engine.takes_requests and not self._is_suspect(engine):
+        if lost and engine.takes_requests and not engine.moving and not self._is_suspect(engine):
             await self._restore(engine, lost, fence)
-        now = own_strays(loaded, slots)
+        now = own_strays(loaded, placed)
         seen_twice = now & strays
         if seen_twice:
             await self._unload_strays(engine, seen_twice, fence)
@@ -191,13 +203,14 @@ class Reconciler:
         return version is None or version.retired is not None
 
     async def _mark_lost(self, engine: Engine, missing: set[str], fence: Fence) -> None:
-        """Mark versions lost after an unannounced restart. Returns when this worker's view shows it."""
+        """Mark versions lost after an unannounced restart; cached ones are forgotten. Returns when this
+        worker's view shows it."""
         log.warning("Engine %s: %d adapters are no longer loaded", engine.name, len(missing))
         await self.store.mark_lost(engine.name, sorted(missing), fence=fence)
         deadline = time.monotonic() + FEED_WAIT_SECONDS
         while time.monotonic() < deadline:
-            slots = self.residency.slots(engine.name)
-            if not any(slots.get(v) in HELD for v in missing):
+            placed = self.residency.placed(engine.name)
+            if not any(placed.get(v) in LISTED for v in missing):
                 return
             await self.loader.changed(FEED_WAIT_SECONDS)
 
@@ -206,7 +219,8 @@ class Reconciler:
     async def _restore(self, engine: Engine, lost: set[str], fence: Fence) -> None:
         age = await self.store.recency(engine.name)
         hottest = sorted(lost & age.keys(), key=age.__getitem__)
-        room = max(0, engine.slots - len(age.keys() - lost))  # it may have restarted with fewer slots
+        taken = self.residency.slots(engine.name).keys() - lost
+        room = max(0, engine.slots - len(taken))  # it may have restarted with fewer slots
         keep = set(sorted(hottest, key=lambda v: v not in self.catalog.pins)[:room])
         for name in hottest:
             version = self.catalog.by_engine_name.get(name)
@@ -230,6 +244,7 @@ class Reconciler:
             and version.base_model == engine.base_model
             and version.rank <= engine.max_rank
             and version.engine_name not in self.catalog.serving_statuses
+            and self.loader.may_hold(engine, version)
         )
 
     async def _reload(self, engine: Engine, version: Version, fence: Fence) -> bool:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from adapters.errors import ConflictError
 from adapters.model import Engine, dump, load
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import AuditNote, Change, Fence, Store
+from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import AuditNote, Change
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,16 @@ Adapters are written by `registration`, engines by the admin API.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, KeysView, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+import orjson
 
 from adapters.model import (
     Adapter,
     BaseModel,
+    D,
     Engine,
     Fingerprint,
     PendingDeletion,
@@ -20,7 +24,7 @@ from adapters.model import (
     load,
 )
 from adapters.registry.canary import takes_canary
-from adapters.store.protocol import Event
+from adapters.store.protocol.registry import Event
 
 T = TypeVar("T")
 
@@ -52,33 +56,83 @@ class Target:
         return self.version.engine_name if self.version else self.base_model
 
     @property
+    def owner(self) -> str:
+        """The tenant whose adapter it is; empty for the base model."""
+        return self.version.tenant if self.version else ""
+
+    @property
     def label(self) -> str:
         """Its name for people: `acme/support@v3`, or the base model's name."""
         return self.version.id if self.version else self.base_model
+
+
+class ParsedOnUse(Mapping[str, D], Generic[D]):
+    """Documents that are parsed whenever they are read: of most, a worker needs nothing for hours, and the
+    objects take more memory than the texts."""
+
+    __slots__ = ("_kind", "texts")
+
+    def __init__(self, kind: type[D], texts: Mapping[str, str]) -> None:
+        self._kind: type[D] = kind
+        self.texts = dict(texts)
+        """Mutable: id → JSON."""
+
+    def __getitem__(self, key: str) -> D:
+        document: D = load(self._kind, self.texts[key])
+        return document
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def keys(self) -> KeysView[str]:
+        return self.texts.keys()
+
+    def put(self, key: str, text: str | None) -> None:
+        """Raises ValueError for a text that cannot be parsed."""
+        if text is not None:
+            load(self._kind, text)
+        _replace(self.texts, key, text)
+
+
+class ByEngineName(Mapping[str, Version]):
+    """Versions by their names on engines."""
+
+    def __init__(self, versions: ParsedOnUse[Version]) -> None:
+        self._versions = versions
+        self.ids = {_engine_name(text): id_ for id_, text in versions.texts.items()}
+        """Mutable: the versions' ids."""
+
+    def __getitem__(self, key: str) -> Version:
+        return self._versions[self.ids[key]]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def keys(self) -> KeysView[str]:
+        return self.ids.keys()
 
 
 class Catalog:
     """Adapters, versions, engines and base models by id, and the resolution of names."""
 
     def __init__(self) -> None:
-        self.adapters: dict[str, Adapter] = {}
-        self.versions: dict[str, Version] = {}
-        self.engines: dict[str, Engine] = {}
-        self.bases: dict[str, BaseModel] = {}
-        self.pins: set[str] = set()
-        self.tombstones: dict[str, Tombstone] = {}
-        """Tombstones of removed adapters, by full name."""
-        self.pending_deletions: dict[str, PendingDeletion] = {}
-        self.fingerprints: dict[str, Fingerprint] = {}
-        self.serving_statuses: dict[str, ServingStatus] = {}
-        """All three by engine name; fingerprints of base models by model name."""
-        # Derived indexes, rebuilt when their sources change:
-        self.by_engine_name: dict[str, Version] = {}
-        self._numbers: dict[str, set[int]] = {}  # full name → the numbers of its versions
-        self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
-        self._resolved: dict[tuple[str, str, bool], Target] = {}
         self.generation = 0
         """Changes whenever the set of names or their resolution may have changed."""
+        self.engine_changes = 0
+        """Counts changes of engines' registrations."""
+        self.load({})
 
     def __repr__(self) -> str:
         return (
@@ -89,44 +143,44 @@ class Catalog:
     # -- called by the follower
 
     def load(self, documents: Documents) -> None:
-        self.adapters = {i: load(Adapter, d) for i, d in documents.get("adapter", {}).items()}
-        self.versions = {i: load(Version, d) for i, d in documents.get("version", {}).items()}
-        self.engines = {i: load(Engine, d) for i, d in documents.get("engine", {}).items()}
-        self.bases = {i: load(BaseModel, d) for i, d in documents.get("base", {}).items()}
+        def loaded(kind: type[D], name: str) -> dict[str, D]:
+            return {id_: load(kind, text) for id_, text in documents.get(name, {}).items()}
+
+        self.adapters = loaded(Adapter, "adapter")
+        self.versions = ParsedOnUse(Version, documents.get("version", {}))
+        self.engines = loaded(Engine, "engine")
+        self.engine_changes += 1
+        self.bases = loaded(BaseModel, "base")
         self.pins = set(documents.get("pin", {}))
-        self.tombstones = {i: load(Tombstone, d) for i, d in documents.get("tombstone", {}).items()}
-        self.pending_deletions = {
-            i: load(PendingDeletion, d) for i, d in documents.get("pending_deletion", {}).items()
-        }
-        self.fingerprints = {i: load(Fingerprint, d) for i, d in documents.get("fingerprint", {}).items()}
-        self.serving_statuses = {
-            i: load(ServingStatus, d) for i, d in documents.get("serving_status", {}).items()
-        }
-        self.by_engine_name = {v.engine_name: v for v in self.versions.values()}
-        self._numbers = {}
-        for version in self.versions.values():
-            self._numbers.setdefault(version.adapter, set()).add(version.number)
-        self._reshare()
+        self.tombstones = loaded(Tombstone, "tombstone")
+        """Tombstones of removed adapters, by full name."""
+        self.pending_deletions = loaded(PendingDeletion, "pending_deletion")
+        self.fingerprints = ParsedOnUse(Fingerprint, documents.get("fingerprint", {}))
+        self.serving_statuses = loaded(ServingStatus, "serving_status")
+        """All three by engine name; fingerprints of base models by model name."""
+        # Derived indexes:
+        self.by_engine_name = ByEngineName(self.versions)
+        self._numbers: dict[str, tuple[int, ...]] = {}  # full name → the numbers of its versions, ascending
+        for id_ in self.versions:
+            self._number(id_)
+        self._shared: dict[str, dict[str, list[str]]] = {}  # tenant → bare name → full names shared with it
+        for adapter in self.adapters.values():
+            self._share(adapter)
+        self._forget()
 
     def apply(self, event: Event) -> None:
+        """Costs the same however many documents there are."""
         key, data = event.id, event.data
         match event.kind:
             case "adapter":
-                _replace(self.adapters, key, None if data is None else load(Adapter, data))
-                self._reshare()
+                self._apply_adapter(key, None if data is None else load(Adapter, data))
+                self._forget(key)
             case "version":
-                old = self.versions.get(key)
-                if old:
-                    self.by_engine_name.pop(old.engine_name, None)
-                    self._numbers[old.adapter].discard(old.number)
-                new = None if data is None else load(Version, data)
-                _replace(self.versions, key, new)
-                if new:
-                    self.by_engine_name[new.engine_name] = new
-                    self._numbers.setdefault(new.adapter, set()).add(new.number)
-                self._forget()
+                self._apply_version(key, data)
+                self._forget(_adapter_of(key))
             case "engine":
                 _replace(self.engines, key, None if data is None else load(Engine, data))
+                self.engine_changes += 1
             case "base":
                 _replace(self.bases, key, None if data is None else load(BaseModel, data))
                 self._forget()
@@ -134,25 +188,55 @@ class Catalog:
                 self.pins.discard(key) if data is None else self.pins.add(key)
             case "serving_status":
                 _replace(self.serving_statuses, key, None if data is None else load(ServingStatus, data))
-                self._forget()
+                if key in self.by_engine_name:  # else it is an engine's, or of a version that is gone
+                    self._forget(_adapter_of(self.by_engine_name.ids[key]))
             case "fingerprint":
-                _replace(self.fingerprints, key, None if data is None else load(Fingerprint, data))
+                self.fingerprints.put(key, data)
             case "pending_deletion":
                 _replace(self.pending_deletions, key, None if data is None else load(PendingDeletion, data))
             case "tombstone":
                 _replace(self.tombstones, key, None if data is None else load(Tombstone, data))
 
-    def _forget(self) -> None:
-        self._resolved.clear()
-        self.generation += 1
+    def _apply_adapter(self, name: str, new: Adapter | None) -> None:
+        old = self.adapters.get(name)
+        if old:
+            self._unshare(old)
+        _replace(self.adapters, name, new)
+        if new:
+            self._share(new)
 
-    def _reshare(self) -> None:
-        self._forget()
-        self._shared = {}
-        for adapter in self.adapters.values():
-            bare = adapter.name.partition("/")[2]
-            for tenant in adapter.shared_with:
-                self._shared.setdefault(tenant, {}).setdefault(bare, []).append(adapter.name)
+    def _apply_version(self, id_: str, text: str | None) -> None:
+        old = self.versions.texts.get(id_)
+        self.versions.put(id_, text)
+        if old is not None:
+            self.by_engine_name.ids.pop(_engine_name(old), None)
+        if text is not None:
+            self.by_engine_name.ids[_engine_name(text)] = id_
+        self._number(id_)
+
+    def _number(self, id_: str) -> None:
+        """Update the numbers of a version's adapter."""
+        name, _, number = id_.rpartition("@v")
+        others = [each for each in self._numbers.get(name, ()) if each != int(number)]
+        numbers = sorted([*others, int(number)]) if id_ in self.versions else others
+        _replace(self._numbers, name, tuple(numbers) or None)
+
+    def _share(self, adapter: Adapter) -> None:
+        for tenant in adapter.shared_with:
+            self._shared.setdefault(tenant, {}).setdefault(_bare(adapter.name), []).append(adapter.name)
+
+    def _unshare(self, adapter: Adapter) -> None:
+        for tenant in adapter.shared_with:
+            self._shared[tenant][_bare(adapter.name)].remove(adapter.name)
+
+    def _forget(self, adapter: str | None = None) -> None:
+        """Resolve names again that this adapter may be called by; without one, all names."""
+        if adapter is None:
+            self._resolved: dict[str, dict[tuple[str, str, bool], Target]] = {}  # by bare name
+            self._cached = 0
+        else:
+            self._cached -= len(self._resolved.pop(_bare(adapter), ()))
+        self.generation += 1
 
     # -- called by requests
 
@@ -161,12 +245,14 @@ class Catalog:
 
         None both for names that do not exist and for names that the tenant may not use.
         """
-        key = (tenant, model, base_access)
-        target = self._resolved.get(key)
+        key, bare = (tenant, model, base_access), _bare(model.partition("@v")[0])
+        known = self._resolved.get(bare)
+        target = known.get(key) if known else None
         if target is None:
             target = self._resolve(tenant, model, base_access=base_access)
-            if target is not None and len(self._resolved) < _CACHED_NAMES:
-                self._resolved[key] = target
+            if target is not None and self._cached < _CACHED_NAMES:
+                self._resolved.setdefault(bare, {})[key] = target
+                self._cached += 1
         return target
 
     def _resolve(self, tenant: str, model: str, *, base_access: bool) -> Target | None:
@@ -219,11 +305,30 @@ class Catalog:
     def versions_of(self, adapter: str) -> list[Version]:
         """All versions, oldest first, including retired ones. Numbers may have gaps, because `florin apply`
         can set them."""
-        numbers = sorted(self._numbers.get(adapter, ()))
-        return [self.versions[f"{adapter}@v{number}"] for number in numbers]
+        return [self.versions[f"{adapter}@v{number}"] for number in self._numbers.get(adapter, ())]
+
+    def with_digests(self, digests: Container[str]) -> list[Version]:
+        """The versions with these contents. Parses no others: all would hold up requests for 50 ms."""
+        texts = self.versions.texts
+        return [self.versions[id_] for id_, text in texts.items() if orjson.loads(text)["digest"] in digests]
 
     def fleet(self, base_model: str) -> list[Engine]:
         return [e for e in self.engines.values() if e.base_model == base_model]
+
+
+def _bare(name: str) -> str:
+    """`support` of `acme/support`, and of `support`."""
+    return name.partition("/")[2] or name
+
+
+def _adapter_of(version: str) -> str:
+    return version.rpartition("@v")[0]
+
+
+def _engine_name(version: str) -> str:
+    """Of a version's JSON. A fifth of the time of parsing it as a Version."""
+    name: str = orjson.loads(version)["engine_name"]
+    return name
 
 
 def _by_name(adapter: Adapter) -> str:

@@ -9,7 +9,7 @@ from adapters.checks.findings import Findings
 from adapters.errors import LoadFailedError, NotFoundError, QuarantinedError
 from adapters.model import Adapter, AdapterName, BaseModel, Tombstone, Version, dump
 from adapters.registry.transaction import Reading
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ update. `transaction` reads, commits and retries.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from adapters.errors import ConflictError, Finding, InUseError, NotFoundError
 from adapters.model import Adapter, AdapterName, PendingDeletion, Tombstone, Version, dump
 from adapters.registry.change_context import ChangeContext
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 
 T = TypeVar("T")
 
@@ -165,6 +166,27 @@ def plan_pin(reading: ChangeContext, name: AdapterName, *, pinned: bool) -> Plan
     return PlannedChange(
         _switch(reading, old, new), new, "adapter.pin" if pinned else "adapter.unpin", old.live
     )
+
+
+def plan_scale(
+    reading: ChangeContext, name: AdapterName, bounds: Mapping[str, int | None]
+) -> PlannedChange[Adapter]:
+    """`bounds`: new values of `min_replicas` and `max_replicas`; what is left out stays. Raises
+    NotFoundError, ConflictError."""
+    old = reading.adapter(name)
+    new = replace(old, **bounds)  # type: ignore[arg-type]  # only these two fields
+    if new.max_replicas is not None and new.min_replicas > new.max_replicas:
+        raise ConflictError(
+            f"At least {new.min_replicas} and at most {new.max_replicas} replicas exclude each other."
+        )
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    details = {
+        field: {"old": getattr(old, field), "new": getattr(new, field)}
+        for field in bounds
+        if getattr(old, field) != getattr(new, field)
+    }
+    return PlannedChange([_change_of(reading, old, new)], new, "adapter.scale", details=details)
 
 
 def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedChange[tuple[Version, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +35,8 @@ from adapters.registry.changes import (
 from adapters.registry.transaction import Proposal, transact
 from adapters.sources import archive
 from adapters.sources.options import FetchOptions
-from adapters.store.protocol import Store
+from adapters.sources.public_uri import public
+from adapters.store.protocol.registry import Change, RegistryStore
 
 T = TypeVar("T")
 
@@ -60,6 +61,33 @@ class Upload:
         return f"upload:{self.name}" if self.name else "upload"
 
 
+def _any_facts(_: AdapterFacts) -> None:
+    pass
+
+
+def _any_version(_: ChangeContext, __: Version) -> Sequence[Change]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationTerms:
+    """What a registration may be, besides sound. The default limits nothing."""
+
+    fetching: FetchOptions | None = None
+    """How sources are read; None: as the registrar is configured."""
+    by_digest: bool = True
+    """Whether a digest may stand for files that are stored already. It must not where the files may be
+    another tenant's: whoever learns a digest has not seen the files."""
+    check_facts: Callable[[AdapterFacts], None] = _any_facts
+    """Called before the files are stored. Raises AdaptersError."""
+    admit: Callable[[ChangeContext, Version], Sequence[Change]] = _any_version
+    """Called for a new version, in the plan of its commit. Returns changes to commit with it. Raises
+    AdaptersError."""
+
+
+NO_TERMS = RegistrationTerms()
+
+
 class Registrar:
     """Applies every change to adapters and their versions. Called by `gateway.operations`.
 
@@ -70,7 +98,7 @@ class Registrar:
 
     def __init__(
         self,
-        store: Store,
+        store: RegistryStore,
         catalog: Catalog,
         artifacts: ArtifactStore,
         *,
@@ -95,6 +123,7 @@ class Registrar:
         assume_base: bool = False,
         digest: str | None = None,
         number: int | None = None,
+        terms: RegistrationTerms = NO_TERMS,
         actor: str = "",
         progress: Progress | None = None,
     ) -> Registered:
@@ -103,7 +132,7 @@ class Registrar:
         `digest`: the expected digest, `sha256:<hex>`. `number` restores the version under that number.
         `progress` is called from another thread; an exception that it raises aborts the work and propagates.
         Raises RejectedError (all findings), NotFoundError (tenant, base model, engines), ConflictError,
-        StoreUnavailableError, OSError (the artifact disk).
+        StoreUnavailableError, OSError (the artifact disk), and what the `terms` raise.
         """
         version = await self.prepare(
             name,
@@ -111,11 +140,15 @@ class Registrar:
             base_model=base_model,
             assume_base=assume_base,
             digest=digest,
+            terms=terms,
             progress=progress,
         )
 
         def plan(reading: ChangeContext) -> PlannedChange[Registered]:
-            return plan_add(reading, name, version, number=number, vouched=digest is not None)
+            planned = plan_add(reading, name, version, number=number, vouched=digest is not None)
+            if planned.answer.created:
+                planned.changes.extend(terms.admit(reading, planned.answer.version))
+            return planned
 
         return await self.change(name, actor, plan)
 
@@ -127,12 +160,15 @@ class Registrar:
         base_model: str | None = None,
         assume_base: bool = False,
         digest: str | None = None,
+        terms: RegistrationTerms = NO_TERMS,
         progress: Progress | None = None,
     ) -> Version:
         """Check and store a version without registering it; its number is 0. If the files with this `digest`
         are already stored, `source` is not read. Raises as `add_adapter`."""
-        options = self._fetching if progress is None else replace(self._fetching, progress=progress)
-        ingest = _Ingest(self._artifacts, str(name), source, options, assume_base, digest)
+        options = terms.fetching or self._fetching
+        if progress is not None:
+            options = replace(options, progress=progress)
+        ingest = _Ingest(self._artifacts, str(name), source, options, assume_base, digest, terms)
         fleet = await self._fleet(name, base_model)
         try:
             facts, artifact, found = await self._ingest(ingest, fleet)
@@ -234,10 +270,12 @@ class _Ingest:
     options: FetchOptions
     assume_base: bool
     digest: str | None
+    terms: RegistrationTerms
 
     def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
         """Return the facts, the artifact and the source without credentials."""
-        kept = None if self.digest is None else self.artifacts.find(self.digest)
+        known = self.digest if self.terms.by_digest else None
+        kept = None if known is None else self.artifacts.find(known)
         if kept is not None:
             return self._check(kept.path, fleet), kept, self._public
         with self.artifacts.staging() as staged:
@@ -248,7 +286,7 @@ class _Ingest:
 
     def _check(self, directory: Path, fleet: FleetLimits) -> AdapterFacts:
         self.options.progress("check", 0, None)
-        return validate(
+        facts = validate(
             directory,
             base=fleet.base,
             max_rank=fleet.ranks[-1],
@@ -258,10 +296,12 @@ class _Ingest:
             fleet_ranks=fleet.ranks,
             progress=self.options.progress,
         )
+        self.terms.check_facts(facts)
+        return facts
 
     @property
     def _public(self) -> str:
-        return self.source.source if isinstance(self.source, Upload) else sources.public(self.source)
+        return self.source.source if isinstance(self.source, Upload) else public(self.source)
 
     def _fetch(self, staged: Path) -> str:
         findings, options, where = Findings(), self.options, self._public

@@ -16,7 +16,7 @@ from typing import Any
 from adapters.errors import ConflictError, LoadFailedError, PlacementError, QuarantinedError
 from adapters.model import Engine, ServingStatus, Version, dump
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import AuditNote, Change, Store
+from adapters.store.protocol.registry import AuditNote, Change, RegistryStore
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def retry_seconds(attempts: int) -> int:
 class ServingStatuses:
     """Reads and commits serving statuses. Used by the loader, the verifier and the reconciler."""
 
-    store: Store
+    store: RegistryStore
     catalog: Catalog
     clock: Callable[[], int] = lambda: time.time_ns() // 1000
     """Unix microseconds, UTC."""

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from adapters.errors import AdaptersError, ConflictError
 from adapters.registry.catalog import Catalog, Documents
-from adapters.store.protocol import AuditNote, Change, Store
+from adapters.store.protocol.registry import AuditNote, Change, RegistryStore
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Proposal(Generic[T]):
 
 
 async def transact(
-    store: Store, plan: Callable[[R], Proposal[T]], *, view: R, fresh: Callable[[], Awaitable[R]]
+    store: RegistryStore, plan: Callable[[R], Proposal[T]], *, view: R, fresh: Callable[[], Awaitable[R]]
 ) -> tuple[T, int | None]:
     """Commit what `plan` proposes for `view`. If the view is stale or `plan` refuses it, plan again from a
     `fresh` reading. Returns the plan's answer and the sequence number of the commit, or None if there was

@@ -14,8 +14,9 @@ from typing import Literal
 
 import aiohttp
 
+from adapters.security.renewal import Identity, Renewable, stamp
 from adapters.security.secret_files import NotPrivateError, read_secret
-from adapters.security.tls import Identity, Renewable, TlsError, client_context, stamp
+from adapters.security.tls import TlsError, client_context
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,16 @@ class TokenFile:
     def __repr__(self) -> str:
         return f"<TokenFile {self.path}>"
 
-    def give(self, session: aiohttp.ClientSession) -> None:
+    @property
+    def authorization(self) -> str:
+        return f"Bearer {self._token}"
+
+    def attach(self, session: aiohttp.ClientSession) -> None:
         self._sessions.add(session)
-        session.headers["authorization"] = f"Bearer {self._token}"
+        session.headers["authorization"] = self.authorization
 
     def read_changed(self, now: float) -> str | None:
-        """See `tls.Renewable`."""
+        """See `renewal.Renewable`."""
         del now
         found = stamp(self.path)
         if found == self._tried:
@@ -60,7 +65,7 @@ class TokenFile:
     def use(self, new: str) -> None:
         self._token = new
         for session in self._sessions:
-            self.give(session)
+            self.attach(session)
         log.info("Engine token reloaded from %s", self.path)
 
 
@@ -102,7 +107,11 @@ class EngineAccess:
     def renewables(self) -> tuple[Renewable, ...]:
         return tuple(one for one in (self.identity, self.token) if one)
 
+    def authorization(self) -> str:
+        """The `authorization` header of every request; empty: none."""
+        return self.token.authorization if self.token else ""
+
     def authorize(self, session: aiohttp.ClientSession) -> aiohttp.ClientSession:
         if self.token:
-            self.token.give(session)
+            self.token.attach(session)
         return session

@@ -1,35 +1,22 @@
-"""Loads TLS certificates into SSL contexts and reloads renewed ones without a restart.
+"""Loads TLS certificates into SSL contexts.
 
-A context lives as long as its process. A renewed certificate is loaded into the context, so new handshakes
-use it while open connections are unaffected. Certificate and key are read once, checked together, and loaded
-from the same bytes, so a certificate and a key from different renewals never mix in a live context.
+Certificate and key are read once, checked together, and loaded from the same bytes, so a certificate and a
+key from different renewals never mix.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
 import ssl
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 from adapters.security.secret_files import NotPrivateError, read_secret
 
-log = logging.getLogger(__name__)
-
-WATCH_SECONDS = 2.0
-"""Seconds between checks of the files."""
 _CA_BYTES = 4 * 1024 * 1024
-
-Stamp = tuple[tuple[int, ...] | None, ...]
-"""Inode, mtime, size and mode of each file; None if it is missing."""
 
 
 class TlsError(Exception):
@@ -121,164 +108,6 @@ def client_context(ca: Path | None, pair: Pair | None = None) -> ssl.SSLContext:
     if pair:
         load(context, pair)
     return context
-
-
-class Identity:
-    """A certificate in use, and its files. `use` loads a renewed pair into every context that has it.
-
-    Mutable state: the pair in use, the stamp of the files last tried, and why they were refused.
-    """
-
-    def __init__(self, name: str, certificate: Path, key: Path) -> None:
-        """`name`: for logs and metrics. Raises TlsError."""
-        self.name = name
-        self.files = certificate, key
-        self._tried = self._stamp()
-        self.pair = read_pair(certificate, key)
-        self.trouble = ""
-        """Why the current files are not in use; empty if they are."""
-        self._contexts: list[ssl.SSLContext] = []
-
-    def __repr__(self) -> str:
-        return f"<Identity {self.name} {self.pair.subject}>"
-
-    def server_context(self, client_ca: Path | None) -> ssl.SSLContext:
-        """Raises TlsError."""
-        return self._keep(server_context(self.pair, client_ca))
-
-    def client_context(self, ca: Path | None) -> ssl.SSLContext:
-        """Raises TlsError."""
-        return self._keep(client_context(ca, self.pair))
-
-    def read_changed(self, now: float) -> Pair | None:
-        """A new pair, if the files have changed since the last try and are valid. Blocking."""
-        stamp = self._stamp()
-        if stamp == self._tried:
-            return None
-        self._tried = stamp
-        try:
-            pair = read_pair(*self.files)
-            if pair.expired(now):
-                raise TlsError(f"{self.files[0]} expired on {day(pair.not_after)}.")
-        except TlsError as error:
-            self.trouble = str(error)
-            log.error("Certificate %s not reloaded; the old one stays in use: %s", self.name, error)
-            return None
-        self.trouble = ""
-        return pair if pair != self.pair else None
-
-    def use(self, pair: Pair) -> None:
-        """Call on the thread that makes connections, so that no context changes while a handshake begins."""
-        for context in self._contexts:
-            load(context, pair)
-        self.pair = pair
-        log.info("Certificate %s reloaded: %s, until %s", self.name, pair.subject, day(pair.not_after))
-
-    def _keep(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        self._contexts.append(context)
-        return context
-
-    def _stamp(self) -> Stamp:
-        return stamp(*self.files)
-
-
-class Renewable(Protocol):
-    """Something loaded from files that may change on disk while it is in use."""
-
-    def read_changed(self, now: float) -> Any | None:
-        """The new contents, checked; None if unchanged or invalid. `now`: Unix seconds. Blocking."""
-        ...
-
-    def use(self, new: Any) -> None: ...
-
-
-async def watch(
-    renewables: Sequence[Renewable], looked: Callable[[], None] = lambda: None, seconds: float = WATCH_SECONDS
-) -> None:
-    """Reload changed files until cancelled. `looked` is called after each check."""
-    import asyncio  # noqa: PLC0415  # the CLI, which reloads nothing, has no event loop
-
-    while True:
-        for one in renewables:
-            new = await asyncio.to_thread(one.read_changed, time.time())
-            if new is not None:
-                one.use(new)
-        looked()
-        await asyncio.sleep(seconds)
-
-
-def stamp(*files: Path) -> Stamp:
-    """Follows links, because mounted secrets are replaced by switching one."""
-
-    def one(path: Path) -> tuple[int, ...] | None:
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_ctime_ns, found.st_size, found.st_mode
-
-    return tuple(one(path) for path in files)
-
-
-def day(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def warn_if_not_valid(identity: Identity, clock: Callable[[], float] = time.time) -> None:
-    """Log a warning at start. An expired certificate does not prevent a start: some clients would still work,
-    and a restart must not turn a forgotten renewal into an outage."""
-    pair, now = identity.pair, clock()
-    if pair.expired(now):
-        log.error(
-            "Certificate %s (%s) EXPIRED on %s; clients will refuse it. Renew it; no restart is needed.",
-            *(identity.name, identity.files[0], day(pair.not_after)),
-        )
-    elif now < pair.not_before:
-        log.error(
-            "Certificate %s (%s) is not valid before %s; clients will refuse it. Check the system clock.",
-            *(identity.name, identity.files[0], day(pair.not_before)),
-        )
-
-
-def explain(error: BaseException, url: str = "") -> str:
-    """Explain a failed handshake; empty if `error` is not a TLS error. `url`: the URL called."""
-    found = _tls_error(error)
-    if isinstance(found, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {found.verify_message.rstrip('.')}"
-    if found is None:
-        # In TLS 1.3 the client's certificate is verified after the handshake, and the alert is easily lost.
-        if url.startswith("https://") and (_is_reset(error) or _is_disconnected(error)):
-            return "it closed the connection; it may require a client certificate"
-        return ""
-    reason = found.reason or ""
-    if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-        return "it does not speak TLS; use http:// in the URL"
-    if "CERTIFICATE_REQUIRED" in reason:
-        return "it requires a client certificate"
-    if "ALERT" in reason or "CERTIFICATE" in reason:
-        return f"it rejected the client certificate ({reason.replace('_', ' ').lower()})"
-    return f"TLS failed ({(reason or str(found)).replace('_', ' ').lower()})"
-
-
-def _is_reset(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in {errno.ECONNRESET, errno.EPIPE}
-
-
-def _is_disconnected(error: BaseException) -> bool:
-    import aiohttp  # noqa: PLC0415  # the CLI does not use it
-
-    return isinstance(error, aiohttp.ServerDisconnectedError)
-
-
-def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        # HTTP clients wrap OpenSSL's error in subclasses without details; the original is the cause.
-        if isinstance(error, ssl.SSLError) and getattr(error, "reason", None):
-            return error
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from adapters.checks.findings import Findings, shown
-from adapters.progress import Progress
 from adapters.sources.options import FetchOptions
-from adapters.sources.public_uri import led_to, public, scheme_of
-
-__all__ = ["SCHEMES", "FetchOptions", "Progress", "fetch", "led_to", "public"]
+from adapters.sources.public_uri import public, scheme_of
 
 Fetch = Callable[..., str]
 """`fetch(uri, destination, *, options, findings)` writes an adapter's known files to the empty directory

@@ -67,7 +67,7 @@ def _take(reader: ArchiveReader, staging: StagingArea, packed: int, findings: Fi
         if count > MAX_ENTRIES:
             raise _refused("archive_entries", f"more than {MAX_ENTRIES} entries", "the adapter's files alone")
         parts = _parts(entry)
-        if entry.kind == "directory" or not parts or _of_a_desktop(parts):
+        if entry.kind == "directory" or not parts or _is_macos_metadata(parts):
             continue
         if len(parts) > 2 or any(other[:-1] != parts[:-1] for other in seen):
             raise _refused(
@@ -100,7 +100,7 @@ def _parts(entry: ArchiveEntry) -> tuple[str, ...]:
     return parts
 
 
-def _of_a_desktop(parts: tuple[str, ...]) -> bool:
+def _is_macos_metadata(parts: tuple[str, ...]) -> bool:
     """Whether it is a macOS metadata file, which archives made there contain beside each file."""
     return parts[0] == "__MACOSX" or parts[-1].startswith("._")
 

@@ -138,7 +138,7 @@ class Bucket:
         except (OSError, ClientError) as error:
             cause = error if isinstance(error, ClientError) else error.__cause__
             if isinstance(cause, ClientError):
-                raise _meant(cause) from None
+                raise _translated(cause) from None
             raise DownloadInterruptedError(type(error).__name__) from error
         except (BotoCoreError, aiohttp.ClientError) as error:
             raise DownloadInterruptedError(type(error).__name__) from error
@@ -183,7 +183,7 @@ def _decoded(checksum: str | None) -> bytes | None:
     return base64.b64decode(checksum) if checksum and "-" not in checksum else None
 
 
-def _meant(error: ClientError) -> Exception:
+def _translated(error: ClientError) -> Exception:
     """Translate the store's error by its code; its message may echo the request."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = str(error.response.get("Error", {}).get("Code", status))[:60]

@@ -80,7 +80,7 @@ async def download(
             best = state.best
             try:
                 async with start(state.done, state.validator) as part:
-                    _agree(part, state, meter)
+                    _update(part, state, meter)
                     file.truncate(state.done)
                     file.seek(state.done)
                     if part.total is not None:
@@ -88,7 +88,7 @@ async def download(
                             raise too_much(what, part.total, limit)
                         check_space(target.parent, part.total - state.done)
                         meter.expect(part.total - state.done)
-                    async with aclosing(_paced(part.chunks, options.stall_seconds)) as chunks:
+                    async with aclosing(_fail_if_slow(part.chunks, options.stall_seconds)) as chunks:
                         async for chunk in chunks:
                             state.done += len(chunk)
                             if state.done > limit:
@@ -123,7 +123,7 @@ async def persist(call: Callable[[], Awaitable[T]], *, what: str, options: Fetch
     raise AssertionError("the last attempt returns or raises")
 
 
-def _agree(part: DownloadPart, state: _State, meter: ProgressMeter) -> None:
+def _update(part: DownloadPart, state: _State, meter: ProgressMeter) -> None:
     """Update the state from the part. Raises DownloadInterruptedError if the part does not continue what is
     here."""
     if part.start == 0:
@@ -142,7 +142,7 @@ def unavailable(what: str, reason: str) -> SourceRefusedError:
     )
 
 
-async def _paced(chunks: AsyncIterator[bytes], stall: float) -> AsyncGenerator[bytes, None]:
+async def _fail_if_slow(chunks: AsyncIterator[bytes], stall: float) -> AsyncGenerator[bytes, None]:
     """Yield the chunks; fail if less than `SLOWEST` bytes per second arrive within `stall` seconds."""
     since, came = time.monotonic(), 0
     while True:

@@ -88,14 +88,16 @@ def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
             found=shown(public(uri)),
             expected="https://HOST/PATH of an archive [#sha256=<hex>], or https://HOST/PATH/",
         ) from None
-    authorization = _authorization(url)
+    authorization = _authorization(url, netrc_too=options.own_access)
     site = WebClient(url.with_user(None).with_fragment(None), authorization, options)
     return site, fragment[1].lower() if fragment else None
 
 
-def _authorization(url: URL) -> str | None:
+def _authorization(url: URL, *, netrc_too: bool) -> str | None:
     """Credentials from the URL, or from the gateway user's .netrc for this host."""
     user, password = url.user, url.password
+    if user is None and not netrc_too:
+        return None
     if user is None:
         try:
             known = netrc.netrc(os.environ.get("NETRC"))

@@ -43,13 +43,14 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
         meter = ProgressMeter(FETCHING, options.progress)
         meter.tell()
         client = HubClient(place.repository, options, meter)
-        if constants.is_offline_mode():
+        if constants.is_offline_mode() and options.own_access:
             listed = _cached(place)
         else:
             listed = client.listed(place.revision, place.folder)
         _check_names(listed.files, place, findings)
         if not findings:
-            _fetch(listed, place, StagingArea(destination, options.max_bytes), client, meter)
+            staging = StagingArea(destination, options.max_bytes)
+            _fetch(listed, place, staging, client, meter, cache_too=options.own_access)
             return place.at(listed.commit)
     except SourceRefusedError as refusal:
         refusal.add_to(findings)
@@ -101,7 +102,13 @@ def _check_names(names: Collection[str], place: _Place, findings: Findings) -> N
 
 
 def _fetch(
-    listed: Listed, place: _Place, staging: StagingArea, client: HubClient, meter: ProgressMeter
+    listed: Listed,
+    place: _Place,
+    staging: StagingArea,
+    client: HubClient,
+    meter: ProgressMeter,
+    *,
+    cache_too: bool,
 ) -> None:
     names = [name for name in KNOWN if name in listed.files]
     total = sum(listed.files[name].size or 0 for name in names)
@@ -113,7 +120,7 @@ def _fetch(
             limit = staging.limit(name)
             if file.size is not None and file.size > limit:
                 raise too_much(name, file.size, limit)
-            cached = _in_cache(place, name, listed.commit)
+            cached = _in_cache(place, name, listed.commit) if cache_too else None
             if cached is not None:
                 _copy(cached, name, staging, meter)
             else:

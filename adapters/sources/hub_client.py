@@ -77,6 +77,7 @@ class Listed:
 class HubClient:
     def __init__(self, repository: str, options: FetchOptions, meter: ProgressMeter) -> None:
         self._repository = repository
+        self._token = None if options.own_access else False  # None: HF_TOKEN
         self._options = options
         self._meter = meter
 
@@ -84,7 +85,7 @@ class HubClient:
         """Raises SourceRefusedError."""
 
         def ask() -> Listed:
-            model = HfApi().model_info(
+            model = HfApi(token=self._token).model_info(
                 self._repository, revision=revision, files_metadata=True, timeout=self._options.stall_seconds
             )
             prefix = f"{folder}/" if folder else ""
@@ -113,6 +114,7 @@ class HubClient:
                     path,
                     revision=commit,
                     local_dir=folder,
+                    token=self._token,
                     tqdm_class=_bar(self._meter, before, path, most, self._options.stall_seconds),
                 )
             except BaseException:
@@ -147,7 +149,7 @@ def _asked(ask: Callable[[], T]) -> T:
     except GatedRepoError:
         raise _refused("source_denied", "a gated repository") from None
     except HfHubHTTPError as error:
-        raise _meant(error) from None
+        raise _translated(error) from None
     except (httpx2.HTTPError, LocalEntryNotFoundError) as error:
         raise DownloadInterruptedError(type(error).__name__) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # the server is not a Hub
@@ -158,7 +160,7 @@ def _asked(ask: Callable[[], T]) -> T:
         raise DownloadInterruptedError("the download has a different size than the file") from error
 
 
-def _meant(error: HfHubHTTPError) -> Exception:
+def _translated(error: HfHubHTTPError) -> Exception:
     status = error.response.status_code
     if status in (401, 403) and error.response.headers.get("x-error-code") != "RepoNotFound":
         return _refused("source_denied", f"status {status}")

@@ -18,6 +18,8 @@ class FetchOptions:
     """Limit for adapter_config.json and adapter_model.safetensors together, and for a packed archive."""
     allow_private: tuple[str, ...] = ()
     """Private hosts and networks (CIDR) that http(s) URLs may lead to."""
+    own_access: bool = True
+    """Use the gateway's own credentials and caches: .netrc, HF_TOKEN, the hub cache."""
     progress: Progress = silent
     stall_seconds: float = 20.0
     """Seconds after which a connection that delivers less than 1 KiB per second counts as lost."""

@@ -56,7 +56,7 @@ class Allowed:
         """Raises SourceRefusedError if `address`, which `host` resolved to, is not allowed."""
         if host.rstrip(".").lower() in self.hosts:
             return
-        if not all(self._networks_hold(form) or _is_public(form) for form in _meant(address)):
+        if not all(self._networks_hold(form) or _is_public(form) for form in _embedded(address)):
             raise SourceRefusedError(
                 "source_not_public",
                 f"{host} resolves to an address that is not public.",
@@ -74,7 +74,7 @@ def _is_public(address: Address) -> bool:
     return address.is_global and not any(address in network for network in _NOT_PUBLIC)
 
 
-def _meant(text: str) -> list[Address]:
+def _embedded(text: str) -> list[Address]:
     """The address, or the IPv4 addresses embedded in it."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):

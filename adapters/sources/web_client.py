@@ -70,14 +70,8 @@ class WebClient:
         if self.authorization and url.origin() == self.url.origin():
             headers = {**headers, "authorization": self.authorization}
         allowed = Allowed.parse(self.options.allow_private)
-        connector = aiohttp.TCPConnector(
-            socket_factory=partial(_socket, allowed, url.raw_host or ""),
-            happy_eyeballs_delay=None,  # sequential: a refused address aborts
-            force_close=True,
-            use_dns_cache=False,
-        )
         async with aiohttp.ClientSession(
-            connector=connector,
+            connector=guarded_connector(allowed, url),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
             auto_decompress=False,
@@ -94,6 +88,12 @@ class WebClient:
         try:
             async with asyncio.timeout(seconds):
                 return await session.get(url, headers=headers, allow_redirects=False)
+        except (SourceRefusedError, aiohttp.ClientConnectorDNSError) as error:
+            if not self.options.own_access:  # a customer must not find out which names private networks have
+                raise _refused("source_unreachable", url, "no public address") from None
+            if isinstance(error, SourceRefusedError):
+                raise
+            raise DownloadInterruptedError(_describe(error)) from error
         except TimeoutError:
             raise DownloadInterruptedError(f"{url.raw_host} did not respond within {seconds:g} s") from None
         except (aiohttp.InvalidURL, UnicodeError):  # UnicodeError: a name that cannot be a DNS name
@@ -101,7 +101,17 @@ class WebClient:
         except aiohttp.ClientSSLError as error:
             raise _refused("source_unavailable", url, str(error)) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise DownloadInterruptedError(_words(error)) from error
+            raise DownloadInterruptedError(_describe(error)) from error
+
+
+def guarded_connector(allowed: Allowed, url: URL) -> aiohttp.TCPConnector:
+    """Connects to `url` if its address is public or allowed; otherwise raises SourceRefusedError."""
+    return aiohttp.TCPConnector(
+        socket_factory=partial(_socket, allowed, url.raw_host or ""),
+        happy_eyeballs_delay=None,  # sequential: a refused address aborts
+        force_close=True,
+        use_dns_cache=False,
+    )
 
 
 def _socket(allowed: Allowed, host: str, address: aiohttp.AddrInfoType) -> socket.socket:
@@ -172,10 +182,10 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, OSError) as error:
-        raise DownloadInterruptedError(_words(error)) from error
+        raise DownloadInterruptedError(_describe(error)) from error
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Describe the error without the URL, which may contain a secret."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{error.host}: {error.strerror or type(error.os_error).__name__}"
@@ -184,8 +194,9 @@ def _words(error: Exception) -> str:
     return type(error).__name__
 
 
-def _refused(code: str, url: URL, found: str) -> SourceRefusedError:
-    message, expected = _SENTENCES[code]
+def _refused(what: str, url: URL, found: str) -> SourceRefusedError:
+    message, expected = _SENTENCES[what]
+    code = "source_not_public" if what == "source_unreachable" else what
     return SourceRefusedError(code, message.format(host=url.raw_host), found=found, expected=expected)
 
 
@@ -194,6 +205,7 @@ _SENTENCES = {
     "source_denied": ("{host} denies the gateway access.", "status 200"),
     "source_unavailable": ("{host} returned an unexpected response.", "status 200, uncompressed"),
     "source_redirect": ("{host} redirects in a way that the gateway does not follow.", "the files"),
+    "source_unreachable": ("{host} has no public address.", "a public address"),
     "source_not_public": (
         "{host} is neither a host name nor a plain address.",
         "a host name, or a public address",

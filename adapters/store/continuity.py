@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-PASSING: Final = frozenset({"placement", "death"})
-"""Kinds whose loss is harmless: engines are asked what they hold, and deaths expire soon."""
+PASSING: Final = frozenset({"placement", "death", "self_service"})
+"""Kinds whose loss is harmless: engines are asked what they hold, and the others expire soon."""
 
 Documents = Mapping[str, Mapping[str, str]]
 

@@ -76,8 +76,13 @@ class EmbeddedValkey:
     def start(self) -> str:
         """Return the URL once the server responds and has loaded its data. Restarts a server that has died.
         Raises EmbeddedError."""
-        if self.alive:
-            return self.url
+        if not self.alive:
+            self.launch()
+            self.wait_until_ready()
+        return self.url
+
+    def launch(self) -> None:
+        """Start the server, which then loads its data. Raises EmbeddedError."""
         _private(self._data)
         _private(self._socket.parent)
         if self._lock is None:
@@ -94,12 +99,14 @@ class EmbeddedValkey:
                 start_new_session=True,  # Ctrl-C is for Florin, which stops the server last
                 preexec_fn=_die_with_parent(self._starter),  # noqa: PLW1509 - one system call, prepared before
             )
+
+    def wait_until_ready(self) -> None:
+        """Return once the launched server responds and has loaded its data. Raises EmbeddedError."""
         try:
-            self._wait_until_ready()
+            self._poll()
         except BaseException:
             self.stop()
             raise
-        return self.url
 
     def stop(self, grace: float = 10.0) -> None:
         """SIGTERM, `grace` seconds, SIGKILL. Does nothing in a forked child, or a second time."""
@@ -121,7 +128,7 @@ class EmbeddedValkey:
             os.close(self._lock)
             self._lock = None
 
-    def let_go(self) -> None:
+    def release_in_child(self) -> None:
         """Release the lock in a forked child, so that it does not outlive the parent and the server."""
         if self._starter != os.getpid() and self._lock is not None:
             os.close(self._lock)
@@ -149,29 +156,23 @@ class EmbeddedValkey:
         }
         return [str(_binary()), *(part for k, v in options.items() for part in (f"--{k}", v))]
 
-    def _wait_until_ready(self) -> None:
+    def _poll(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + self._start_timeout
-        while not _answers(self._socket):
+        while not _responds(self._socket):
             if self._process.poll() is not None:
                 code = self._process.returncode
-                raise EmbeddedError(
-                    f"The embedded Valkey exited at start (code {code}). {self._last_words()}"
-                )
+                raise EmbeddedError(f"The embedded Valkey exited at start (code {code}). {self._log_tail()}")
             if time.monotonic() > deadline:
                 limit = self._start_timeout
                 raise EmbeddedError(
-                    f"The embedded Valkey was not ready after {limit:g} s. {self._last_words()}"
+                    f"The embedded Valkey was not ready after {limit:g} s. {self._log_tail()}"
                 )
             time.sleep(0.01)
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-5:]
-        return (
-            f"The end of its log, {self.log_path}:\
-"
-            + "\n".join(lines)
-        )
+        return f"The end of its log, {self.log_path}:\n" + "\n".join(lines)
 
 
 def _binary() -> Path:
@@ -248,7 +249,7 @@ def _die_with_parent(parent: int) -> Callable[[], None] | None:
     return ask
 
 
-def _answers(path: Path) -> bool:
+def _responds(path: Path) -> bool:
     """Whether the server at the socket has loaded its data and responds."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)

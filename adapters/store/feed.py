@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from adapters.errors import RegistryRegressedError, StoreUnavailableError
 from adapters.store.continuity import Position, same
-from adapters.store.protocol import Event, GapError, Snapshot, Store
+from adapters.store.protocol.registry import Event, GapError, RegistryStore, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Follower:
     awaits. Mutable state: `position`, `documents`, `connected`, `lost`, the task.
     """
 
-    def __init__(self, store: Store, views: Sequence[View], kept: Snapshot | None = None) -> None:
+    def __init__(self, store: RegistryStore, views: Sequence[View], kept: Snapshot | None = None) -> None:
         """`kept`: the registry as last saved by a worker on this host, used if the store is unavailable."""
         self._store = store
         self._views = tuple(views)
@@ -101,13 +101,15 @@ class Follower:
     async def start(self) -> None:
         """Return once the views are loaded. Raises StoreUnavailableError if there is neither a first snapshot
         nor a `kept` one."""
-        if self._kept is not None:
-            self._replace_views(self._kept)
+        if self._kept is not None:  # the views get it only if they must: that takes time
+            self._documents = self._kept.documents
+            self._set_position(self._kept.position)
         try:
             await self._load()
         except StoreUnavailableError as error:
             if self._kept is None:
                 raise
+            self._replace_views(self._kept)
             self._connected = True  # so that the outage is logged
             self._disconnected(error)
         self._kept = None

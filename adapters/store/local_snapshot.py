@@ -17,8 +17,10 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +28,15 @@ import orjson
 from pydantic import TypeAdapter
 
 from adapters.store.continuity import Position
-from adapters.store.protocol import Restored, Snapshot
+from adapters.store.protocol.registry import Restored, Snapshot
 
 NAME: Final = "registry-kept.json"
 PREVIOUS: Final = "registry-previous.json"
 _LOCK: Final = "registry-kept.lock"
 _FORMAT: Final = 1
 _LONGEST_HEAD: Final = 64 * 1024
+_PART: Final = 200
+"""Documents that are written as JSON at a time: a fraction of a millisecond."""
 _positions = TypeAdapter(Position)
 
 
@@ -83,8 +87,8 @@ def read(path: Path) -> LocalSnapshot | None:
         ) from error
 
 
-def write(directory: Path, kept: LocalSnapshot, *, anyway: bool = False) -> bool:
-    """Write atomically. False if the existing file is at least as new and `anyway` is not set. A file of an
+def write(directory: Path, kept: LocalSnapshot, *, force: bool = False) -> bool:
+    """Write atomically. False if the existing file is at least as new and `force` is not set. A file of an
     earlier epoch is kept as the previous one. Blocking. Raises OSError."""
     path = directory / NAME
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -92,15 +96,14 @@ def write(directory: Path, kept: LocalSnapshot, *, anyway: bool = False) -> bool
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         there = _position(path)
         if there is not None and there.installation in (kept.position.installation, *kept.position.former):
-            if not (anyway or newer(kept.position, there)):
+            if not (force or newer(kept.position, there)):
                 return False
             if there.epoch != kept.position.epoch:
                 _link(path, directory / PREVIOUS)
         elif there is not None:
             _link(path, directory / PREVIOUS)
         head = {"florin_registry": _FORMAT, "at": kept.at, "position": asdict(kept.position)}
-        body = {"documents": kept.documents, "secrets": kept.secrets}
-        rest = orjson.dumps(head) + b"\n" + orjson.dumps(body)
+        rest = b"".join((orjson.dumps(head), b"\n", *_body(kept)))
         _replace(path, hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
     finally:
         os.close(descriptor)
@@ -109,6 +112,22 @@ def write(directory: Path, kept: LocalSnapshot, *, anyway: bool = False) -> bool
 
 def of(position: Position, documents: dict[str, dict[str, str]], secrets: dict[str, str]) -> LocalSnapshot:
     return LocalSnapshot(position, documents, secrets, time.time_ns() // 1000)
+
+
+def _body(kept: LocalSnapshot) -> Iterator[bytes]:
+    """The JSON of documents and secrets, a part at a time: orjson holds Python's lock, and with it the event
+    loop, until it returns."""
+    yield b'{"documents":{'
+    for number, (kind, texts) in enumerate(kept.documents.items()):
+        yield b"%b%b:{" % (b"," if number else b"", orjson.dumps(kind))
+        items = iter(texts.items())
+        begun = False
+        while part := dict(islice(items, _PART)):
+            yield (b"," if begun else b"") + orjson.dumps(part)[1:-1]
+            begun = True
+            time.sleep(0)  # lets go of the lock
+        yield b"}"
+    yield b'},"secrets":%b}' % orjson.dumps(kept.secrets)
 
 
 def _content(path: Path, limit: int = -1) -> bytes:

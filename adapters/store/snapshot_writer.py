@@ -16,16 +16,16 @@ from adapters.errors import StoreUnavailableError
 from adapters.store import local_snapshot
 from adapters.store.feed import Follower
 from adapters.store.local_snapshot import LocalSnapshot, LocalSnapshotError
-from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import CoordinationStore
 
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 5.0
 """Minimum seconds between two writes."""
-REST: Final = 50
+PAUSE_FACTOR: Final = 50
 """Minimum pause as a multiple of the last write's duration, so that writing takes at most 2 % of a disk or
 CPU."""
-LOOK_SECONDS: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 
 SECRETS: Final = {"agent": 32, "installation": 8, "cache_salt": 32}
 """Secrets that a worker needs at start, and their lengths in bytes."""
@@ -40,7 +40,9 @@ def read(directory: Path) -> LocalSnapshot | None:
         return None
 
 
-async def secrets_of(store: Store, follower: Follower, found: LocalSnapshot | None) -> dict[str, str]:
+async def secrets_of(
+    store: CoordinationStore, follower: Follower, found: LocalSnapshot | None
+) -> dict[str, str]:
     """The installation's secrets, from Redis if it holds the registry that we know, otherwise from the saved
     file. Raises StoreUnavailableError if neither has them."""
     known = dict(found.secrets) if found else {}
@@ -88,7 +90,7 @@ class SnapshotWriter:
         while True:
             if self._stale and (self._clock() >= self._due or not self._follower.connected):
                 await self.keep()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def close(self) -> None:
         if self._stale:
@@ -97,10 +99,10 @@ class SnapshotWriter:
     async def keep(self) -> None:
         """Write this worker's view, unless another worker has written a newer one."""
         began = self._clock()
-        anyway = self._follower.rewound != self._written[2]
-        stands, known = self._stands, self.known()
+        force = self._follower.rewound != self._written[2]
+        current, known = self._current, self.known()
         try:
-            await asyncio.to_thread(local_snapshot.write, self._directory, known, anyway=anyway)
+            await asyncio.to_thread(local_snapshot.write, self._directory, known, force=force)
         except OSError as error:
             if not self.trouble:
                 log.error("Saving the registry to %s failed: %s", self._directory, error)
@@ -108,9 +110,9 @@ class SnapshotWriter:
                 f"{self._directory / local_snapshot.NAME} cannot be written: {error.strerror or error}."
             )
         else:
-            self.trouble, self._written = "", stands
+            self.trouble, self._written = "", current
         ended = self._clock()
-        self._due = ended + max(SECONDS, REST * (ended - began))
+        self._due = ended + max(SECONDS, PAUSE_FACTOR * (ended - began))
 
     def known(self) -> LocalSnapshot:
         """This worker's current view."""
@@ -126,10 +128,10 @@ class SnapshotWriter:
         return found if found and ours and local_snapshot.newer(found.position, own.position) else own
 
     @property
-    def _stands(self) -> tuple[int, int, int]:
+    def _current(self) -> tuple[int, int, int]:
         position = self._follower.position
         return (position.epoch, position.seq, self._follower.rewound)
 
     @property
     def _stale(self) -> bool:
-        return self._stands != self._written
+        return self._current != self._written

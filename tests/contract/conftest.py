@@ -51,7 +51,7 @@ class StoreInstallation:
 
 
 @pytest.fixture(params=["memory", "valkey"])
-async def world(request, fresh_prefix, valkey_url):
-    world = StoreInstallation(request.param, valkey_url, fresh_prefix())
-    yield world
-    await world.close()
+async def installation(request, fresh_prefix, valkey_url):
+    installation = StoreInstallation(request.param, valkey_url, fresh_prefix())
+    yield installation
+    await installation.close()

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from adapters.errors import ConflictError, FencedError
-from adapters.store.protocol import DOCUMENT_KINDS, AuditNote, Change, Event, Fence, GapError
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import DOCUMENT_KINDS, AuditNote, Change, Event, GapError
 
 
 async def collect(store, after, count):
@@ -23,30 +24,30 @@ async def collect(store, after, count):
     return found
 
 
-async def test_an_empty_store(world):
-    snapshot = await world.store.snapshot()
+async def test_an_empty_store(installation):
+    snapshot = await installation.store.snapshot()
     assert snapshot.seq == 0
     assert snapshot.documents == {kind: {} for kind in (*DOCUMENT_KINDS, "placement")}
-    assert await world.store.commit([]) == 0
+    assert await installation.store.commit([]) == 0
 
 
-async def test_the_servers_time_is_in_microseconds(world):
-    before = await world.store.time()
-    world.advance(1500)
-    assert await world.other.time() - before == 1_500_000
+async def test_the_servers_time_is_in_microseconds(installation):
+    before = await installation.store.time()
+    installation.advance(1500)
+    assert await installation.other.time() - before == 1_500_000
 
 
-async def test_a_commit_is_seen_by_all_with_its_events(world):
-    seq = await world.store.commit(
+async def test_a_commit_is_seen_by_all_with_its_events(installation):
+    seq = await installation.store.commit(
         [Change("tenant", "acme", '{"x": 1}'), Change("key", "k", "{}"), Change("tenant", "bolt", "{}")]
     )
     assert seq == 3
-    await world.store.commit([Change("tenant", "bolt", None)])
-    snapshot = await world.other.snapshot()
+    await installation.store.commit([Change("tenant", "bolt", None)])
+    snapshot = await installation.other.snapshot()
     assert snapshot.seq == 4
     assert snapshot.documents["tenant"] == {"acme": '{"x": 1}'}
     assert snapshot.documents["key"] == {"k": "{}"}
-    assert await collect(world.other, 0, 4) == [
+    assert await collect(installation.other, 0, 4) == [
         Event(1, "tenant", "acme", '{"x": 1}'),
         Event(2, "key", "k", "{}"),
         Event(3, "tenant", "bolt", "{}"),
@@ -54,8 +55,8 @@ async def test_a_commit_is_seen_by_all_with_its_events(world):
     ]
 
 
-async def test_expectations(world):
-    store = world.store
+async def test_expectations(installation):
+    store = installation.store
     await store.commit([Change("tenant", "acme", "1", expect=None)])
     await store.commit([Change("tenant", "acme", "2", expect="1")])
     with pytest.raises(ConflictError, match="tenant acme"):
@@ -68,29 +69,29 @@ async def test_expectations(world):
     assert (await store.snapshot()).documents["tenant"] == {}
 
 
-async def test_a_commit_that_conflicts_changes_nothing(world):
-    await world.store.commit([Change("tenant", "acme", "1")])
+async def test_a_commit_that_conflicts_changes_nothing(installation):
+    await installation.store.commit([Change("tenant", "acme", "1")])
     changes = [
         Change("tenant", "bolt", "new"),
         Change("tenant", "acme", "2"),
         Change("key", "k", "x", expect="never there"),
     ]
     with pytest.raises(ConflictError, match="key k"):
-        await world.store.commit(changes)
-    snapshot = await world.store.snapshot()
+        await installation.store.commit(changes)
+    snapshot = await installation.store.snapshot()
     assert snapshot.seq == 1
     assert snapshot.documents["tenant"] == {"acme": "1"}
 
 
-async def test_expectations_are_of_what_stood_before_the_commit(world):
+async def test_expectations_are_of_what_stood_before_the_commit(installation):
     changes = [Change("tenant", "a", "1", expect=None), Change("tenant", "a", "2", expect=None)]
-    await world.store.commit(changes)
-    assert (await world.store.snapshot()).documents["tenant"] == {"a": "2"}
+    await installation.store.commit(changes)
+    assert (await installation.store.snapshot()).documents["tenant"] == {"a": "2"}
 
 
-async def test_of_concurrent_changes_to_one_document_one_wins(world):
-    await world.store.commit([Change("adapter", "acme/x", "0")])
-    stores = [world.open() for _ in range(8)]
+async def test_of_concurrent_changes_to_one_document_one_wins(installation):
+    await installation.store.commit([Change("adapter", "acme/x", "0")])
+    stores = [installation.open() for _ in range(8)]
     outcomes = await asyncio.gather(
         *(
             store.commit([Change("adapter", "acme/x", f"by {n}", expect="0")])
@@ -102,166 +103,168 @@ async def test_of_concurrent_changes_to_one_document_one_wins(world):
     assert sum(isinstance(o, ConflictError) for o in outcomes) == 7
 
 
-async def test_an_unknown_kind_is_a_mistake(world):
+async def test_an_unknown_kind_is_a_mistake(installation):
     with pytest.raises(ValueError, match="placement"):
-        await world.store.commit([Change("placement", "e/v", "{}")])
+        await installation.store.commit([Change("placement", "e/v", "{}")])
 
 
-async def test_a_watch_goes_on_with_what_comes(world):
-    watching = asyncio.create_task(collect(world.other, 0, 40))
+async def test_a_watch_goes_on_with_what_comes(installation):
+    watching = asyncio.create_task(collect(installation.other, 0, 40))
     for n in range(20):
-        await world.store.commit([Change("tenant", str(n), "{}"), Change("key", str(n), "{}")])
+        await installation.store.commit([Change("tenant", str(n), "{}"), Change("key", str(n), "{}")])
     assert [e.seq for e in await watching] == list(range(1, 41))
 
 
-async def test_a_quiet_feed_still_shows_that_it_lives(world):
-    watch = world.store.watch(0)
+async def test_a_quiet_feed_still_shows_that_it_lives(installation):
+    watch = installation.store.watch(0)
     async with asyncio.timeout(5):
         assert await anext(watch) == []
         assert await anext(watch) == []
     await watch.aclose()
 
 
-async def test_a_long_absence_is_made_up_for_in_batches(world):
+async def test_a_long_absence_is_made_up_for_in_batches(installation):
     for start in range(0, 2500, 500):
-        await world.store.commit([Change("tenant", str(n), "{}") for n in range(start, start + 500)])
-    assert [e.seq for e in await collect(world.store, 3, 2497)] == list(range(4, 2501))
+        await installation.store.commit([Change("tenant", str(n), "{}") for n in range(start, start + 500)])
+    assert [e.seq for e in await collect(installation.store, 3, 2497)] == list(range(4, 2501))
 
 
-async def test_a_gap_is_noticed(world):
-    await world.store.commit([Change("tenant", str(n), "{}") for n in range(10)])
-    await world.trim(4)
+async def test_a_gap_is_noticed(installation):
+    await installation.store.commit([Change("tenant", str(n), "{}") for n in range(10)])
+    await installation.trim(4)
     with pytest.raises(GapError):
-        await collect(world.store, 5, 1)
-    assert [e.seq for e in await collect(world.store, 6, 4)] == [7, 8, 9, 10]
+        await collect(installation.store, 5, 1)
+    assert [e.seq for e in await collect(installation.store, 6, 4)] == [7, 8, 9, 10]
 
 
-async def test_a_feed_behind_its_follower_is_noticed(world):
-    await world.store.commit([Change("tenant", "a", "{}")])
+async def test_a_feed_behind_its_follower_is_noticed(installation):
+    await installation.store.commit([Change("tenant", "a", "{}")])
     with pytest.raises(GapError):
-        await collect(world.store, 5, 1)
+        await collect(installation.store, 5, 1)
 
 
-async def test_one_leads_until_it_resigns_or_is_gone(world):
-    assert await world.store.lead("reconciler", "w1", 1000)
-    assert not await world.other.lead("reconciler", "w2", 1000)
-    assert await world.other.lead("janitor", "w2", 1000)
-    world.advance(900)
-    assert await world.store.lead("reconciler", "w1", 1000)
-    world.advance(900)
-    assert not await world.other.lead("reconciler", "w2", 1000)
-    await world.other.resign("reconciler", "w2")
-    assert not await world.other.lead("reconciler", "w2", 1000), "it resigned what it never held"
-    world.advance(100)
-    assert await world.other.lead("reconciler", "w2", 1000)
-    assert not await world.store.lead("reconciler", "w1", 1000)
-    await world.other.resign("reconciler", "w2")
-    assert await world.store.lead("reconciler", "w1", 1000)
+async def test_one_leads_until_it_resigns_or_is_gone(installation):
+    assert await installation.store.lead("reconciler", "w1", 1000)
+    assert not await installation.other.lead("reconciler", "w2", 1000)
+    assert await installation.other.lead("janitor", "w2", 1000)
+    installation.advance(900)
+    assert await installation.store.lead("reconciler", "w1", 1000)
+    installation.advance(900)
+    assert not await installation.other.lead("reconciler", "w2", 1000)
+    await installation.other.resign("reconciler", "w2")
+    assert not await installation.other.lead("reconciler", "w2", 1000), "it resigned what it never held"
+    installation.advance(100)
+    assert await installation.other.lead("reconciler", "w2", 1000)
+    assert not await installation.store.lead("reconciler", "w1", 1000)
+    await installation.other.resign("reconciler", "w2")
+    assert await installation.store.lead("reconciler", "w1", 1000)
 
 
-async def test_a_secret_is_made_once(world):
-    assert await world.store.secret("salt", "first") == "first"
-    assert await world.other.secret("salt", "second") == "first"
-    assert await world.other.secret("other", "second") == "second"
+async def test_a_secret_is_made_once(installation):
+    assert await installation.store.secret("salt", "first") == "first"
+    assert await installation.other.secret("salt", "second") == "first"
+    assert await installation.other.secret("other", "second") == "second"
 
 
-async def test_a_token_is_kept_while_the_holder_stays_and_rises_with_each_new_one(world):
-    first = await world.store.lead("reconciler", "w1", 1000)
+async def test_a_token_is_kept_while_the_holder_stays_and_rises_with_each_new_one(installation):
+    first = await installation.store.lead("reconciler", "w1", 1000)
     assert first > 0
-    world.advance(5000)
-    assert await world.store.lead("reconciler", "w1", 1000) == first, "nobody came between"
-    world.advance(5000)
-    second = await world.other.lead("reconciler", "w2", 1000)
+    installation.advance(5000)
+    assert await installation.store.lead("reconciler", "w1", 1000) == first, "nobody came between"
+    installation.advance(5000)
+    second = await installation.other.lead("reconciler", "w2", 1000)
     assert second > first
-    assert await world.other.lead("janitor", "w2", 1000) > 0, "roles have tokens of their own"
-    await world.other.resign("reconciler", "w2")
-    third = await world.other.lead("reconciler", "w2", 1000)
+    assert await installation.other.lead("janitor", "w2", 1000) > 0, "roles have tokens of their own"
+    await installation.other.resign("reconciler", "w2")
+    third = await installation.other.lead("reconciler", "w2", 1000)
     assert third > second, "what it began before it resigned is not its business any more"
-    assert await world.store.lead("reconciler", "w1", 1000) == 0
+    assert await installation.store.lead("reconciler", "w1", 1000) == 0
 
 
-async def test_a_stale_fence_changes_nothing(world):
-    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
+async def test_a_stale_fence_changes_nothing(installation):
+    fence = Fence("reconciler", await installation.store.lead("reconciler", "w1", 1000))
     note = AuditNote("reconciler", "version.fail", "acme/a")
-    await world.store.commit([Change("tenant", "a", "1")], fence=fence)
-    await world.store.claim("v", "e1", slots=1, owner="w1", ttl_ms=1000)
-    world.advance(2000)
-    await world.store.commit([Change("tenant", "a", "2")], fence=fence)  # lapsed, but still nobody else's
-    await world.other.lead("reconciler", "w2", 1000)
-    before = await world.store.snapshot()
+    await installation.store.commit([Change("tenant", "a", "1")], fence=fence)
+    await installation.store.claim("v", "e1", slots=1, owner="w1", ttl_ms=1000)
+    installation.advance(2000)
+    await installation.store.commit(
+        [Change("tenant", "a", "2")], fence=fence
+    )  # lapsed, but still nobody else's
+    await installation.other.lead("reconciler", "w2", 1000)
+    before = await installation.store.snapshot()
     for call in (
-        world.store.commit([Change("tenant", "a", "3")], audit=note, fence=fence),
-        world.store.unplace("e1", "v", fence=fence),
-        world.store.unplace("e1", fence=fence),
-        world.store.mark_lost("e1", fence=fence),
-        world.store.mark_lost("e1", fence=Fence("no-such-role", 1)),
+        installation.store.commit([Change("tenant", "a", "3")], audit=note, fence=fence),
+        installation.store.unplace("e1", "v", fence=fence),
+        installation.store.unplace("e1", fence=fence),
+        installation.store.mark_lost("e1", fence=fence),
+        installation.store.mark_lost("e1", fence=Fence("no-such-role", 1)),
     ):
         with pytest.raises(FencedError):
             await call
-    assert await world.store.snapshot() == before
-    assert await world.store.audit() == []
+    assert await installation.store.snapshot() == before
+    assert await installation.store.audit() == []
 
 
-async def test_a_resigned_fence_is_stale(world):
-    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
-    await world.store.resign("reconciler", "w1")
+async def test_a_resigned_fence_is_stale(installation):
+    fence = Fence("reconciler", await installation.store.lead("reconciler", "w1", 1000))
+    await installation.store.resign("reconciler", "w1")
     with pytest.raises(FencedError):
-        await world.store.commit([Change("tenant", "a", "1")], fence=fence)
+        await installation.store.commit([Change("tenant", "a", "1")], fence=fence)
 
 
-async def test_a_stale_fence_is_told_from_a_conflict(world):
-    fence = Fence("reconciler", await world.store.lead("reconciler", "w1", 1000))
+async def test_a_stale_fence_is_told_from_a_conflict(installation):
+    fence = Fence("reconciler", await installation.store.lead("reconciler", "w1", 1000))
     with pytest.raises(ConflictError, match="tenant a") as caught:
-        await world.store.commit([Change("tenant", "a", "1", expect="never")], fence=fence)
+        await installation.store.commit([Change("tenant", "a", "1", expect="never")], fence=fence)
     assert not isinstance(caught.value, FencedError)
 
 
-async def test_a_note_is_there_exactly_when_its_changes_are(world):
+async def test_a_note_is_there_exactly_when_its_changes_are(installation):
     note = AuditNote("key:k1", "adapter.promote", "acme/support", "v3", {"weight": 10, "é": ["\n"]})
-    await world.store.commit([Change("adapter", "acme/support", "1")], audit=note)
+    await installation.store.commit([Change("adapter", "acme/support", "1")], audit=note)
     with pytest.raises(ConflictError):
-        await world.store.commit([Change("adapter", "acme/support", "2", expect="no")], audit=note)
-    world.advance(5)
-    seq = await world.other.commit([], audit=AuditNote("bootstrap", "adapter.remove", "acme/x"))
+        await installation.store.commit([Change("adapter", "acme/support", "2", expect="no")], audit=note)
+    installation.advance(5)
+    seq = await installation.other.commit([], audit=AuditNote("bootstrap", "adapter.remove", "acme/x"))
     assert seq == 1, "a note is no event"
-    first, second = await world.other.audit()
+    first, second = await installation.other.audit()
     assert first.note == note
     assert second.note == AuditNote("bootstrap", "adapter.remove", "acme/x")
     assert second.at - first.at == 5000
-    assert first.at == (world.now - 5) * 1000
+    assert first.at == (installation.now - 5) * 1000
 
 
-async def test_notes_of_one_millisecond_keep_their_order(world):
+async def test_notes_of_one_millisecond_keep_their_order(installation):
     for n in range(12):
-        await world.store.commit([], audit=AuditNote("a", "x.y", str(n)))
-    entries = await world.store.audit(count=4)
+        await installation.store.commit([], audit=AuditNote("a", "x.y", str(n)))
+    entries = await installation.store.audit(count=4)
     while len(entries) < 12:
-        entries += await world.store.audit(entries[-1].id, count=4)
+        entries += await installation.store.audit(entries[-1].id, count=4)
     assert [e.note.subject for e in entries] == [str(n) for n in range(12)]
-    assert await world.store.audit(entries[-1].id) == []
+    assert await installation.store.audit(entries[-1].id) == []
 
 
 @pytest.mark.parametrize(
     ("through", "keep", "left"),
     [(5, 0, 4), (5, 3, 4), (5, 6, 6), (9, 0, 0), (9, 2, 2), (9, 10, 10), (9, 99, 10)],
 )
-async def test_what_is_stored_elsewhere_is_dropped_but_the_newest(world, through, keep, left):
+async def test_what_is_stored_elsewhere_is_dropped_but_the_newest(installation, through, keep, left):
     for n in range(10):
-        await world.store.commit([], audit=AuditNote("a", "x.y", str(n)))
-        world.advance(n % 2)
-    entries = await world.store.audit()
-    await world.store.trim_audit(entries[through].id, keep=keep)
-    assert await world.store.audit() == entries[10 - left :]
+        await installation.store.commit([], audit=AuditNote("a", "x.y", str(n)))
+        installation.advance(n % 2)
+    entries = await installation.store.audit()
+    await installation.store.trim_audit(entries[through].id, keep=keep)
+    assert await installation.store.audit() == entries[10 - left :]
 
 
-async def test_an_agent_is_heard_until_its_beat_lapses(world):
-    await world.store.heartbeat("e1", '{"pid": 1}', ttl_ms=1000)
-    await world.other.heartbeat("e2", "two\nlines", ttl_ms=3000)
-    world.advance(900)
-    await world.store.heartbeat("e1", '{"pid": 2}', ttl_ms=1000)
-    assert await world.store.heartbeats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
-    world.advance(1000)
-    assert await world.other.heartbeats() == {"e2": "two\nlines"}
-    world.advance(2000)
-    assert await world.store.heartbeats() == {}
-    assert (await world.store.snapshot()).seq == 0, "a heartbeat is no event"
+async def test_agent_is_alive_until_its_heartbeat_expires(installation):
+    await installation.store.heartbeat("e1", '{"pid": 1}', ttl_ms=1000)
+    await installation.other.heartbeat("e2", "two\nlines", ttl_ms=3000)
+    installation.advance(900)
+    await installation.store.heartbeat("e1", '{"pid": 2}', ttl_ms=1000)
+    assert await installation.store.heartbeats() == {"e1": '{"pid": 2}', "e2": "two\nlines"}
+    installation.advance(1000)
+    assert await installation.other.heartbeats() == {"e2": "two\nlines"}
+    installation.advance(2000)
+    assert await installation.store.heartbeats() == {}
+    assert (await installation.store.snapshot()).seq == 0, "a heartbeat is no event"

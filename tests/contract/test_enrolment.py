@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from adapters.errors import ConflictError
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 from gateway.tenants.directory import Key, Role, dump, load, mint
 
 
@@ -20,20 +20,22 @@ def exchange(token: Key, earlier: Key, by: int) -> tuple[list[Change], AuditNote
     )
 
 
-async def test_of_concurrent_exchanges_of_one_token_one_happens_whole_and_the_others_not_at_all(world):
+async def test_of_concurrent_exchanges_of_one_token_one_happens_whole_and_the_others_not_at_all(installation):
     token, _ = mint("", Role.ENROLMENT, 1, engine="gpu1", expires=2)
     earlier, _ = mint("", Role.ENGINE, 1, engine="gpu1")
-    await world.store.commit([Change("key", k.id, dump(k)) for k in (token, earlier)])
+    await installation.store.commit([Change("key", k.id, dump(k)) for k in (token, earlier)])
     outcomes = await asyncio.gather(
         *(
             store.commit(changes, audit=note)
-            for store, (changes, note) in ((world.open(), exchange(token, earlier, n)) for n in range(8))
+            for store, (changes, note) in (
+                (installation.open(), exchange(token, earlier, n)) for n in range(8)
+            )
         ),
         return_exceptions=True,
     )
     assert sum(isinstance(o, ConflictError) for o in outcomes) == 7
     won = next(n for n, o in enumerate(outcomes) if isinstance(o, int))
-    keys = [load(Key, text) for text in (await world.store.snapshot()).documents["key"].values()]
+    keys = [load(Key, text) for text in (await installation.store.snapshot()).documents["key"].values()]
     assert {k.id for k in keys if k.revoked is None} == {f"new-{won}"}
     assert len(keys) == 3
-    assert [e.note.version for e in await world.store.audit()] == [str(won)]
+    assert [e.note.version for e in await installation.store.audit()] == [str(won)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adapters.model import SlotState
-from adapters.store.protocol import Touch
+from adapters.store.protocol.placement import Touch
 from adapters.store.redis import RedisStore
 
 NOW = 1_700_000_000_000

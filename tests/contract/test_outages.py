@@ -12,7 +12,8 @@ from redis.asyncio import Redis
 from adapters.errors import StoreUnavailableError
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.feed import Follower
-from adapters.store.protocol import Change, ClaimResult, GapError, Touch
+from adapters.store.protocol.placement import ClaimResult, Touch
+from adapters.store.protocol.registry import Change, GapError
 from adapters.store.redis import RedisStore
 
 
@@ -161,7 +162,7 @@ async def test_a_follower_catches_up_when_the_server_is_back(server, store):
     await follower.close()
 
 
-async def test_a_server_that_lost_its_data_is_noticed_by_who_watches(server, store):
+async def test_watchers_notice_lost_data(server, store):
     seq = await store.commit([Change("tenant", str(n), "{}") for n in range(5)])
     watch = store.watch(seq)
     assert await anext(watch) == []
@@ -212,7 +213,7 @@ async def test_a_cancelled_call_ends_wherever_it_was(store):
         assert not running, f"cancelled after {steps} steps, it goes on"
 
 
-async def test_a_server_that_forbids_a_command_is_of_no_use_and_says_so(server, store):
+async def test_forbidden_command_is_reported_as_unavailable(server, store):
     async with Redis.from_url(server.url) as redis:
         await redis.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
     with pytest.raises(StoreUnavailableError, match="refused"):

@@ -1,4 +1,4 @@
-"""What must be true of the division of an hour and of the books, whatever the records, sightings, prices and
+"""What must be true of the division of an hour and of the posted rows, whatever the records, sightings, prices and
 weights."""
 
 import shutil
@@ -289,18 +289,18 @@ rates = st.sampled_from([RowPrice(1, "USD"), RowPrice(2, "USD")])
 @bounded
 def test_a_correction_nets_to_the_difference(states):
     """An hour goes from state to state, and each month is closed with the price of its time."""
-    books = []
+    kept = []
     for fresh, now in states:
-        made = corrections(books, fresh, lambda _, now=now: now)
-        books += [(key, now if price == BY_BOOK else price, row) for key, price, row in made]
+        made = corrections(kept, fresh, lambda _, now=now: now)
+        kept += [(key, now if price == BY_BOOK else price, row) for key, price, row in made]
         sums = {}
-        for key, price, row in books:
+        for key, price, row in kept:
             held = sums.get((key, price), (0,) * len(FIGURES))
             sums[key, price] = tuple(a + b for a, b in zip(held, row, strict=True))
         assert {at: row for at, row in sums.items() if any(row)} == {
             (key, now): row for key, row in fresh.items()
         }
-        assert corrections(books, fresh, lambda _, now=now: now) == [], "nothing is left to correct"
+        assert corrections(kept, fresh, lambda _, now=now: now) == [], "nothing is left to correct"
 
 
 # Through the ledger:
@@ -388,7 +388,7 @@ def calibrate(ledger, picoseconds):
 
 
 def close(ledger, name):
-    """Rolled, the books' rates frozen by the price book, the month there."""
+    """Rolled up, its rates frozen by the price book, the month there."""
     roll(ledger, LATE)
     row = {
         "month": name, "state": "closed", "first_batch": 0, "cutoff_batch": 1, "closing_at": 0, "closed_by": "me",
@@ -406,7 +406,7 @@ def close(ledger, name):
             connection.execute(frozen.values(rate_micros=rate, currency="USD"))
 
 
-def books(ledger, *, posted=None):
+def posted_rows(ledger, *, posted=None):
     names = [c.name for c in rollups.c if c.name != "id"]
     query = select(*(rollups.c[name] for name in names)).order_by(*(rollups.c[name] for name in names))
     if posted:
@@ -460,7 +460,7 @@ def test_order_and_batches_and_moments_of_rolling_change_nothing(fresh_ledger, w
         if random.random() < 0.4:
             roll(piecemeal, START + random.randint(-HOUR, 2 * SPAN), patience=random.choice([None, 0]))
     assert roll(piecemeal, LATE).pending == 0
-    assert books(piecemeal) == books(once)
+    assert posted_rows(piecemeal) == posted_rows(once)
     assert imbalance(piecemeal) == imbalance(once) == 0
     for ledger in (once, piecemeal):
         ledger.close()
@@ -468,7 +468,7 @@ def test_order_and_batches_and_moments_of_rolling_change_nothing(fresh_ledger, w
 
 @given(ledgers(), st.randoms(), st.integers(1, 9))
 @few
-def test_what_comes_after_closing_nets_to_the_difference_and_closed_books_stand(
+def test_what_comes_after_closing_nets_to_the_difference_and_closed_months_stand(
     fresh_ledger, world, random, least
 ):
     """Late records, sightings and prices; a second month closed in between."""
@@ -488,14 +488,14 @@ def test_what_comes_after_closing_nets_to_the_difference_and_closed_books_stand(
         roll(late, LATE)
         if n % least == 0 and (name := next(closing, None)):
             close(late, name)
-            frozen[name] = books(late, posted=name)
+            frozen[name] = posted_rows(late, posted=name)
     for rise in rises:
         price(known, *rise)
     for step, arguments in steps:
         if step is not price:
             step(known, *arguments)
     assert roll(late, LATE).pending == roll(known, LATE).pending == 0
-    assert {name: books(late, posted=name) for name in frozen} == frozen
+    assert {name: posted_rows(late, posted=name) for name in frozen} == frozen
     assert netted(late) == netted(known)
     assert imbalance(late) == imbalance(known) == 0
     for ledger in (known, late):

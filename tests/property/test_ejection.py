@@ -12,10 +12,10 @@ from gateway.routing.outlier_ejection import (
     FORGIVEN,
     LONGEST_PAUSE,
     Action,
+    EjectionState,
     Observation,
     Probe,
     Rules,
-    Standing,
     down,
     evaluate,
     next_probe,
@@ -36,7 +36,7 @@ class Course:
     """One engine over many looks, a second apart; a probe takes as long as it may."""
 
     def __init__(self) -> None:
-        self.now, self.standing = 1000.0, Standing()
+        self.now, self.ejection = 1000.0, EjectionState()
         self.asked: float | None = None
         self.acts: list[tuple[float, Action]] = []
 
@@ -50,7 +50,7 @@ class Course:
             probe = (Probe.PASSED if passes else Probe.FAILED) if over else Probe.RUNNING
             self.asked = None if over else self.asked
         seen = Observation(self.now, TICK, waits, moved, probe)
-        self.standing, act = evaluate(self.standing, seen, RULES, ejected=ejected)
+        self.ejection, act = evaluate(self.ejection, seen, RULES, ejected=ejected)
         if act is Action.PROBE:
             assert self.asked is None, "two probes at once"
             self.asked = self.now
@@ -71,7 +71,7 @@ def test_no_engine_is_ejected_that_was_not_asked_and_silent_for_all_the_time(cou
     engine = Course()
     silent = 0.0
     for waits, moved, passes, ejected in course:
-        hung = engine.standing.hangs
+        hung = engine.ejection.hangs
         before = engine.asked is not None and passes
         act = engine.step(waits=waits, moved=moved, passes=passes, ejected=ejected)
         silent = 0.0 if moved or before or hung else silent + TICK
@@ -87,8 +87,8 @@ def test_what_hangs_is_asked_before_it_returns_and_left_alone_for_its_pause(cour
         act = engine.step(waits=waits, moved=moved, passes=passes)
         if act is Action.RETURN:
             assert passes
-        if act is Action.PROBE and engine.standing.hangs:
-            assert engine.now >= engine.standing.until
+        if act is Action.PROBE and engine.ejection.hangs:
+            assert engine.now >= engine.ejection.until
 
 
 @given(st.lists(st.booleans(), max_size=200))
@@ -144,7 +144,7 @@ def test_where_one_request_alone_is_stuck_probes_become_rarer():
     assert waits[0] == RULES.timeout / 2
     assert waits == sorted(waits)
     assert waits[-1] >= 16 * waits[0]
-    assert not engine.standing.hangs
+    assert not engine.ejection.hangs
 
 
 def test_who_loses_patience_and_comes_again_is_remembered():
@@ -158,11 +158,11 @@ def test_who_loses_patience_and_comes_again_is_remembered():
 def test_an_accusation_is_settled_by_a_probe():
     for passes, act in ((True, Action.NOTHING), (False, Action.EJECT)):
         engine = Course()
-        engine.standing, engine.asked = reported(engine.standing, RULES), engine.now
+        engine.ejection, engine.asked = reported(engine.ejection, RULES), engine.now
         acts = [engine.step(waits=False, passes=passes) for _ in range(11)]
         assert acts.count(act) == (11 if passes else 1)
-        hanging = reported(engine.standing, RULES)
-        assert hanging == engine.standing or not engine.standing.hangs
+        hanging = reported(engine.ejection, RULES)
+        assert hanging == engine.ejection or not engine.ejection.hangs
 
 
 def test_what_hung_and_went_down_is_asked_at_once_and_used_when_it_has_answered():
@@ -171,7 +171,7 @@ def test_what_hung_and_went_down_is_asked_at_once_and_used_when_it_has_answered(
         engine.until(Action.EJECT)
         engine.until(Action.RETURN, passes=True)
     engine.until(Action.EJECT)
-    engine.standing = down(engine.standing)
+    engine.ejection = down(engine.ejection)
     assert engine.step() is Action.PROBE
     assert engine.step(passes=True) is Action.RETURN
 
@@ -197,5 +197,5 @@ def test_at_most_half_of_a_fleet_is_kept_away_and_never_the_last(hanging: dict[s
 def test_pauses_grow_to_their_limit(ejections: int, base: float):
     rules = replace(RULES, pause=base)
     assert pause(ejections, rules) <= pause(ejections + 1, rules) <= LONGEST_PAUSE
-    standing = Standing(since=0.0, ejections=ejections, until=pause(ejections, rules))
-    assert next_probe(standing, rules, ejected=True) == pause(ejections, rules)
+    ejection = EjectionState(since=0.0, ejections=ejections, until=pause(ejections, rules))
+    assert next_probe(ejection, rules, ejected=True) == pause(ejections, rules)

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from adapters.model import Engine
 from gateway.costs.rollups.attribution import BRIDGED, union
 from gateway.metering.engine_metrics import EngineSample
-from gateway.metering.engine_time import EngineTime
+from gateway.metering.engine_time.engine_time import EngineTime
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans
 from gateway.runtime.clock import Clock

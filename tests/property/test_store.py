@@ -17,14 +17,21 @@ from hypothesis import strategies as st
 
 from adapters.errors import ConflictError, FencedError
 from adapters.model import Placement, SlotState, load
-from adapters.store.protocol import AuditNote, Change, ClaimResult, Fence, Store, Touch
+from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.loads import Load, bit_of
+from adapters.store.protocol.placement import ClaimResult, Touch
+from adapters.store.protocol.registry import AuditNote, Change
 from adapters.store.redis import RedisStore
 from tests.doubles.memory_store import MemoryStore
 from tests.support.search import examples
 
 ENGINES = ("e1", "e2", "e3")
 SLOTS = {"e1": 1, "e2": 2, "e3": 2}
+CPU_SLOTS = {"e1": 3, "e2": 4, "e3": 2}
 VERSIONS = tuple(f"v{n}" for n in range(8))
+MOST = {"v0": 1, "v1": 1, "v2": 2}
+"""Maximum replicas."""
 WORKERS = ("w1", "w2")
 
 engines = st.sampled_from(ENGINES)
@@ -40,8 +47,11 @@ claims = st.fixed_dictionaries(
         "ttl_ms": st.sampled_from((200, 4000, 8000)),
         "ignore": st.one_of(st.just([]), st.sets(engines, max_size=2).map(sorted)),
         "reload": st.sampled_from((False, False, False, False, True)),
+        "replica": st.sampled_from((False, False, True)),
+        "grace_ms": st.sampled_from((0, 300)),
     }
 )
+confirmations = st.sampled_from(("", 'http://e "p" 1'))
 confirms = st.fixed_dictionaries(
     {
         "do": st.just("confirm"),
@@ -49,6 +59,7 @@ confirms = st.fixed_dictionaries(
         "engine": engines,
         "owner": workers,
         "grace_ms": st.sampled_from((0, 300)),
+        "verified": confirmations,
     }
 )
 abandons = st.fixed_dictionaries(
@@ -69,6 +80,9 @@ touches = st.fixed_dictionaries(
             max_size=4,
         ),
         "ttl_ms": st.sampled_from((100, 1000, 5000)),
+        "loads": st.dictionaries(
+            engines, st.builds(Load, st.integers(1, 9), st.integers(0, 99), versions.map(bit_of)), max_size=2
+        ),
     }
 )
 nths = st.integers(0, 5)
@@ -77,6 +91,7 @@ finishes = st.fixed_dictionaries(
         "do": st.just("finish"),
         "nth": nths,
         "grace_ms": st.sampled_from((0, 0, 300)),
+        "verified": confirmations,
         "well": st.integers(0, 9),
     }
 )
@@ -130,13 +145,14 @@ steps = st.integers(0, len(WEIGHTS) - 1).flatmap(lambda n: WEIGHTS[n])
 async def perform(store: Store, step: dict) -> object:
     match step:
         case {"do": "claim", "version": version, "engine": engine, **how}:
-            return await store.claim(version, engine, slots=SLOTS[engine], **how)
+            how |= {"slots": SLOTS[engine], "cpu_slots": CPU_SLOTS[engine], "max_replicas": MOST.get(version)}
+            return await store.claim(version, engine, **how)
         case {"do": "confirm", "version": version, "engine": engine, **how}:
             return await store.confirm(version, engine, **how)
         case {"do": "abandon", "version": version, "engine": engine, "owner": owner}:
             return await store.abandon(version, engine, owner=owner)
-        case {"do": "touch", "worker": worker, "uses": uses, "ttl_ms": ttl_ms}:
-            return await store.touch(worker, uses, ttl_ms=ttl_ms)
+        case {"do": "touch", "worker": worker, "uses": uses, **how}:
+            return await store.touch(worker, uses, **how)
         case {"do": "pin", "version": version, "pinned": pinned}:
             return await store.commit([Change("pin", version, "{}" if pinned else None)])
         case {"do": "edit", "id": id_, "data": data, "expect": expect, **how}:
@@ -171,7 +187,7 @@ def concrete(step: dict, past: Past) -> dict:
         (engine, version), (owner, _) = sorted(past.loads.items())[step["nth"] % len(past.loads)]
         place = {"version": version, "engine": engine, "owner": owner}
         if step["well"]:
-            return {"do": "confirm", **place, "grace_ms": step["grace_ms"]}
+            return {"do": "confirm", **place, "grace_ms": step["grace_ms"], "verified": step["verified"]}
         return {"do": "abandon", **place}
     if step["do"] == "use" and past.placed:
         engine, version = sorted(past.placed)[step["nth"] % len(past.placed)]
@@ -211,19 +227,29 @@ class Past:
     """(engine, version) → owner, until."""
     pinned: set[str] = field(default_factory=set)
     placed: set[tuple[str, str]] = field(default_factory=set)
+    """(engine, version), in whatever state."""
+    cached: set[tuple[str, str]] = field(default_factory=set)
+    resident: set[tuple[str, str]] = field(default_factory=set)
+    leaving: set[tuple[str, str]] = field(default_factory=set)
     lost: set[tuple[str, str]] = field(default_factory=set)
     role: tuple[int, int, str] = (0, 0, "")
     """Until when, token, holder."""
 
     def check(self, step: dict, answer: object, now: int, placements: dict[str, Placement]) -> None:
         after = {(p.engine, p.version) for p in placements.values()}
+        cached = {(p.engine, p.version) for p in placements.values() if p.state is SlotState.CACHED}
         gone = self.placed - after
+        evicted = (self.placed - self.cached) - (after - cached)
+        """Without the slot that they had."""
         self._check_role(step, answer, now)
         match step["do"]:
             case "claim":
-                self._check_eviction(step, gone, now)
+                self._check_eviction(step, evicted, now)
+                assert {v for e, v in gone if e == step["engine"]} == set(answer.unload)
                 if answer.result is ClaimResult.CLAIMED:
                     self._check_claim(step, now)
+                elif answer.result is ClaimResult.ACTIVATED:
+                    self._check_activation(step, now)
             case "confirm" | "abandon":
                 owner, until = self.loads.get((step["engine"], step["version"]), (None, 0))
                 assert answer == (owner == step["owner"] and until > now)
@@ -232,25 +258,32 @@ class Past:
                     if step.get("grace_ms"):
                         self.leases[step["engine"], step["version"], ""] = now + step["grace_ms"]
             case "touch":
-                self._lease(step, now, after)
+                self._lease(step, now, after - cached)
             case "lose" if answer is None:
-                lost = {p for p in after if p[0] == step["engine"] and _among(p[1], step["versions"])}
-                self.lost |= lost
+                lost = {p for p in self.placed if p[0] == step["engine"] and _among(p[1], step["versions"])}
+                assert gone == lost & self.cached, "only what was cached goes with its process"
+                gone = set()
+                self.lost |= lost - self.cached
                 self.loads = {place: load for place, load in self.loads.items() if place not in lost}
             case "pin":
                 (self.pinned.add if step["pinned"] else self.pinned.discard)(step["version"])
         if step["do"] not in ("claim", "unplace", "abandon"):
             assert not gone, f"{step['do']} took {gone} away"
-        self.placed = after
-        self.lost &= after
+        self.placed, self.cached = after, cached
+        self.lost &= after - cached
         shown = {(p.engine, p.version) for p in placements.values() if p.state is SlotState.LOST}
         assert shown == self.lost, "a process that is gone is believed in, or the other way round"
-        self.loads = {place: load for place, load in self.loads.items() if place in after}
-        self.leases = {lease: until for lease, until in self.leases.items() if lease[:2] in after}
+        self.loads = {place: load for place, load in self.loads.items() if place in after - cached}
+        self.leases = {lease: until for lease, until in self.leases.items() if lease[:2] in after - cached}
         for engine, slots in SLOTS.items():
-            assert sum(place[0] == engine for place in after) <= slots, "more placements than slots"
-        loading = [p.version for p in placements.values() if p.state is SlotState.LOADING and p.for_ms > 0]
-        assert len(loading) == len(set(loading)), "loading in two places"
+            assert sum(place[0] == engine for place in after - cached) <= slots, "more placements than slots"
+            assert sum(place[0] == engine for place in after) <= CPU_SLOTS[engine], "more than its memory"
+        self.resident = {
+            (p.engine, p.version)
+            for p in placements.values()
+            if p.state is SlotState.RESIDENT or (p.state is SlotState.LEAVING and p.for_ms <= 0)
+        }
+        self.leaving = {(p.engine, p.version) for p in placements.values() if p.state is SlotState.LEAVING}
 
     def check_leases(self, shown: list[dict[str, int]], now: int) -> None:
         live = [lease for lease, until in self.leases.items() if until > now]
@@ -261,8 +294,8 @@ class Past:
                     known[lease[1]] += self.counts.get(lease, 1)
             assert leases == known, "a lease was lost, or outlived its time"
 
-    def _check_eviction(self, step: dict, gone: set[tuple[str, str]], now: int) -> None:
-        for engine, version in gone:
+    def _check_eviction(self, step: dict, evicted: set[tuple[str, str]], now: int) -> None:
+        for engine, version in evicted:
             _, loads_until = self.loads.get((engine, version), ("", 0))
             if engine != step["engine"]:
                 assert engine in step["ignore"]
@@ -308,11 +341,32 @@ class Past:
             self.role = (0, token, "")
 
     def _check_claim(self, step: dict, now: int) -> None:
-        for (engine, version), (_, until) in self.loads.items():
-            if version == step["version"] and engine not in set(step["ignore"]) - {step["engine"]}:
-                assert until <= now, "two claims of one version at once"
-        self.lost.discard((step["engine"], step["version"]))
+        version, ignored = step["version"], set(step["ignore"]) - {step["engine"]}
+        others = set(ENGINES) - ignored - {step["engine"]}
+        loading = [e for e in others if self.loads.get((e, version), ("", 0))[1] > now]
+        holders = [e for e in others if (e, version) in self.resident]
+        assert len(loading) < max(1, len(holders)), "more loads at once than holders"
+        if (step["engine"], version) not in self.resident | self.leaving:  # loaded again where it is
+            self._check_maximum(step, now)
+        assert step["replica"] or step["reload"] or not holders, "a replica that nobody asked for"
+        _, until = self.loads.get((step["engine"], version), ("", 0))
+        assert until <= now, "two claims of one slot"
+        self.lost.discard((step["engine"], version))
         self.loads[step["engine"], step["version"]] = (step["owner"], now + step["ttl_ms"])
+
+    def _check_maximum(self, step: dict, now: int) -> None:
+        version, ignored = step["version"], set(step["ignore"])
+        here = {(e, version) for e in ENGINES if e != step["engine"] and e not in ignored}
+        loading = {place for place in here if self.loads.get(place, ("", 0))[1] > now}
+        count = len(here & (self.resident | self.leaving | loading))
+        assert count < MOST.get(version, len(ENGINES)), "more replicas than its maximum"
+
+    def _check_activation(self, step: dict, now: int) -> None:
+        place = step["engine"], step["version"]
+        assert place in self.cached, "activated without being cached"
+        self._check_maximum(step, now)
+        if step["grace_ms"]:
+            self.leases[(*place, "")] = now + step["grace_ms"]
 
 
 def _among(version: str, versions: list[str] | None) -> bool:

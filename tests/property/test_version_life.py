@@ -24,7 +24,7 @@ from adapters.registry.changes import (
 )
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
 from tests.support.search import examples
 

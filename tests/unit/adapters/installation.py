@@ -10,7 +10,8 @@ from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
-from adapters.store.protocol import AuditNote, Change, Store
+from adapters.store.protocol import Store
+from adapters.store.protocol.registry import AuditNote, Change
 from tests.doubles.memory_store import MemoryStore
 from tests.support.lora import LLAMA, write_adapter
 

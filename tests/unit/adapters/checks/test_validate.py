@@ -15,6 +15,7 @@ from adapters.errors import RejectedError
 from adapters.model import BaseModel
 from tests.support.lora import FAMILIES, LLAMA, lora_config, lora_tensors, safetensors_bytes, write_adapter
 
+ROOT = Path(__file__).resolve().parents[4]
 LIMIT = 10_000_000
 
 
@@ -438,10 +439,17 @@ def test_a_code_that_is_not_in_the_table_cannot_be_used():
         Findings().add("no_such_code", "x", found="x", expected="x")
 
 
-def test_every_code_of_the_table_is_used_and_described():
-    folder = Path(__file__).resolve().parents[4] / "adapters"
-    sources = "".join(p.read_text() for p in folder.rglob("*.py") if p.name != "finding_codes.py")
+def test_a_directory_that_cannot_be_looked_at_is_refused(tmp_path):
+    assert set(refusal(tmp_path / ("x" * 300))) == {"unreadable"}
+
+
+def test_every_code_of_the_table_is_used_tested_and_described():
+    sources = "".join(
+        p.read_text() for p in (ROOT / "adapters").rglob("*.py") if p.name != "finding_codes.py"
+    )
+    tests = "".join(p.read_text() for p in (ROOT / "tests").rglob("*.py"))
     for code, told in CODES.items():
-        assert f'"{code}"' in sources
+        assert f'"{code}"' in sources, f"nothing finds {code}"
+        assert f'"{code}"' in tests, f"{code} needs a row in tests/broken/table.py, or a test of its own"
         assert told.meaning.endswith(".")
         assert told.remedy.endswith(".")

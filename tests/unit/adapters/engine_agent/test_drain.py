@@ -43,12 +43,21 @@ class Idle:
 
 
 class Open:
-    async def stopping(self, *_: object) -> None: ...
+    """One that first loads elsewhere what the engine holds, for so many calls."""
+
+    def __init__(self, calls: int = 0) -> None:
+        self.left = calls
+        self.seconds: list[float] = []
+
+    async def stopping(self, _name: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.seconds.append(body["seconds"])
+        self.left -= 1
+        return {"moved": self.left < 0}
 
 
 def serving() -> tuple[AgentState, Engine]:
     engine = Engine()
-    state = AgentState(engine=engine, serving=True, registered="e-1", hurry=1)  # type: ignore[arg-type]
+    state = AgentState(engine=engine, serving=True, registered="e-1", stop_signals=1)  # type: ignore[arg-type]
     return state, engine
 
 
@@ -73,7 +82,7 @@ async def test_a_second_signal_does_not_wait_for_what_hangs(hung):
     draining = asyncio.create_task(drained(state, gateway, watch, 600.0))
     await hanging.asked.wait()
     assert not engine.graces
-    state.hurry += 1  # as ask_to_stop does
+    state.stop_signals += 1  # as ask_to_stop does
     await draining
     assert engine.graces == [HURRY_SECONDS]
 
@@ -86,3 +95,32 @@ async def test_what_goes_wrong_while_it_drains_is_not_hidden():
     state, _ = serving()
     with pytest.raises(ZeroDivisionError):
         await drained(state, Broken(), Idle(), 600.0)
+
+
+async def test_an_idle_engine_is_not_stopped_while_the_gateway_still_routes_to_it(monkeypatch):
+    monkeypatch.setattr("adapters.engine_agent.drain.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("adapters.engine_agent.drain._LOOK_SECONDS", 0.01)
+    state, engine = serving()
+    gateway = Open(calls=3)
+    await drained(state, gateway, Idle(), 600.0)
+    assert len(gateway.seconds) == 4
+    assert all(590 < seconds <= 600 for seconds in gateway.seconds)
+    assert engine.graces == [STOP_SECONDS]
+
+
+async def test_a_spot_notice_shortens_a_drain():
+    state, engine = serving()
+    draining = asyncio.create_task(drained(state, Open(calls=1_000_000), Idle(), 600.0))
+    await asyncio.sleep(0.05)
+    state.ask_to_stop_within(0.1)
+    await draining
+    assert engine.graces == [STOP_SECONDS]
+
+
+async def test_a_later_notice_does_not_lengthen_it():
+    state, _ = serving()
+    state.ask_to_stop_within(10)
+    by = state.stop_by
+    state.ask_to_stop_within(1000)
+    assert state.stop_by == by
+    assert state.stop_requested.is_set()

@@ -39,10 +39,10 @@ os.waitpid(child, 0)
 
 ANEW = """
 import json, os, sys
-from adapters.engine_agent.key_protection import handed_over, start_anew
+from adapters.engine_agent.key_protection import handed_over, re_execute
 handed = handed_over()
 if not handed:
-    start_anew([sys.executable, *sys.orig_argv[1:]], {"PATH": os.environ["PATH"]}, {"FLORIN_OPERATOR_KEY": "s3cret"})
+    re_execute([sys.executable, *sys.orig_argv[1:]], {"PATH": os.environ["PATH"]}, {"FLORIN_OPERATOR_KEY": "s3cret"})
 environ = open("/proc/self/environ").read()
 print(json.dumps([os.getpid(), handed, handed_over(), "s3cret" in environ, sorted(os.environ)]))
 """
@@ -59,7 +59,7 @@ def run(script: str, *args: str, **env: str) -> tuple[subprocess.Popen[str], str
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize(("how", "read"), [("conceal", ""), ("not", "environ")])
-def test_nobody_of_the_same_user_reads_memory_or_environment(how, read):
+def test_processes_of_the_same_user_cannot_read_memory_or_environment(how, read):
     """Without it, at least the environment is readable; memory is as the system's ptrace policy has it."""
     assert run(SPY, how)[1].partition(" ")[0] == read
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.engine_agent import staging
-from adapters.engine_agent.staging import Cache, StageError, StagingInterruptedError
+from adapters.engine_agent import artifact_download, staging
+from adapters.engine_agent.artifact_download import StageError, StagingInterruptedError
+from adapters.engine_agent.staging import Cache
 from adapters.registry.artifacts import digest_of
 
 
@@ -83,8 +84,8 @@ class StagingHarness:
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "PAUSE_SECONDS", 0.0)
+def harness(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifact_download, "PAUSE_SECONDS", 0.0)
     shelf, engine, now = MemorySource(), Engine(), [1000.0]
     cache = Cache(tmp_path / "cache", 2500, shelf, engine, clock=lambda: now[0])
     cache.open()
@@ -97,232 +98,232 @@ def left_over(cache: Cache) -> list[Path]:
     return list((cache.root / ".staging").iterdir())
 
 
-async def test_a_version_is_fetched_once(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    path = await world.cache.stage(digest, size)
+async def test_a_version_is_fetched_once(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    path = await harness.cache.stage(digest, size)
     assert digest_of(path) == digest.removeprefix("sha256:") == path.name
     assert [oct(f.stat().st_mode & 0o777) for f in sorted(path.iterdir())] == ["0o444", "0o444"]
     assert path.stat().st_mode & 0o777 == 0o755
-    assert await world.cache.stage(digest, size) == path
-    assert len(world.shelf.asked) == 2
-    assert (world.cache.bytes, world.cache.versions, left_over(world.cache)) == (1000, 1, [])
+    assert await harness.cache.stage(digest, size) == path
+    assert len(harness.shelf.asked) == 2
+    assert (harness.cache.bytes, harness.cache.versions, left_over(harness.cache)) == (1000, 1, [])
 
 
-async def test_all_who_want_one_version_share_its_download_and_it_goes_on_without_them(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.gate = asyncio.Event()
-    waiting = [asyncio.create_task(world.cache.stage(digest, size)) for _ in range(10)]
+async def test_all_who_want_one_version_share_its_download_and_it_goes_on_without_them(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.gate = asyncio.Event()
+    waiting = [asyncio.create_task(harness.cache.stage(digest, size)) for _ in range(10)]
     await asyncio.sleep(0)
     for task in waiting[1:]:
         task.cancel()
     await asyncio.gather(*waiting[1:], return_exceptions=True)
-    world.shelf.gate.set()
+    harness.shelf.gate.set()
     await waiting[0]
-    assert len(world.shelf.asked) == 2
+    assert len(harness.shelf.asked) == 2
 
 
-async def test_when_nobody_waits_any_more_the_download_still_ends_well(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.gate = asyncio.Event()
-    waiting = asyncio.create_task(world.cache.stage(digest, size))
+async def test_download_completes_without_waiters(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.gate = asyncio.Event()
+    waiting = asyncio.create_task(harness.cache.stage(digest, size))
     await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    world.shelf.gate.set()
-    await world.cache.stage(digest, size)
-    assert len(world.shelf.asked) == 2
+    harness.shelf.gate.set()
+    await harness.cache.stage(digest, size)
+    assert len(harness.shelf.asked) == 2
 
 
-async def test_a_broken_download_goes_on_where_it_broke(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.breaks = [250, 33]
-    await world.cache.stage(digest, size)
-    assert [start for _, name, start in world.shelf.asked if "model" in name] == [0, 250, 283]
+async def test_a_broken_download_goes_on_where_it_broke(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.breaks = [250, 33]
+    await harness.cache.stage(digest, size)
+    assert [start for _, name, start in harness.shelf.asked if "model" in name] == [0, 250, 283]
 
 
-async def test_or_from_the_beginning_where_the_source_knows_no_ranges(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.breaks, world.shelf.ranges = [250], False
-    path = await world.cache.stage(digest, size)
+async def test_or_from_the_beginning_where_the_source_knows_no_ranges(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.breaks, harness.shelf.ranges = [250], False
+    path = await harness.cache.stage(digest, size)
     assert digest_of(path) == path.name
 
 
-async def test_a_download_that_breaks_again_and_again_is_given_up(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.breaks = [1] * 10
+async def test_a_download_that_breaks_again_and_again_is_given_up(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.breaks = [1] * 10
     with pytest.raises(StageError, match="could not be fetched from the gateway: reset"):
-        await world.cache.stage(digest, size)
-    assert (left_over(world.cache), world.cache.bytes) == ([], 0)
+        await harness.cache.stage(digest, size)
+    assert (left_over(harness.cache), harness.cache.bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b[:-1] + b"x", lambda b: b + b"x"])
-async def test_what_is_not_the_version_is_refused(world, change):
-    digest, size = world.shelf.add(world.tmp, "a")
-    files = world.shelf.files[digest.removeprefix("sha256:")]
+async def test_what_is_not_the_version_is_refused(harness, change):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    files = harness.shelf.files[digest.removeprefix("sha256:")]
     files["adapter_model.safetensors"] = change(files["adapter_model.safetensors"])
     with pytest.raises(StageError, match=r"damaged|larger than announced"):
-        await world.cache.stage(digest, size)
-    assert not (world.cache.root / digest.removeprefix("sha256:")).exists()
-    assert (left_over(world.cache), world.cache.bytes) == ([], 0)
+        await harness.cache.stage(digest, size)
+    assert not (harness.cache.root / digest.removeprefix("sha256:")).exists()
+    assert (left_over(harness.cache), harness.cache.bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:", "sha256:../../etc/passwd", "sha256:" + "A" * 64, "a" * 63])
-async def test_a_digest_that_is_none_is_refused(world, digest):
+async def test_a_digest_that_is_none_is_refused(harness, digest):
     with pytest.raises(StageError, match="is not a digest"):
-        await world.cache.stage(digest, 1)
-    assert world.shelf.asked == []
+        await harness.cache.stage(digest, 1)
+    assert harness.shelf.asked == []
 
 
-async def test_a_full_disk_is_named(world, monkeypatch):
-    digest, size = world.shelf.add(world.tmp, "a")
+async def test_a_full_disk_is_named(harness, monkeypatch):
+    digest, size = harness.shelf.add(harness.tmp, "a")
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(staging, "_write", full)
+    monkeypatch.setattr(artifact_download, "_write", full)
     with pytest.raises(StageError, match=r"The disk of the adapter cache, .*, is full"):
-        await world.cache.stage(digest, size)
-    assert (left_over(world.cache), world.cache.bytes) == ([], 0)
+        await harness.cache.stage(digest, size)
+    assert (left_over(harness.cache), harness.cache.bytes) == ([], 0)
 
 
 # -- what is removed, and what is not
 
 
-async def test_the_least_recently_used_goes_first(world):
-    (a, size), (b, _), (c, _) = (world.shelf.add(world.tmp, letter) for letter in "abc")
+async def test_the_least_recently_used_goes_first(harness):
+    (a, size), (b, _), (c, _) = (harness.shelf.add(harness.tmp, letter) for letter in "abc")
     paths = {}
     for digest in (a, b, a):
-        world.now[0] += 1
-        paths[digest] = await world.cache.stage(digest, size)
-    world.now[0] += staging.KEEP_SECONDS + 1
-    await world.cache.stage(c, size)
+        harness.now[0] += 1
+        paths[digest] = await harness.cache.stage(digest, size)
+    harness.now[0] += staging.KEEP_SECONDS + 1
+    await harness.cache.stage(c, size)
     assert paths[a].exists()
     assert not paths[b].exists()
-    assert (world.cache.bytes, left_over(world.cache)) == (2000, [])
+    assert (harness.cache.bytes, left_over(harness.cache)) == (2000, [])
 
 
-async def test_what_the_engine_lists_or_was_just_given_or_listed_a_moment_ago_stays(world):
-    (a, size), (b, _), (c, _) = (world.shelf.add(world.tmp, letter) for letter in "abc")
-    first = await world.cache.stage(a, size)
-    second = await world.cache.stage(b, size)
-    world.engine.paths = {first}
+async def test_what_the_engine_lists_or_was_just_given_or_listed_a_moment_ago_stays(harness):
+    (a, size), (b, _), (c, _) = (harness.shelf.add(harness.tmp, letter) for letter in "abc")
+    first = await harness.cache.stage(a, size)
+    second = await harness.cache.stage(b, size)
+    harness.engine.paths = {first}
     with pytest.raises(StageError, match="raise --cache-size"):
-        await world.cache.stage(c, size)  # b was given to it a moment ago
-    world.now[0] += staging.KEEP_SECONDS + 1
-    world.cache.observe({str(second)})
-    world.engine.paths = {first}
+        await harness.cache.stage(c, size)  # b was given to it a moment ago
+    harness.now[0] += staging.KEEP_SECONDS + 1
+    harness.cache.observe({str(second)})
+    harness.engine.paths = {first}
     with pytest.raises(StageError, match="raise --cache-size"):
-        await world.cache.stage(c, size)  # it listed b a moment ago
-    world.now[0] += staging.KEEP_SECONDS + 1
-    await world.cache.stage(c, size)
+        await harness.cache.stage(c, size)  # it listed b a moment ago
+    harness.now[0] += staging.KEEP_SECONDS + 1
+    await harness.cache.stage(c, size)
     assert first.exists()
     assert not second.exists()
 
 
-async def test_an_engine_that_does_not_answer_may_hold_all_that_it_held(world):
-    (a, size), (b, _), (c, _) = (world.shelf.add(world.tmp, letter) for letter in "abc")
-    held = {str(await world.cache.stage(digest, size)) for digest in (a, b)}
-    world.cache.observe(held)
-    world.now[0] += 10 * staging.KEEP_SECONDS
-    world.engine.paths = None
+async def test_an_engine_that_does_not_answer_may_hold_all_that_it_held(harness):
+    (a, size), (b, _), (c, _) = (harness.shelf.add(harness.tmp, letter) for letter in "abc")
+    held = {str(await harness.cache.stage(digest, size)) for digest in (a, b)}
+    harness.cache.observe(held)
+    harness.now[0] += 10 * staging.KEEP_SECONDS
+    harness.engine.paths = None
     with pytest.raises(StageError, match="raise --cache-size"):
-        await world.cache.stage(c, size)
-    world.cache.forget()  # its process is gone
-    await world.cache.stage(c, size)
+        await harness.cache.stage(c, size)
+    harness.cache.forget()  # its process is gone
+    await harness.cache.stage(c, size)
 
 
-async def test_two_that_come_at_once_do_not_take_the_same_room(world):
-    versions = [world.shelf.add(world.tmp, letter) for letter in "abc"]
-    world.shelf.gate = asyncio.Event()
-    staged = [asyncio.create_task(world.cache.stage(*version)) for version in versions]
+async def test_two_that_come_at_once_do_not_take_the_same_room(harness):
+    versions = [harness.shelf.add(harness.tmp, letter) for letter in "abc"]
+    harness.shelf.gate = asyncio.Event()
+    staged = [asyncio.create_task(harness.cache.stage(*version)) for version in versions]
     await asyncio.sleep(0.05)
-    world.shelf.gate.set()
+    harness.shelf.gate.set()
     results = await asyncio.gather(*staged, return_exceptions=True)
     assert sum(isinstance(r, StageError) for r in results) == 1
-    assert world.cache.bytes == 2000
+    assert harness.cache.bytes == 2000
 
 
-async def test_what_never_fits_says_so(world):
-    digest, _ = world.shelf.add(world.tmp, "a", size=3000)
+async def test_what_never_fits_says_so(harness):
+    digest, _ = harness.shelf.add(harness.tmp, "a", size=3000)
     with pytest.raises(StageError, match="3,000 bytes, more than"):
-        await world.cache.stage(digest, 3000)
-    assert world.shelf.asked == []
+        await harness.cache.stage(digest, 3000)
+    assert harness.shelf.asked == []
 
 
 # -- after a restart
 
 
-async def test_what_an_earlier_agent_left_is_believed_once_it_is_hashed(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    path = await world.cache.stage(digest, size)
-    cache = world.reopened()
+async def test_what_an_earlier_agent_left_is_believed_once_it_is_hashed(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    path = await harness.cache.stage(digest, size)
+    cache = harness.reopened()
     assert (cache.versions, cache.bytes) == (1, 1000)
     assert await cache.stage(digest, size) == path
-    assert len(world.shelf.asked) == 2
+    assert len(harness.shelf.asked) == 2
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-async def test_what_was_damaged_meanwhile_is_fetched_again(world, name):
-    digest, size = world.shelf.add(world.tmp, "a")
-    path = await world.cache.stage(digest, size)
+async def test_what_was_damaged_meanwhile_is_fetched_again(harness, name):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    path = await harness.cache.stage(digest, size)
     (path / name).chmod(0o644)
     (path / name).write_bytes(b"?")
-    cache = world.reopened()
+    cache = harness.reopened()
     assert digest_of(await cache.stage(digest, size)) == path.name
 
 
-async def test_what_lost_a_file_meanwhile_is_fetched_again(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    path = await world.cache.stage(digest, size)
+async def test_what_lost_a_file_meanwhile_is_fetched_again(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    path = await harness.cache.stage(digest, size)
     (path / "adapter_config.json").unlink()
-    cache = world.reopened()
+    cache = harness.reopened()
     assert digest_of(await cache.stage(digest, size)) == path.name
     assert cache.versions == 1
 
 
 @pytest.mark.parametrize("name", ["", "adapter_config.json"])
-async def test_what_somebody_clears_away_while_the_agent_runs_is_fetched_again(world, name):
-    digest, size = world.shelf.add(world.tmp, "a")
-    path = await world.cache.stage(digest, size)
+async def test_what_somebody_clears_away_while_the_agent_runs_is_fetched_again(harness, name):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    path = await harness.cache.stage(digest, size)
     if name:
         (path / name).unlink()
     else:
         shutil.rmtree(path)
-    assert await world.cache.stage(digest, size) == path
+    assert await harness.cache.stage(digest, size) == path
     assert f"sha256:{digest_of(path)}" == digest
-    assert (world.cache.versions, world.cache.bytes) == (1, size)
+    assert (harness.cache.versions, harness.cache.bytes) == (1, size)
 
 
-async def test_room_is_made_of_what_somebody_has_cleared_away(world):
-    first, second = (world.shelf.add(world.tmp, letter) for letter in "ab")
-    shutil.rmtree(await world.cache.stage(*first))
-    await world.cache.stage(*second)
-    world.now[0] += staging.KEEP_SECONDS + 1
-    await world.cache.stage(*world.shelf.add(world.tmp, "c"))
-    assert world.cache.versions == 2
+async def test_room_is_made_of_what_somebody_has_cleared_away(harness):
+    first, second = (harness.shelf.add(harness.tmp, letter) for letter in "ab")
+    shutil.rmtree(await harness.cache.stage(*first))
+    await harness.cache.stage(*second)
+    harness.now[0] += staging.KEEP_SECONDS + 1
+    await harness.cache.stage(*harness.shelf.add(harness.tmp, "c"))
+    assert harness.cache.versions == 2
 
 
-async def test_what_a_killed_agent_was_fetching_is_swept_away(world):
-    digest, size = world.shelf.add(world.tmp, "a")
-    world.shelf.gate = asyncio.Event()
-    asyncio.create_task(world.cache.stage(digest, size))  # noqa: RUF006 - ended below
+async def test_what_a_killed_agent_was_fetching_is_swept_away(harness):
+    digest, size = harness.shelf.add(harness.tmp, "a")
+    harness.shelf.gate = asyncio.Event()
+    asyncio.create_task(harness.cache.stage(digest, size))  # noqa: RUF006 - ended below
     await asyncio.sleep(0.01)
-    assert left_over(world.cache)
-    cache = world.cache
-    world.reopened()
-    assert left_over(world.cache) == []
-    await cache.drop()
+    assert left_over(harness.cache)
+    cache = harness.cache
+    harness.reopened()
+    assert left_over(harness.cache) == []
+    await cache.cancel_downloads()
 
 
-def test_a_cache_belongs_to_one_agent(world):
+def test_a_cache_belongs_to_one_agent(harness):
     with pytest.raises(StageError, match="use a different --cache-dir"):
-        Cache(world.cache.root, 1, world.shelf, world.engine).open()
+        Cache(harness.cache.root, 1, harness.shelf, harness.engine).open()
 
 
-async def test_the_oldest_of_an_earlier_agents_goes_first(world):
-    (a, size), (b, _), (c, _) = (world.shelf.add(world.tmp, letter) for letter in "abc")
-    first, second = await world.cache.stage(a, size), await world.cache.stage(b, size)
+async def test_the_oldest_of_an_earlier_agents_goes_first(harness):
+    (a, size), (b, _), (c, _) = (harness.shelf.add(harness.tmp, letter) for letter in "abc")
+    first, second = await harness.cache.stage(a, size), await harness.cache.stage(b, size)
     os.utime(first, (1, 1))
-    await world.reopened().stage(c, size)
+    await harness.reopened().stage(c, size)
     assert not first.exists()
     assert second.exists()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, Version
+from adapters.model import Adapter, Drain, Engine, Placement, SlotState, Version, load
 from adapters.placement.engine_client import Listing
 from adapters.placement.loader import CLAIM_MS, FIRST_BACKOFF, MAX_BACKOFF, Loader
 from adapters.placement.residency import Residency
@@ -37,6 +38,8 @@ def version(name: str) -> Version:
 class FakeControl:
     """Records what is asked of engines; `on_load` may wait or raise."""
 
+    takes: Callable[[], None] = lambda: None
+    """Called during each load: may move the clock."""
     loads: list[tuple[str, str]] = field(default_factory=list)
     unloads: list[tuple[str, str]] = field(default_factory=list)
     holding: dict[str, set[str]] = field(default_factory=dict)
@@ -48,6 +51,7 @@ class FakeControl:
         self.loads.append((engine.name, wanted.engine_name))
         if self.gate:
             await self.gate.wait()
+        self.takes()
         if self.error:
             raise self.error
         if not self.lies:
@@ -123,6 +127,31 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def test_only_loads_that_the_engine_did_are_timed_and_only_its_own_part(bench: LoaderHarness):
+    loader, times = bench.loader("w1"), list[tuple[str, str, float]]()
+    loader.steps.timed = lambda engine, version, seconds: times.append((engine.name, version.id, seconds))
+
+    def pass_by() -> None:
+        bench.now += 0.25
+
+    class Slow:
+        async def verify(self, _engine: Engine, _version: Version) -> str:
+            bench.now += 5
+            return ""
+
+        def is_suspect(self, _engine: Engine) -> bool:
+            return False
+
+    bench.control.takes, loader.verifier = pass_by, Slow()  # type: ignore[assignment]
+    wide = replace(E1, slots=2)
+    await asyncio.gather(*(loader.ensure_resident(version(n), only(wide), deadline=60) for n in "ab"))
+    assert times == [("e1", "t/a@v1", 0.25), ("e1", "t/b@v1", 0.25)]
+    bench.control.error = EngineError("no", 500)
+    with pytest.raises(LoadFailedError):
+        await loader.ensure_resident(version("c"), only(E2), deadline=60)
+    assert len(times) == 2
+
+
 async def test_all_who_wait_share_one_load_and_leaving_stops_nothing(bench: LoaderHarness):
     loader, bench.control.gate = bench.loader("w1"), asyncio.Event()
     waiters = [
@@ -180,10 +209,11 @@ async def test_a_load_that_always_outlasts_its_first_claim_ends(bench: LoaderHar
     loads = 0
 
     class Slow:
-        async def verify(self, engine: Engine, loaded: Version) -> None:
+        async def verify(self, engine: Engine, loaded: Version) -> str:
             nonlocal loads
             loads += 1
             bench.now += 3 * CLAIM_MS / 1000
+            return ""
 
         def is_suspect(self, engine: Engine) -> bool:
             return False
@@ -270,7 +300,7 @@ class FakeVerifier:
     gate: asyncio.Event | None = None
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def verify(self, engine: Engine, wanted: Version) -> None:
+    async def verify(self, engine: Engine, wanted: Version) -> str:
         self.asked.append((engine.name, wanted.engine_name))
         if self.gate:
             await self.gate.wait()
@@ -281,6 +311,7 @@ class FakeVerifier:
             )
         if wrong:
             raise wrong
+        return f"{engine.name} p1"
 
     def is_suspect(self, engine: Engine) -> bool:
         return engine.name in self.suspects
@@ -307,6 +338,34 @@ async def test_a_version_is_verified_between_load_and_confirmation(bench: Loader
     assert '"loading"' in placed
     verifier.gate.set()
     assert await waiter == "e1"
+    placed = (await bench.store.snapshot()).documents["placement"]["e1/fl-a"]
+    assert load(Placement, placed).verified == "e1 p1"
+
+
+async def test_a_version_that_is_unloaded_while_it_is_verified_is_loaded_again(bench: LoaderHarness):
+    """As the victim of another version, whose claim was earlier and whose load comes late."""
+    loader = bench.loader("w1")
+
+    class Disturbed(FakeVerifier):
+        async def verify(self, engine: Engine, wanted: Version) -> str:
+            verified = await super().verify(engine, wanted)
+            if len(self.asked) == 1:
+                await bench.control.unload(engine, wanted.engine_name)
+                raise EngineError("e1 returned HTTP 404: no such model", status=404)
+            return verified
+
+    loader.verifier = Disturbed(loader)
+    assert await loader.ensure_resident(version("a"), only(E1), deadline=30) == "e1"
+    assert bench.control.holding["e1"] == {"fl-a"}
+    assert bench.control.loads == [("e1", "fl-a")] * 2
+
+
+async def test_an_engine_that_lists_a_version_but_does_not_know_it_refuses_it(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    verified(loader, e1=EngineError("e1 returned HTTP 404: no such model", status=404))
+    with pytest.raises(LoadFailedError, match="no such model"):
+        await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    assert bench.control.holding["e1"] == set()
 
 
 async def test_a_loader_killed_while_it_verifies_is_succeeded_by_one_that_verifies(bench: LoaderHarness):
@@ -457,3 +516,147 @@ async def test_without_redis_a_failed_load_is_still_told_as_one(
     assert loader.catalog.serving_statuses == {}
     await fail(bench, loader, 1)
     assert loader.catalog.serving_statuses["fl-a"].attempts == SURE + 1
+
+
+async def test_no_load_is_where_the_owner_forbids_it(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    loader.catalog.engines = {"e1": E1, "e2": replace(E2, region="eu")}
+    loader.requires = {"t": {"region": "eu"}}.__getitem__
+
+    def choose(failed: Collection[str]) -> Engine | None:
+        return next((e for e in loader.catalog.engines.values() if e.name not in failed), None)
+
+    assert await loader.ensure_resident(version("a"), choose, deadline=30) == "e2"
+    with pytest.raises(NoEngineError):
+        await loader.ensure_resident(version("b"), only(E1), deadline=30)
+    assert bench.control.loads == [("e2", "fl-a")]
+
+
+async def test_not_even_what_was_there_before_is_loaded_again_where_the_owner_forbids_it(
+    bench: LoaderHarness,
+):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    loader.requires = {"t": {"region": "eu"}}.__getitem__
+    with pytest.raises(NoEngineError):
+        await loader.ensure_resident(version("a"), only(E1), deadline=30, reload_on="e1")
+    assert len(bench.control.loads) == 1
+
+
+async def test_where_the_owner_forbids_it_by_now_it_does_not_count_as_resident(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    loader.catalog.engines = {"e1": E1, "e2": replace(E2, region="eu")}
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    loader.requires = {"t": {"region": "eu"}}.__getitem__
+    assert await loader.ensure_resident(version("a"), only(loader.catalog.engines["e2"]), deadline=30) == "e2"
+    assert bench.control.loads == [("e1", "fl-a"), ("e2", "fl-a")]
+
+
+# -- two tiers and replicas
+
+C1 = replace(E1, cpu_slots=2)
+C2 = replace(E2, cpu_slots=2)
+
+
+async def test_cached_version_returns_without_a_load_or_verification(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(C1), deadline=30)
+    bench.now += 5
+    await loader.ensure_resident(version("b"), only(C1), deadline=30)
+    assert bench.control.unloads == []
+    await bench.hear(loader)
+    assert loader.residency.cached("fl-a") == ["e1"]
+    bench.now += 5
+    verifier = verified(loader)
+    assert await loader.ensure_resident(version("a"), only(C1), deadline=30) == "e1"
+    assert bench.control.loads == [("e1", "fl-a"), ("e1", "fl-b")]
+    assert (bench.control.unloads, verifier.asked) == ([], [])
+    await bench.hear(loader)
+    assert loader.residency.slots("e1") == {"fl-a": SlotState.RESIDENT}
+    assert await bench.store.leases("e1") == {"fl-a": 1}, "protected until its requests are reported"
+
+
+async def test_what_no_longer_fits_the_cpu_memory_is_unloaded(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    for name in ("a", "b", "c"):
+        await loader.ensure_resident(version(name), only(C1), deadline=30)
+        bench.now += 5
+    assert bench.control.unloads == [("e1", "fl-a")]
+    await loader.ensure_resident(version("b"), only(E1), deadline=30)  # the engine has less memory now
+    assert bench.control.unloads == [("e1", "fl-a"), ("e1", "fl-c")]
+
+
+async def test_replica_opens_beside_a_holder_with_one_load(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    opened = await asyncio.gather(
+        *(loader.open_replica(version("a"), E2, deadline=30) for _ in range(5)),
+        bench.loader("w2").open_replica(version("a"), E2, deadline=30),
+    )
+    assert opened == [True] * 6
+    assert bench.control.loads == [("e1", "fl-a"), ("e2", "fl-a")]
+    await bench.hear(loader)
+    assert loader.residency.holders("fl-a") == ["e1", "e2"]
+
+
+async def test_replica_is_activated_where_it_is_cached(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    for name in ("a", "b"):
+        await loader.ensure_resident(version(name), only(C2), deadline=30)
+        bench.now += 5
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    loads = list(bench.control.loads)
+    assert await loader.open_replica(version("a"), C2, deadline=30)
+    assert bench.control.loads == loads
+
+
+async def test_no_replica_where_there_is_no_slot_or_another_is_being_opened(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    await loader.ensure_resident(version("b"), only(E2), deadline=30)  # under its grace: not to be evicted
+    assert not await loader.open_replica(version("a"), E2, deadline=30)
+    e3 = replace(E2, name="e3", url="http://e3")
+    await bench.store.claim("fl-a", "e3", slots=1, owner="other", ttl_ms=60_000, replica=True)
+    bench.now += 5
+    assert not await loader.open_replica(version("a"), E2, deadline=30), "one at a time"
+    assert not await loader.open_replica(version("a"), e3, deadline=0), "a deadline that has passed"
+
+
+async def test_no_replica_beyond_the_maximum_unless_an_engine_is_drained(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    loader.catalog.adapters["t/a"] = Adapter("t/a", live=1, max_replicas=1)
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    assert not await loader.open_replica(version("a"), E2, deadline=30)
+    await bench.hear(loader)
+    loader.catalog.adapters["t/a"] = Adapter("t/a", live=1, max_replicas=1)
+    loader.catalog.engines["e1"] = replace(E1, state="draining", drain=Drain(until=10**15))
+    assert await loader.open_replica(version("a"), E2, deadline=30)
+
+
+async def test_replica_that_one_engine_refuses_leaves_the_version_served(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    bench.control.error = EngineError("no memory", 500)
+    for _ in range(SURE + 1):
+        assert not await loader.open_replica(version("a"), E2, deadline=bench.now + 30)
+        loads = list(bench.control.loads)
+        assert not await loader.open_replica(version("a"), E2, deadline=bench.now + 30)
+        assert bench.control.loads == loads, "not asked again at once"
+        bench.now += MAX_BACKOFF
+        await bench.hear(loader)
+        assert loader.catalog.serving_statuses == {}
+    assert await loader.ensure_resident(version("a"), only(E1), deadline=bench.now + 30) == "e1"
+    bench.control.error = None
+    assert await loader.open_replica(version("a"), E2, deadline=bench.now + 30)
+
+
+async def test_no_replica_of_a_quarantined_version_nor_on_a_suspect_engine(bench: LoaderHarness):
+    loader = bench.loader("w1")
+    await loader.ensure_resident(version("a"), only(E1), deadline=30)
+    verified(loader).suspects = {"e2"}
+    assert not await loader.open_replica(version("a"), E2, deadline=30)
+    await loader.serving_statuses.quarantine(version("a"), "unlike_itself", "it is wrong", "e1", {})
+    await bench.hear(loader)
+    verified(loader)
+    assert not await loader.open_replica(version("a"), E2, deadline=30)
+    assert bench.control.loads == [("e1", "fl-a")]

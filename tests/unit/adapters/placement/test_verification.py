@@ -14,12 +14,13 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, Version, dump
+from adapters.model import Engine, Placement, SlotState, Version, dump
 from adapters.placement.fingerprint import CONTEXTS, TOP, ProbeAnswer
+from adapters.placement.residency import Residency
 from adapters.placement.verification import ProbeVerifier
 from adapters.registry.catalog import Catalog
 from adapters.registry.serving_status import FIRST_RETRY, ServingStatuses
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change, Event
 from tests.doubles.memory_store import MemoryStore
 
 E1 = Engine("e1", "http://e1", "base", "h100", slots=2, max_rank=8)
@@ -65,6 +66,7 @@ class VerificationHarness:
         self.seen = Seen()
         self.now = 1_000_000
         self.process = {"e1": "p1", "e2": "p2"}
+        self.confirmed: list[Event] = []
 
     def worker(self) -> ProbeVerifier:
         catalog = Catalog()
@@ -76,6 +78,7 @@ class VerificationHarness:
         probes = ProbeVerifier(
             store=self.store,
             catalog=catalog,
+            residency=Residency(),
             control=self.control,  # type: ignore[arg-type]
             serving_statuses=ServingStatuses(self.store, catalog, clock=lambda: self.now),
             observer=self.seen,
@@ -88,12 +91,18 @@ class VerificationHarness:
         documents = (await self.store.snapshot()).documents
         kept = probes.catalog.versions
         probes.catalog.load(documents)
-        probes.catalog.versions = kept | probes.catalog.versions
+        probes.catalog.versions = {**kept, **probes.catalog.versions}
+        for event in self.confirmed:
+            probes.residency.apply(event)
         await asyncio.sleep(0)
 
     async def verify(self, probes: ProbeVerifier, engine: Engine, version: Version) -> None:
+        """A load with its confirmation, and the eviction that follows sooner or later."""
         try:
-            await probes.verify(engine, version)
+            verified = await probes.verify(engine, version)
+            placement = Placement(engine.name, version.engine_name, SlotState.RESIDENT, verified=verified)
+            for text in (dump(placement), None):
+                self.confirmed.append(Event(len(self.confirmed), "placement", placement.id, text))
         finally:
             if not self.store.away:
                 await self.hear(probes)
@@ -112,8 +121,10 @@ async def test_the_first_answers_are_kept_and_the_base_is_asked_once(bench: Veri
     worker = bench.worker()
     await bench.verify(worker, E1, A)
     await bench.verify(worker, E1, B)
-    await bench.verify(worker, E1, A)
-    assert bench.control.asked == [("e1", "base"), ("e1", "fl-a"), ("e1", "fl-b"), ("e1", "fl-a")]
+    await bench.verify(worker, E2, A)
+    assert bench.control.asked == [
+        ("e1", "base"), ("e1", "fl-a"), ("e1", "fl-b"), ("e2", "base"), ("e2", "fl-a")
+    ]  # fmt: skip
     assert bench.seen.results == ["first", "first", "sound"]
     assert {n: f.engine for n, f in worker.catalog.fingerprints.items()} == dict.fromkeys(
         ("base", "fl-a", "fl-b"), "e1"
@@ -121,12 +132,66 @@ async def test_the_first_answers_are_kept_and_the_base_is_asked_once(bench: Veri
     assert worker.catalog.serving_statuses == {}
 
 
-async def test_another_process_of_the_engine_is_asked_for_its_base_again(bench: VerificationHarness):
+async def test_a_version_is_probed_once_per_process_whichever_worker_loads_it(bench: VerificationHarness):
+    first, second = bench.worker(), bench.worker()
+    for _ in range(2):
+        for worker in (first, second):
+            await bench.hear(worker)
+            await bench.verify(worker, E1, A)
+    assert bench.control.asked == [("e1", "base"), ("e1", "fl-a")]
+    assert bench.seen.results == ["first"]
+
+
+async def test_another_process_of_the_engine_is_probed_again_with_its_base(bench: VerificationHarness):
     worker = bench.worker()
     await bench.verify(worker, E1, A)
     bench.process["e1"] = "p1 restarted"
+    for _ in range(2):
+        await bench.verify(worker, E1, A)
+    assert bench.control.asked == 2 * [("e1", "base"), ("e1", "fl-a")]
+    bench.control.says["e1", "fl-a"] = answer(-9.0)
+    bench.process["e1"] = "p1 restarted again"
+    with pytest.raises(QuarantinedError):
+        await bench.verify(worker, E1, A)
+
+
+async def test_without_a_known_process_every_load_is_probed(bench: VerificationHarness):
+    worker = bench.worker()
+    bench.process["e1"] = ""
+    for _ in range(2):
+        await bench.verify(worker, E1, A)
+    assert bench.control.asked == [("e1", "base"), ("e1", "fl-a"), ("e1", "fl-a")]
+
+
+async def test_a_version_whose_fingerprint_is_replaced_is_probed_again(bench: VerificationHarness):
+    """As after `florin adapter release` and `florin engine trust`."""
+    worker = bench.worker()
     await bench.verify(worker, E1, A)
-    assert bench.control.asked.count(("e1", "base")) == 2
+    for change in (None, dump(replace(worker.catalog.fingerprints["fl-a"], taken=77))):
+        await bench.store.commit([Change("fingerprint", "fl-a", change)])
+        await bench.hear(worker)
+        bench.now += 1
+        await bench.verify(worker, E1, A)
+    assert bench.seen.results == ["first", "first", "sound"]
+
+
+async def test_where_one_version_fails_the_others_are_probed_again(bench: VerificationHarness):
+    """Its engine may be at fault: the next version that fails there proves it."""
+    worker = bench.worker()
+    await bench.verify(worker, E1, A)
+    await bench.verify(worker, E2, A)
+    await bench.verify(worker, E1, B)
+    bench.control.says = {("e2", name): answer(-9.0) for name in ("fl-a", "fl-b")}
+    with pytest.raises(QuarantinedError):
+        await bench.verify(worker, E2, B)
+    with pytest.raises(EngineSuspectError, match="t/a@v1 and t/b@v1 fail verification there"):
+        await bench.verify(worker, E2, A)
+    assert bench.seen.results == ["first", "sound", "first", "quarantined", "engine_suspect"]
+
+    bench.control.says.clear()
+    bench.now += FIRST_RETRY * 1_000_000  # no loads until then
+    await bench.verify(worker, E2, A)
+    assert bench.control.asked[-2:] == [("e2", "base"), ("e2", "fl-a")]
 
 
 async def test_who_answers_like_the_base_is_quarantined_with_the_evidence(bench: VerificationHarness):
@@ -260,8 +325,9 @@ async def test_a_base_that_cannot_be_asked_leaves_the_versions_own_answers(bench
     for engine in ("e1", "e2"):
         bench.control.says[engine, "base"] = EngineError("no such model", 404)
     await bench.verify(worker, E1, A)
-    await bench.verify(worker, E1, A)
-    assert bench.seen.results == ["first", "no_base"]
+    await bench.verify(worker, E1, B)
+    await bench.verify(worker, E2, B)
+    assert bench.seen.results == ["first", "first", "no_base"]
     assert bench.control.asked.count(("e1", "base")) == 1
     bench.control.says["e2", "fl-a"] = answer(-9.0)
     with pytest.raises(QuarantinedError):
@@ -274,6 +340,9 @@ async def test_an_engine_that_completes_no_text_is_passed_over(bench: Verificati
         bench.control.says["e1", model] = EngineError("Not Found", 404)
     await bench.verify(worker, E1, A)
     assert bench.seen.results == ["skipped"]
+    await bench.verify(worker, E2, A)
+    await bench.verify(worker, E1, A)
+    assert bench.seen.results == ["skipped", "first", "skipped"]  # passed over, but not verified
 
 
 @pytest.mark.parametrize("model", ["base", "fl-a"])
@@ -307,6 +376,7 @@ async def test_without_redis_nothing_is_believed(bench: VerificationHarness):
     bench.store.away = False
     await bench.verify(worker, E1, A)
     bench.store.away = True
+    bench.process["e1"] = "p1 restarted"
     bench.control.says["e1", "fl-a"] = answer(-1.0)
     with pytest.raises(StoreUnavailableError):  # a quarantine that nobody hears of is none
         await bench.verify(worker, E1, A)

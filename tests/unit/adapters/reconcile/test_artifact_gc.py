@@ -20,7 +20,8 @@ from adapters.reconcile.artifact_gc import ArtifactCollector, plan
 from adapters.reconcile.artifact_remover import FRESH_SECONDS, ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Change, Fence
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
 
 HOUR = 3600 * 1_000_000

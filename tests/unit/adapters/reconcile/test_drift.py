@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.model import Adapter, BaseModel, Engine, ServingStatus, SlotState, Version
+from adapters.model import Adapter, BaseModel, Drain, Engine, ServingStatus, SlotState, Version
 from adapters.placement.engine_client import Listing
 from adapters.reconcile.artifact_gc import CollectionPlan
 from adapters.reconcile.diagnosis import EngineObservation, FleetObservation
@@ -59,6 +59,13 @@ def test_what_is_being_loaded_and_listed_already_is_well():
     assert found(view(slots={"fl-a1": S.LOADING}, loras={"fl-a1"})) == {}
 
 
+def test_cached_versions_need_no_slot():
+    slots = {"fl-a1": S.RESIDENT, "fl-a2": S.RESIDENT, "fl-a3": S.CACHED, "fl-a4": S.CACHED}
+    seen = view(slots=slots, loras={"fl-a1", "fl-a2", "fl-a3"})
+    assert found(seen) == {}
+    assert "2 of 2 slots" in next(of_engines(seen)).message
+
+
 def test_residency_that_differs():
     seen = found(
         view(
@@ -96,6 +103,7 @@ def test_of_an_engine_that_does_not_answer_nothing_else_is_said():
         ({}, EngineObservation(Listing({"base": "/m"}, frozenset(), None), takes_adapters=False), "engine_lora_routes",
          "problem", "cannot load"),
         ({"agent": "http://e1:9", "key": "k1"}, None, "engine_agent", "warning", "though the engine responds"),
+        ({"state": "draining", "drain": Drain(1)}, None, "engine_state", "warning", "being loaded elsewhere"),
         ({"state": "draining"}, None, "engine_state", "warning", "neither new requests"),
         ({"state": "cordoned"}, None, "engine_state", "warning", "no new adapters"),
         ({"stopping": True}, None, "engine_stopping", "warning", "no new process"),

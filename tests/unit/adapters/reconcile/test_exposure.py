@@ -16,7 +16,7 @@ from adapters.reconcile.exposure import is_loopback
 from adapters.security import state_directory
 from adapters.security.tls import Pair
 from gateway.config import Settings
-from gateway.runtime.exposure import exposure_of, of_listener
+from gateway.runtime.exposure import exposure_of, of_listeners
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -46,10 +46,16 @@ def test_what_only_this_machine_reaches(host, ours):
     ],
 )
 def test_the_listener(host, settings, status, said):
-    found = of_listener(Settings(**settings), host)
+    (found,) = of_listeners(Settings(**settings), [host])
     assert found.status == status
     assert said in found.message
     assert bool(found.remedy) == (status != "ok")
+
+
+def test_each_port_is_looked_at():
+    public, admin = of_listeners(Settings(uds=Path("/run/florin"), admin_host="0.0.0.0", admin_port=8081))
+    assert (public.status, admin.status) == ("ok", "warning")
+    assert admin.message.startswith("The admin and finance API speaks plain HTTP on 0.0.0.0")
 
 
 @dataclass
@@ -184,7 +190,7 @@ def test_links_are_not_followed(state, tmp_path):
     assert mode(tmp_path / "elsewhere") == 0o755
 
 
-def test_a_directory_of_everybodys_is_never_closed(state):
+def test_shared_directory_is_never_made_private(state):
     state.chmod(0o1777)
     state_directory.make_private(state)
     assert mode(state) == 0o1777

@@ -18,15 +18,18 @@ from adapters.model import BaseModel, Engine, Fingerprint, ServingStatus, SlotSt
 from adapters.placement.engine_client import Listing
 from adapters.placement.loader import Loader
 from adapters.placement.residency import Residency
+from adapters.reconcile.evacuation import Evacuation
 from adapters.reconcile.load_retries import LoadRetries
 from adapters.reconcile.reconciler import ROLE, Reconciler
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Change, ClaimResult, Fence
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.placement import ClaimResult
+from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
 from tests.support.waiting import until
 
-E1 = Engine("e1", "http://e1", "base", "h100", slots=3, max_rank=8)
+E1 = Engine("e1", "http://e1", "base", "h100", slots=3, max_rank=8, cpu_slots=4)
 LOST, RESIDENT, LOADING = SlotState.LOST, SlotState.RESIDENT, SlotState.LOADING
 
 
@@ -100,7 +103,12 @@ class ReconcilerHarness:
             store=self.store, catalog=self.catalog, residency=self.residency,
             control=self.engines, loader=loader, owner="w", interval=0.01, probe_timeout=1,  # type: ignore[arg-type]
             reload_interval=0, collector=SimpleNamespace(collect=collect), load_retries=self.load_retries,  # type: ignore[arg-type]
+            rebalancer=SimpleNamespace(interval=0),  # type: ignore[arg-type]
             stopped=StoppedEngines(self.store, self.catalog, 1.0, now=lambda: int(self.now * 1e6)),
+            evacuation=Evacuation(
+                self.store, self.catalog, self.residency, self.engines, loader, 0.0,  # type: ignore[arg-type]
+                now=lambda: int(self.now * 1e6),
+            ),
         )  # fmt: skip
         self.strays: frozenset[str] = frozenset()
         self.fence = Fence(ROLE, 0)
@@ -118,12 +126,14 @@ class ReconcilerHarness:
         await self.store.commit(changes)
         await self.sync()
 
-    async def resident(self, *names: str, slots: int = 3) -> None:
+    async def resident(self, *names: str, slots: int = 3, cpu_slots: int = 0) -> None:
         """Registered, loaded and used, the last one most recently."""
         for name in names:
             made = version(name)
             await self.put(Change("version", made.id, dump(made)))
-            claim = await self.store.claim(f"fl-{name}", "e1", slots=slots, owner="w", ttl_ms=9999)
+            claim = await self.store.claim(
+                f"fl-{name}", "e1", slots=slots, cpu_slots=cpu_slots, owner="w", ttl_ms=9999
+            )
             assert claim.result is ClaimResult.CLAIMED
             await self.store.confirm(f"fl-{name}", "e1", owner="w", grace_ms=0)
             self.engines.held.setdefault("e1", set()).add(f"fl-{name}")
@@ -163,6 +173,15 @@ async def test_a_restarted_engine_gets_its_adapters_back_hottest_first(harness):
     assert harness.slots() == {"fl-a": RESIDENT, "fl-b": RESIDENT, "fl-c": RESIDENT}
 
 
+async def test_what_its_owner_forbids_there_by_now_is_not_loaded_again(harness):
+    await harness.resident("a", "b")
+    harness.engines.held["e1"] = set()
+    harness.reconciler.loader.requires = lambda tenant: {"region": "eu"}
+    await harness.repair()
+    assert harness.engines.loads == []
+    assert harness.slots() == {}
+
+
 async def test_what_is_missing_is_lost_before_anything_is_loaded(harness):
     await harness.resident("a", "b")
     harness.engines.held["e1"] = set()
@@ -190,6 +209,42 @@ async def test_an_engine_that_does_not_answer_keeps_everything(harness):
     before = await harness.store.snapshot()
     await harness.repair()
     assert await harness.store.snapshot() == before
+
+
+async def test_cached_version_is_listed_and_no_stray(harness):
+    await harness.resident("a", "b", "c", "d", cpu_slots=4)
+    before = await harness.store.snapshot()
+    for _ in range(3):
+        await harness.repair()
+    assert harness.residency.cached("fl-a") == ["e1"]
+    assert await harness.store.snapshot() == before
+    assert harness.engines.unloads == []
+
+
+async def test_cached_version_that_is_no_longer_listed_is_forgotten(harness):
+    await harness.resident("a", "b", "c", "d", cpu_slots=4)
+    harness.engines.held["e1"] = {"fl-b", "fl-c", "fl-d"}
+    await harness.repair()
+    assert harness.residency.where("fl-a") == {}
+    assert set(harness.slots().values()) == {RESIDENT}
+    assert harness.engines.loads == []
+
+
+async def test_cached_versions_take_no_room_from_those_that_come_back(harness):
+    await harness.resident("a", "b", "c", "d", cpu_slots=4)
+    harness.engines.held["e1"] = {"fl-a"}
+    await harness.repair()
+    assert harness.engines.loads == ["fl-d", "fl-c", "fl-b"]
+    assert harness.residency.cached("fl-a") == ["e1"]
+
+
+async def test_removed_version_is_uncached_and_unloaded(harness):
+    await harness.resident("a", "b", "c", "d", cpu_slots=4)
+    await harness.put(Change("version", version("a").id, None))
+    for _ in range(3):
+        await harness.repair()
+    assert harness.residency.where("fl-a") == {}
+    assert harness.engines.unloads == ["fl-a"]
 
 
 async def test_what_is_being_loaded_is_neither_missing_nor_a_stray(harness):

@@ -7,7 +7,8 @@ import pytest
 from adapters.model import Engine, dump
 from adapters.reconcile.stopped_engines import StoppedEngines, due
 from adapters.registry.catalog import Catalog
-from adapters.store.protocol import Change, Fence
+from adapters.store.protocol.coordination import Fence
+from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
 
 HOUR = 3_600_000_000

@@ -62,7 +62,7 @@ def test_only_the_two_files_are_published(store):
     assert names == {"adapter_config.json", "adapter_model.safetensors"}
 
 
-def test_other_users_may_read_it_and_nobody_may_write_its_files(store):
+def test_files_are_world_readable_and_not_writable(store):
     artifact = publish(store)
     assert stat.S_IMODE(artifact.path.stat().st_mode) == 0o755
     assert {stat.S_IMODE(path.stat().st_mode) for path in artifact.path.iterdir()} == {0o444}

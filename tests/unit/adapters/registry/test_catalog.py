@@ -18,7 +18,7 @@ from adapters.model import (
     dump,
 )
 from adapters.registry.catalog import Catalog, Target
-from adapters.store.protocol import Event
+from adapters.store.protocol.registry import Event
 
 SUPPORT = "acme/support"
 USERS = [f"user-{i}" for i in range(200)]
@@ -119,7 +119,7 @@ def test_a_retired_version_is_as_if_it_had_never_been(registry):
 
 
 @pytest.mark.parametrize("state", ["quarantined", "failed"])
-def test_a_canary_with_a_verdict_gets_nobody_until_it_is_gone(registry, state):
+def test_quarantined_canary_gets_no_calls(registry, state):
     registry.put(canary(weight=50))
     assert registry.answers() == {f"{SUPPORT}@v1", f"{SUPPORT}@v2"}
     registry.put(serving_status(2, state))

@@ -25,8 +25,8 @@ from adapters.model import (
     dump,
     load,
 )
-from adapters.registry.changes import HISTORY, LAST
-from adapters.store.protocol import Change
+from adapters.registry.changes import HISTORY, LAST, plan_scale
+from adapters.store.protocol.registry import Change
 from tests.unit.adapters.installation import NAME, NOW
 
 V1, V2, V3 = (f"acme/support@v{n}" for n in (1, 2, 3))
@@ -223,6 +223,22 @@ async def test_a_pin_covers_a_canary_that_is_there_already(site, three):
 # -- remove and add again
 
 
+async def test_the_bounds_of_replicas_change_one_by_one_and_never_cross(site, three):
+    def scale(**bounds):
+        return three.change(NAME, "op", lambda reading: plan_scale(reading, NAME, bounds))
+
+    before = len(await site.audit())
+    assert await scale(min_replicas=2, max_replicas=3) == live(1, min_replicas=2, max_replicas=3)
+    with pytest.raises(ConflictError, match="At least 2 and at most 1"):
+        await scale(max_replicas=1)
+    await scale(min_replicas=2)
+    assert await scale(max_replicas=None) == live(1, min_replicas=2)
+    assert [(note.action, note.details) for note in (await site.audit())[before:]] == [
+        ("adapter.scale", {"min_replicas": {"old": 0, "new": 2}, "max_replicas": {"old": None, "new": 3}}),
+        ("adapter.scale", {"max_replicas": {"old": 3, "new": None}}),
+    ]
+
+
 async def test_removal_takes_all_and_leaves_graves_and_a_tombstone(site, three):
     await three.pin(NAME, True)
     await three.retire(NAME, 2)
@@ -250,8 +266,7 @@ async def test_a_view_that_has_heard_nothing_reuses_no_number(site, three):
     """It knows neither the adapter nor its tombstone."""
     stale = site.worker()
     await stale.follow()
-    stale.catalog.adapters.clear()
-    stale.catalog.versions.clear()
+    stale.catalog.load({})
     await three.remove(NAME)
     assert (await stale.registrar.add_adapter(NAME, site.source(0))).version.number == 4
 

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.errors import NotFoundError, RejectedError
 from adapters.model import Adapter, AdapterName, BaseModel, Engine, Version, dump, load
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from tests.support.lora import LLAMA, lora_config, lora_tensors
 from tests.unit.adapters.installation import NAME, NOW, Installation
 

@@ -8,7 +8,7 @@ from adapters.errors import ConflictError, NotFoundError
 from adapters.model import BaseModel, dump, load
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal, Reading, transact
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 from tests.doubles.memory_store import MemoryStore
 
 LLAMA = BaseModel("llama")

@@ -19,15 +19,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from adapters.security.tls import (
-    Identity,
-    TlsError,
-    client_context,
-    explain,
-    read_pair,
-    server_context,
-    warn_if_not_valid,
-)
+from adapters.security.handshake_errors import explain
+from adapters.security.renewal import Identity, warn_if_not_valid
+from adapters.security.tls import TlsError, client_context, read_pair, server_context
 from tests.support.certificates import Authority, put
 
 

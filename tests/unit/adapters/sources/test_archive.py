@@ -149,7 +149,7 @@ def test_encrypted_zips(files, unpack):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_methods_whose_memory_nobody_bounds(files, unpack, method):
+def test_compression_methods_with_unbounded_memory(files, unpack, method):
     assert unpack(zip_bytes(files, method=method))[0] == ["archive_unsupported"]
 
 

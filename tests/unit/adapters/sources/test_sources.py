@@ -12,11 +12,14 @@ from adapters import sources
 from adapters.checks.file_kinds import FILES, KNOWN, FileKind, kind_of
 from adapters.checks.findings import CODES, Findings
 from adapters.progress import ProgressMeter
-from adapters.sources import FetchOptions, led_to, public
+from adapters.sources.options import FetchOptions
+from adapters.sources.public_uri import led_to, public
 from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space
 from adapters.sources.url_policy import Allowed
 from tests.support.archives import CONFIG, WEIGHTS, adapter_files, tar_bytes
 
+FOLDER = Path(__file__).parents[4] / "adapters" / "sources"
+FETCH = "\ndef fetch("
 HEX = "0123456789abcdef" * 4
 
 
@@ -255,9 +258,13 @@ def test_progress_is_neither_flooded_nor_starved(monkeypatch):
     assert len(told) == 5
 
 
+def test_every_module_that_fetches_has_its_scheme():
+    found = {f"adapters.sources.{path.stem}" for path in FOLDER.glob("[!_]*.py") if FETCH in path.read_text()}
+    assert found == set(sources.SCHEMES.values())
+
+
 def test_every_code_of_the_sources_has_its_row():
-    folder = Path(__file__).parents[4] / "adapters" / "sources"
-    text = "".join(path.read_text() for path in folder.glob("*.py"))
+    text = "".join(path.read_text() for path in FOLDER.glob("*.py"))
     mine = [code for code in CODES if code.startswith(("source_", "archive_", "hash_"))]
     assert len(mine) == 20
     assert not [code for code in mine if f'"{code}"' not in text]

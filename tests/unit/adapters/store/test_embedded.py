@@ -84,7 +84,7 @@ def test_a_server_that_was_killed_is_started_anew(tmp_path):
             assert redis.ping()
 
 
-def test_it_ends_with_whoever_started_it_however_that_ended(tmp_path):
+def test_it_ends_with_its_parent_however_that_ended(tmp_path):
     script = (
         "import sys, pathlib, time; from adapters.store.embedded import EmbeddedValkey\n"
         "s = EmbeddedValkey(pathlib.Path(sys.argv[1])); s.start(); print(s.pid, flush=True); time.sleep(60)"
@@ -148,7 +148,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
 
 
 def test_one_that_does_not_get_ready_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(embedded, "_answers", lambda path: False)
+    monkeypatch.setattr(embedded, "_responds", lambda path: False)
     server = EmbeddedValkey(tmp_path, start_timeout=0.05)
     with pytest.raises(EmbeddedError, match=r"not ready after 0\.05 s"):
         server.start()
@@ -156,7 +156,7 @@ def test_one_that_does_not_get_ready_is_given_up(tmp_path, monkeypatch):
 
 
 def test_a_socket_that_is_not_a_server_is_no_answer(tmp_path):
-    assert not embedded._answers(tmp_path / "none")
+    assert not embedded._responds(tmp_path / "none")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
-        assert not embedded._answers(tmp_path / "s")
+        assert not embedded._responds(tmp_path / "s")

@@ -10,7 +10,7 @@ import pytest
 from adapters.errors import StoreUnavailableError
 from adapters.store import feed
 from adapters.store.feed import Follower
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from tests.doubles.memory_store import MemoryStore
 
 

@@ -34,7 +34,7 @@ def test_the_newest_stays(tmp_path: Path):
     assert not local_snapshot.write(tmp_path, at(9))
     assert not local_snapshot.write(tmp_path, at(10))
     assert local_snapshot.write(tmp_path, at(11))
-    assert local_snapshot.write(tmp_path, at(9), anyway=True)
+    assert local_snapshot.write(tmp_path, at(9), force=True)
     assert not (tmp_path / PREVIOUS).exists()
 
 
@@ -111,3 +111,11 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         local_snapshot.write(tmp_path, at(11))
     assert local_snapshot.read(tmp_path / NAME) == at(10)
     assert {path.name for path in tmp_path.iterdir()} == {NAME, "registry-kept.lock"}
+
+
+@pytest.mark.parametrize("count", [0, 1, local_snapshot._PART, local_snapshot._PART + 1])
+def test_documents_are_written_in_parts(tmp_path: Path, count: int):
+    texts = {f"a{number}": f'{{"é": "{number}"}}' for number in range(count)}
+    kept = replace(KEPT, documents={"tenant": texts, "engine": {}, "key": texts})
+    local_snapshot.write(tmp_path, kept)
+    assert local_snapshot.read(tmp_path / NAME) == kept

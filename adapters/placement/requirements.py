@@ -1,0 +1,28 @@
+"""Labels that tenants and requests require of engines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NO_LABELS: Mapping[str, str] = {}
+SCORES_PROMPTS: Mapping[str, str] = {"prompt scores": "safe"}
+"""What a request requires that has its prompt scored. An operator's labels have no spaces."""
+CONTRADICTION = "∧"
+"""Joins two values that an engine cannot both have. Labels are ASCII, so no engine has the result."""
+
+
+def combined(one: Mapping[str, str], other: Mapping[str, str]) -> Mapping[str, str]:
+    """What an engine must have to meet both."""
+    if not one or not other or one == other:
+        return one or other
+    both = dict(one)
+    for label, value in other.items():
+        known = both.setdefault(label, value)
+        if known != value:
+            both[label] = f"{known}{CONTRADICTION}{value}"
+    return both
+
+
+def shown(requires: Mapping[str, str]) -> str:
+    """`pool=acme, region=eu`"""
+    return ", ".join(f"{label}={value}" for label, value in sorted(requires.items()))

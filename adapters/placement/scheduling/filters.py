@@ -1,0 +1,38 @@
+"""Which engines may serve a request at all. The scheduler scores only these."""
+
+from __future__ import annotations
+
+from adapters.placement.scheduling.view import Action, Ask, EngineView
+
+UNHEALTHY = "unhealthy"
+"""Reason shown for an engine that is down."""
+VACATED = "its slot there is being vacated"
+NO_ROOM = "had no free slot a moment ago"
+FULL = "full: it runs as many requests as it can"
+PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
+"""Reasons that may pass, so that waiting can help."""
+
+
+def refusal(view: EngineView, ask: Ask, action: Action) -> str:
+    """Why the engine cannot serve the request in this way; empty: it can. `view` has been checked."""
+    if view.blocked:
+        return view.blocked
+    for label, value in ask.requires.items():
+        if view.labels.get(label) != value:
+            return f"requires {label}={value}"
+    full = FULL if view.refuses(ask) else ""
+    if not ask.version or action is Action.SERVE:
+        return full
+    if view.name in ask.no_room_on:
+        return NO_ROOM
+    if action is Action.JOIN:
+        return full
+    if ask.rank > view.max_rank:
+        return f"rank {ask.rank} exceeds its maximum of {view.max_rank}"
+    if view.closed:
+        return view.closed
+    if view.slots < 1:
+        return "has no slots"
+    if view.pinned >= view.slots and not (action is Action.LOAD and ask.version in view.held):  # it has one
+        return "every slot is pinned"
+    return full

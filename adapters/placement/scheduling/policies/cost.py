@@ -1,0 +1,149 @@
+"""Lowest expected delay: the queue, one more distinct adapter, and what a load costs everyone on the engine.
+
+An engine that holds the version competes with those that would have to load it, so a hot adapter gets another
+replica as soon as that is cheaper than its queue, and an idle engine far away is left alone as long as the
+holder is quick. The terms are from the simulation in `loadtests/sim`, see docs/placement.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from adapters.placement.scheduling.filters import refusal
+from adapters.placement.scheduling.homes import homes
+from adapters.placement.scheduling.scheduler import OPENS, Option, action, replicas_left
+from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
+
+Scored = tuple[str, Action, float]
+"""Engine, what serving there takes, milliseconds."""
+HOME = 60.0
+"""A version's first loads prefer its home engines, so that an adapter that comes back finds the copy that it
+left in some engine's memory: no charge on the first home, HOME on the fourth and later ones."""
+HOMES = 3
+CACHED_PREFIX = 0.8
+"""Share of a prompt expected in the prefix cache of the engine that served its beginning last."""
+
+
+def cost(ask: Ask, options: list[Option], fleet: Fleet, _now: float) -> list[Score]:
+    """Every term of every option."""
+    order = homes(ask.version, fleet) if any(o.action is Action.LOAD for o in options) else {}
+    return [_score(ask, option, order) for option in options]
+
+
+def pick(ask: Ask, fleet: Fleet, now: float) -> Pick | None:
+    """The option with the lowest score, found without scoring engines that cannot have it: holders come
+    first, and another engine's terms without its load are a lower bound."""
+    scored: list[Scored] = []
+    if not ask.version:
+        best = _cheapest(((view, Action.SERVE) for view in fleet.engines.values()), ask, fleet, scored)
+    else:
+        more = replicas_left(ask, fleet, now)
+        placed = [
+            (view, act)
+            for view in fleet.holding(ask.version)
+            if (act := action(view, ask.version, now)) and (more or act not in OPENS)
+        ]
+        best = _cheapest(placed, ask, fleet, scored)
+        if more:
+            best = _cheapest_load(ask, fleet, best, scored)
+    return None if best is None else Pick(*best, tuple(scored), len(fleet.engines))
+
+
+def _cheapest(
+    options: Iterable[tuple[EngineView, Action]], ask: Ask, fleet: Fleet, scored: list[Scored]
+) -> Scored | None:
+    """Among engines that have the version in some form."""
+    best: Scored | None = None
+    for view, act in options:
+        if best is not None and view.base >= best[2] and view.name != ask.warm_on:
+            continue
+        if _allowed(view, ask, fleet, act):  # first, because it updates the terms
+            option = (view.name, act, _value(view, ask, act))
+            scored.append(option)
+            if best is None or option[2] < best[2]:
+                best = option
+    return best
+
+
+def _cheapest_load(ask: Ask, fleet: Fleet, best: Scored | None, scored: list[Scored]) -> Scored | None:
+    """An engine where loading the version is cheaper than `best`; otherwise `best`."""
+    lowest = math.inf if best is None else best[2]
+    order: dict[str, int] | None = None
+    for view in fleet.engines.values():
+        if view.base + view.opening >= lowest or ask.version in view.held or view.refuses(ask):
+            continue
+        value = _value(view, ask, Action.LOAD)
+        if value >= lowest:
+            continue
+        if order is None:
+            order = homes(ask.version, fleet)
+        value += HOME * min(HOMES, order[view.name]) / HOMES
+        if value < lowest and _allowed(view, ask, fleet, Action.LOAD):
+            best, lowest = (view.name, Action.LOAD, value), value
+            scored.append(best)
+    return best
+
+
+def _allowed(view: EngineView, ask: Ask, fleet: Fleet, act: Action) -> bool:
+    if view.name in ask.excluded:
+        return False
+    fleet.check(view)
+    return not refusal(view, ask, act)
+
+
+def _value(view: EngineView, ask: Ask, act: Action) -> float:
+    """Milliseconds, without the home term."""
+    value = view.base
+    if act is not Action.SERVE:  # a holder has its slot
+        value += view.opening
+    if act is Action.ACTIVATE and not view.evicted(ask.version):
+        value += view.costs.activate * view.stall
+    elif act in OPENS:  # an evicted one is read from disk, too
+        value += view.costs.load(ask.rank) * (view.stall + view.held.loading)  # one load after the other
+        if act is Action.LOAD and len(view.held) >= view.cpu_slots:
+            value += view.costs.evict
+    elif act is Action.JOIN:
+        value += view.costs.load(ask.rank) / 2
+    elif view.name == ask.warm_on:
+        value -= CACHED_PREFIX * view.costs.per_prompt_token * ask.prompt_tokens
+    return value
+
+
+def _score(ask: Ask, option: Option, order: dict[str, int]) -> Score:
+    view, act = option.view, option.action
+    terms = [("queue", view.base)]
+    if act is not Action.SERVE:
+        terms.append(("another adapter in flight", view.opening))
+    rest = _value(view, ask, act) - sum(ms for _, ms in terms)
+    if act is not Action.SERVE:
+        terms.append((str(act), rest))
+    elif view.name == ask.warm_on:
+        terms.append(("prefix in its cache", rest))
+    if act is Action.LOAD and ask.version not in view.held:
+        terms.append(("distance from home", HOME * min(HOMES, order[view.name]) / HOMES))
+    return Score(
+        view.name,
+        sum(ms for _, ms in terms),
+        act,
+        _reason(view, act, evicted=view.evicted(ask.version)),
+        tuple(terms),
+    )
+
+
+def _reason(view: EngineView, act: Action, *, evicted: bool) -> str:
+    load = f"{view.load} in flight"
+    if view.share < 1:
+        load += f"; slow start, at {view.share:.0%} of its share"
+    words = {
+        Action.SERVE: "holds it",
+        Action.ACTIVATE: "must read it from disk again" if evicted else "has it in CPU memory",
+        Action.JOIN: "is loading it",
+        Action.LOAD: "load it",
+    }
+    wait = (
+        "; every slot is in use"
+        if act in {Action.LOAD, Action.ACTIVATE} and view.active >= view.slots
+        else ""
+    )
+    return f"{words[act]}; {load}{wait}"

@@ -1,0 +1,279 @@
+"""Keeps versions where the demand is: the leader samples the leases, plans, and carries out the moves.
+
+The plan is pure (`adapters.placement.planner`). Loads go through the loader, so they compete with those of
+requests by the same rules; a version is dropped only while no request uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+import orjson
+
+from adapters.errors import AdaptersError, EngineError, StoreUnavailableError
+from adapters.model import Adapter, Engine, SlotState, Version
+from adapters.placement.demand import Demand
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.loader import Loader
+from adapters.placement.planner import (
+    FleetSnapshot,
+    Move,
+    PlacedVersion,
+    PlannedEngine,
+    PlannedVersion,
+    plan,
+)
+from adapters.placement.residency import Residency
+from adapters.registry.catalog import Catalog
+from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import Fence
+
+log = logging.getLogger(__name__)
+
+LOAD_SECONDS = 30.0
+"""Time that one move may take."""
+BASE = "engine/"
+"""Prefix of engines' names: stands for requests to the base model among versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What this worker knows about an engine."""
+
+    serves: bool = True
+    """It takes requests and answers."""
+    open: bool = True
+    """It takes loads: it is neither cordoned nor suspect, and not in slow start."""
+    queues_at: int = 0
+    """Requests in flight at which it was seen to queue more; 0: it queues none."""
+    load_ms: float = 100.0
+    """How long a load stalls it."""
+    requests: int = 0
+    """Running and waiting there, as it reports."""
+    weight: float = 1.0
+    """Relative cost per token."""
+
+
+class MoveObserver(Protocol):
+    def placement_move(self, kind: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """A move that was carried out, for `florin explain`."""
+
+    at: int
+    """Unix microseconds, UTC."""
+    kind: str
+    version: str
+    """`acme/support@v3`."""
+    engine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One engine's versions, as the store has them."""
+
+    leases: dict[str, int]
+    """Version → requests in flight, over all workers."""
+    ages: dict[str, int]
+    """Version → milliseconds since its last use."""
+
+
+@dataclass(slots=True)
+class Rebalancer:
+    """Runs in the reconciler's leading worker. `interval`: seconds between plans; 0: none are made."""
+
+    store: Store
+    catalog: Catalog
+    residency: Residency
+    control: EngineClient
+    loader: Loader
+    status: Callable[[Engine], EngineStatus]
+    observer: MoveObserver
+    interval: float
+    capacity: float
+    """Requests in flight that an engine serves well, unless it queues requests at fewer."""
+    current: Callable[[], bool] = lambda: True
+    """Whether the views are current; nothing is planned from stale views."""
+    now: Callable[[], int] = lambda: time.time_ns() // 1000
+    """Unix microseconds."""
+    clock: Callable[[], float] = time.monotonic
+    # Mutable:
+    _demand: Demand = field(default_factory=Demand)
+    _loads: dict[str, float] = field(default_factory=dict)
+    """Engine → when its last known load was in progress."""
+    _busy: set[str] = field(default_factory=set)
+    """Engines on which moves are being carried out."""
+    _known: dict[str, Version] = field(default_factory=dict)
+    """Versions as parsed, of `_generation` of the catalogue: parsing thousands takes long."""
+    _generation: int = -1
+
+    async def run(self, fence: Fence) -> None:
+        """Until cancelled. Raises FencedError."""
+        self._demand, self._loads, self._busy = Demand(), {}, set()
+        async with asyncio.TaskGroup() as moving:
+            while True:
+                with contextlib.suppress(StoreUnavailableError):
+                    if self.current():
+                        await self._tick(fence, moving)
+                await asyncio.sleep(self.interval)
+
+    async def _tick(self, fence: Fence, moving: asyncio.TaskGroup) -> None:
+        moves = await self.planned()
+        if moves:
+            await self.store.commit((), fence=fence)  # loads are not fenced, so check the fence before
+        for name in {move.engine for move in moves}:
+            here = [move for move in moves if move.engine == name]  # in order: a drop makes room for a load
+            self._busy.add(name)
+            moving.create_task(self._carry_out(here, fence), name=f"moves on {name}")
+
+    async def planned(self) -> list[Move]:
+        """Sample the demand and plan for all fleets. Raises StoreUnavailableError."""
+        uses = await self._sample()
+        if self._generation != self.catalog.generation:
+            self._generation, self._known = self.catalog.generation, {}
+        wanted = self._demand.versions() | self.catalog.pins | self._with_minimum()
+        moves: list[Move] = []
+        for base in {engine.base_model for engine in self.catalog.engines.values()}:
+            fleet = [e for e in self.catalog.fleet(base) if e.name in uses]
+            snapshot = self._snapshot(base, fleet, uses, wanted)
+            moves += await asyncio.to_thread(plan, snapshot)  # 0.1 s for 500 engines
+        return [move for move in moves if move.engine not in self._busy]
+
+    async def _sample(self) -> dict[str, _Use]:
+        now, names = self.clock(), list(self.catalog.engines)
+        found = await asyncio.gather(*(self._use(name) for name in names))
+        uses = dict(zip(names, found, strict=True))
+        in_flight = defaultdict[str, float](float)
+        for name, use in uses.items():
+            for version, count in use.leases.items():
+                in_flight[version] += count
+            if (engine := self.catalog.engines.get(name)) is not None:
+                others = self.status(engine).requests - sum(use.leases.values())
+                in_flight[f"{BASE}{name}"] = max(0, others)
+            if SlotState.LOADING in self.residency.placed(name).values():
+                self._loads[name] = now
+        self._demand.sample(in_flight, now)
+        return uses
+
+    async def _use(self, engine: str) -> _Use:
+        return _Use(*await asyncio.gather(self.store.leases(engine), self.store.recency(engine)))
+
+    def _snapshot(
+        self, base: str, fleet: Iterable[Engine], uses: dict[str, _Use], wanted: set[str]
+    ) -> FleetSnapshot:
+        """`wanted`: versions to plan for although they may be nowhere."""
+        engines = tuple(self._engine(engine, uses[engine.name]) for engine in fleet)
+        placed = {name for engine in engines for name in engine.held}
+        versions = (self._version(name, base) for name in sorted(placed | wanted))
+        return FleetSnapshot(engines, tuple(v for v in versions if v is not None))
+
+    def _engine(self, engine: Engine, use: _Use) -> PlannedEngine:
+        status, name = self.status(engine), engine.name
+        held = {
+            version: PlacedVersion(
+                state,
+                leased=version in use.leases,
+                idle=use.ages[version] / 1000 if version in use.ages else math.inf,
+            )
+            for version, state in self.residency.placed(name).items()
+        }
+        return PlannedEngine(
+            name,
+            engine.slots,
+            engine.max_rank,
+            engine.domain,
+            engine.all_labels,
+            serves=status.serves and engine.takes_requests and not engine.moving,
+            open=status.open and engine.takes_adapters and name not in self._busy,
+            capacity=min(self.capacity, status.queues_at or math.inf),
+            base_load=self._demand.mean(f"{BASE}{name}"),
+            load_ms=status.load_ms,
+            since_load=self.clock() - self._loads.get(name, -math.inf),
+            weight=status.weight,
+            held=held,
+        )
+
+    def _version(self, name: str, base: str) -> PlannedVersion | None:
+        """None: callers cannot reach it, or it belongs to another fleet."""
+        version = self._known.get(name) or self.catalog.by_engine_name.get(name)
+        if version is None:
+            return None
+        self._known[name] = version
+        if version.retired is not None or version.base_model != base:
+            return None
+        adapter = self.catalog.adapters.get(version.adapter)
+        if adapter is None or name in self.catalog.serving_statuses:
+            return None
+        return PlannedVersion(
+            name,
+            version.rank,
+            demand=self._demand.mean(name),
+            peak=self._demand.peak(name) if self._demand.knows_the_past else math.inf,
+            requires=self.loader.requires(version.tenant),
+            min_replicas=adapter.min_replicas if version.number == adapter.live else 0,
+            max_replicas=adapter.max_replicas,
+            pinned=name in self.catalog.pins,
+        )
+
+    def _with_minimum(self) -> set[str]:
+        """Live versions of adapters with a minimum of replicas."""
+        live = (self._live(a) for a in self.catalog.adapters.values() if a.min_replicas)
+        return {version.engine_name for version in live if version is not None}
+
+    def _live(self, adapter: Adapter) -> Version | None:
+        return self.catalog.versions.get(f"{adapter.name}@v{adapter.live}")
+
+    # -- moves
+
+    async def _carry_out(self, moves: list[Move], fence: Fence) -> None:
+        """Moves on one engine, in order. Stops at the first that fails."""
+        try:
+            for move in moves:
+                version = self.catalog.by_engine_name.get(move.version)
+                engine = self.catalog.engines.get(move.engine)
+                if version is None or engine is None or not await self._move(move, version, engine, fence):
+                    return
+        except AdaptersError as error:  # a lost fence, too: the loop hears of it as well
+            log.warning("Moves on engine %s failed: %s", moves[0].engine, error)
+        finally:
+            self._busy.discard(moves[0].engine)
+
+    async def _move(self, move: Move, version: Version, engine: Engine, fence: Fence) -> bool:
+        if move.kind == "drop":
+            done = await self._drop(version, engine, fence)
+        else:
+            done = await self._load(version, engine)
+        if done:
+            log.info(
+                "Engine %s: %s %s: %s", engine.name, move.kind, version.id, move.why,
+                extra={"engine": engine.name, "adapter": version.id, "tenant": version.tenant},
+            )  # fmt: skip
+            self.observer.placement_move(move.kind)
+            record = MoveRecord(self.now(), move.kind, version.id, engine.name, move.why)
+            await self.store.record_move(orjson.dumps(asdict(record)).decode())
+        return done
+
+    async def _load(self, version: Version, engine: Engine) -> bool:
+        self._loads[engine.name] = self.clock()
+        done = await self.loader.open_replica(version, engine, deadline=self.loader.clock() + LOAD_SECONDS)
+        self.loader.loads_since(version, engine.name)  # no request is charged for it
+        return done
+
+    async def _drop(self, version: Version, engine: Engine, fence: Fence) -> bool:
+        if version.engine_name in await self.store.leases(engine.name):
+            return False  # it has come into use since
+        await self.store.unplace(engine.name, version.engine_name, fence=fence)
+        with contextlib.suppress(EngineError):  # the reconciler unloads it later
+            await self.control.unload(engine, version.engine_name)
+        return True

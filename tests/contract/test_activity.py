@@ -1,0 +1,41 @@
+"""Last uses and last errors: what every store must keep alike, and no more of it than it may."""
+
+from __future__ import annotations
+
+from adapters.store.protocol import activity
+from adapters.store.protocol.activity import KEPT_ERRORS
+
+
+async def test_the_latest_use_stays_whatever_order_reports_come_in(installation):
+    await installation.store.report_activity({"k1": 5_000, "k2": 7_000}, {})
+    await installation.other.report_activity({"k1": 6_000, "k2": 1_000}, {})
+    await installation.store.report_activity({"k1": 2_000}, {})
+    assert await installation.other.last_uses(["k2", "k1", "k9"]) == {"k1": 6_000, "k2": 7_000}
+    assert await installation.store.last_uses([]) == {}
+
+
+async def test_times_are_kept_to_the_microsecond(installation):
+    at = 1_795_000_000_123_457
+    await installation.store.report_activity({"k1": at}, {})
+    assert await installation.store.last_uses(["k1"]) == {"k1": at}
+
+
+async def test_of_more_keys_than_are_kept_the_latest_stay(installation, monkeypatch):
+    for module in ("adapters.store.redis.activity", "tests.doubles.memory_activity"):
+        monkeypatch.setattr(f"{module}.KEPT_USES", 10)
+    for at in range(25):
+        await installation.store.report_activity({f"k{at}": at + 1}, {})
+    found = await installation.store.last_uses([f"k{n}" for n in range(25)])
+    assert found == {f"k{n}": n + 1 for n in range(15, 25)}
+    assert activity.KEPT_USES == 100_000
+
+
+async def test_errors_are_each_owners_own_newest_first_and_bounded(installation):
+    await installation.store.report_activity({}, {"acme": ["e1", "e2"], "bolt": ["b1"]})
+    await installation.other.report_activity({}, {"acme": ["e3"]})
+    assert await installation.store.last_errors("acme") == ["e3", "e2", "e1"]
+    assert await installation.other.last_errors("bolt") == ["b1"]
+    assert await installation.store.last_errors("corgi") == []
+    many = [f"m{n}" for n in range(KEPT_ERRORS + 7)]
+    await installation.store.report_activity({"k1": 1}, {"acme": many})
+    assert await installation.store.last_errors("acme") == list(reversed(many))[:KEPT_ERRORS]

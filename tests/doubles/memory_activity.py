@@ -1,0 +1,33 @@
+"""The memory store's last uses and errors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from adapters.store.protocol.activity import KEPT_ERRORS, KEPT_USES
+from tests.doubles.memory_coordination import MemoryCoordination
+
+
+class MemoryActivity(MemoryCoordination):
+    def __init__(self, clock: Callable[[], int] | None) -> None:
+        super().__init__(clock)
+        self._uses: dict[str, int] = {}
+        self._errors: dict[str, deque[str]] = {}
+
+    async def report_activity(self, uses: Mapping[str, int], errors: Mapping[str, Sequence[str]]) -> None:
+        self._now()
+        together = {i: max(at, self._uses.get(i, 0)) for i, at in (self._uses | dict(uses)).items()}
+        latest = sorted(together.items(), key=lambda item: (item[1], item[0]))[-KEPT_USES:]
+        self._uses = dict(latest)
+        for owner, texts in errors.items():
+            kept = self._errors.setdefault(owner, deque(maxlen=KEPT_ERRORS))
+            kept.extend(texts)
+
+    async def last_uses(self, ids: Sequence[str]) -> dict[str, int]:
+        self._now()
+        return {i: self._uses[i] for i in ids if i in self._uses}
+
+    async def last_errors(self, owner: str) -> list[str]:
+        self._now()
+        return list(reversed(self._errors.get(owner, ())))
