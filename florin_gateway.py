@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-PACKAGES = ("adapters", "deploy", "gateway")
+PACKAGES = ("adapters", "deploy", "gateway", "loadtests")
 _HOME = Path(__file__).resolve().parent
 
 

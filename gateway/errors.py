@@ -5,7 +5,9 @@ CODES is the complete list; `python -m deploy.docs` writes docs/reference/errors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import orjson
 
@@ -42,7 +44,8 @@ CODES: dict[str, Code] = {
     "media_not_allowed": Code(
         400,
         _INVALID,
-        "An image, audio or video URL points to a host that is not in FLORIN_MEDIA_HOSTS.",
+        "An image, audio or video URL points to a host that the operator has not allowed: "
+        "FLORIN_MEDIA_HOSTS, or the tenant's request policy.",
         "Send a `data:` URL, or ask the operator to allow the host.",
     ),
     "invalid_name": Code(
@@ -52,7 +55,14 @@ CODES: dict[str, Code] = {
         "Choose a name that follows the rule in the message.",
     ),
     "request_refused": Code(
-        400, _INVALID, "The engine rejected the request.", "See the message, which comes from the engine."
+        400, _INVALID, "The engine rejected the request.", "Correct it; the message and `param` say what."
+    ),
+    "context_length_exceeded": Code(
+        400,
+        _INVALID,
+        "The prompt, or the prompt and the requested output, exceed the model's context, or the limit of "
+        "tokens per request of the tenant or key. For that limit, the prompt's tokens are estimated.",
+        "Shorten the prompt, or ask for fewer tokens; the message gives both numbers.",
     ),
     "request_suspected": Code(
         422,
@@ -73,6 +83,25 @@ CODES: dict[str, Code] = {
         "The JSON body is nested too deeply or has too many values (FLORIN_MAX_BODY_VALUES, "
         "FLORIN_MAX_BODY_CONTAINERS; fixed limits on the admin API).",
         "Split the request, or raise the setting.",
+    ),
+    "invalid_http": Code(
+        400,
+        _INVALID,
+        "The request is not valid HTTP/1.1: conflicting lengths, for example, or a malformed chunk.",
+        "Check what builds the request: the client's HTTP library, or a proxy.",
+    ),
+    "headers_too_large": Code(
+        431,
+        _INVALID,
+        "The request has more than FLORIN_MAX_HEADERS headers, or more than FLORIN_MAX_HEADER_BYTES of them.",
+        "Send fewer headers, or raise the setting.",
+    ),
+    "request_timeout": Code(
+        408,
+        _INVALID,
+        "The request's headers did not arrive within FLORIN_HEADER_TIMEOUT, or its body arrived more slowly "
+        "than FLORIN_MIN_CLIENT_RATE.",
+        "Retry over a better connection, or raise the setting.",
     ),
     "method_not_allowed": Code(
         405, _INVALID, "The path does not support this method.", "Use a method listed in the `allow` header."
@@ -104,6 +133,18 @@ CODES: dict[str, Code] = {
     "insufficient_role": Code(
         403, "permission_error", "The key's role does not permit this.", "Use a key with the required role."
     ),
+    "insufficient_scope": Code(
+        403,
+        "permission_error",
+        "The key is read-only, or its scopes do not include this endpoint.",
+        "Use another key, or ask for one with the scope. `florin key update ID` changes scopes.",
+    ),
+    "tenant_suspended": Code(
+        403,
+        "permission_error",
+        "An operator has suspended the tenant. Its adapters, keys and usage are kept.",
+        "Contact the operator, who resumes it with `florin tenant resume NAME`.",
+    ),
     "engine_pinned": Code(
         403,
         "permission_error",
@@ -111,12 +152,56 @@ CODES: dict[str, Code] = {
         "Restore the value, or enrol the host again with `florin engine token create`.",
     ),
     # limits
+    "too_many_connections": Code(
+        503,
+        _SERVER,
+        "The worker has FLORIN_MAX_CONNECTIONS connections, or FLORIN_MAX_CONNECTIONS_PER_ADDRESS from the "
+        "client's address.",
+        "Use fewer connections, or raise the setting.",
+    ),
     "too_many_requests": Code(
         429,
         "rate_limit_error",
         "A key or tenant has reached its limit of requests, or of body bytes, in flight "
         "(FLORIN_MAX_KEY_*, FLORIN_MAX_TENANT_*).",
         "Wait for `retry-after`, and send fewer requests at a time.",
+    ),
+    "queue_full": Code(
+        429,
+        "rate_limit_error",
+        "As many of the tenant's requests wait for an engine as its limits or FLORIN_MAX_TENANT_QUEUED "
+        "allow.",
+        "Wait for `retry-after`, and send fewer requests at a time.",
+    ),
+    "rate_limit_exceeded": Code(
+        429,
+        "rate_limit_exceeded",
+        "A tenant or key has reached its limit of requests or tokens per minute.",
+        "Wait for `retry-after`: the request then has a place (docs/limits.md).",
+    ),
+    "concurrency_limit_exceeded": Code(
+        429,
+        "rate_limit_exceeded",
+        "A tenant or key has reached its limit of concurrent requests.",
+        "Wait for `retry-after`, and send fewer requests at a time.",
+    ),
+    "budget_exhausted": Code(
+        429,
+        "insufficient_quota",
+        "A tenant's or key's budget of tokens or money for the UTC day or month is used up.",
+        "Ask the operator to raise the budget, or wait for `retry-after`: the end of the period.",
+    ),
+    "budget_reserved": Code(
+        429,
+        "insufficient_quota",
+        "What is left of a budget is reserved by requests in flight, which may use less.",
+        "Wait for `retry-after`. A smaller `max_tokens` reserves less.",
+    ),
+    "max_output_exceeded": Code(
+        400,
+        _INVALID,
+        "The request asks for more output tokens than the tenant's or key's limit, all choices together.",
+        "Lower `max_tokens` or `n`.",
     ),
     "too_many_reports": Code(
         429,
@@ -150,13 +235,37 @@ CODES: dict[str, Code] = {
         "The adapter failed a check. Each entry of `findings` says what was found and what was expected.",
         "Fix each finding.",
     ),
+    "quota_exceeded": Code(
+        403,
+        "permission_error",
+        "A tenant's own administrator would exceed a quota of the tenant: adapters, versions, bytes, rank or "
+        "keys.",
+        "Remove what the message names, or ask the operator for more. `florin whoami` shows the quotas.",
+    ),
+    "upload_quota_exceeded": Code(
+        429,
+        "rate_limit_error",
+        "The tenant's uploads and fetches of this hour are used up.",
+        "Wait for `retry-after`, or ask the operator for more.",
+    ),
+    "source_not_allowed": Code(
+        403,
+        "permission_error",
+        "The source is of a kind that FLORIN_TENANT_SOURCES does not allow for keys of role `tenant-admin`.",
+        "Upload the files, or use a URL of an allowed kind.",
+    ),
     "upload_incomplete": Code(
         400,
         _INVALID,
         "The upload was interrupted, was too slow (408), or did not contain exactly one file.",
         "Upload again; the partial upload was discarded.",
     ),
-    "too_many_uploads": Code(503, _SERVER, "The worker's upload limit is reached.", "Retry."),
+    "too_many_uploads": Code(
+        503,
+        _SERVER,
+        "The worker's limit of uploads at a time is reached, or the tenant's share of it.",
+        "Wait for `retry-after`.",
+    ),
     "bill_rejected": Code(
         422,
         _INVALID,
@@ -182,7 +291,8 @@ CODES: dict[str, Code] = {
     "overloaded": Code(
         503,
         _SERVER,
-        "The expected wait exceeds FLORIN_MAX_QUEUE_SECONDS, or the worker is overloaded.",
+        "The request waited, or would wait, longer than FLORIN_QUEUE_TIMEOUT for an engine with room, or the "
+        "worker is overloaded.",
         "Wait for `retry-after`, the time that the queue needs to drain. Add engines or workers if it "
         "persists.",
     ),
@@ -229,7 +339,8 @@ CODES: dict[str, Code] = {
     "store_unavailable": Code(
         503,
         _SERVER,
-        "Redis is unavailable, and the request needs it (to load an adapter or look up a new key).",
+        "Redis is unavailable, and the request needs it: to load an adapter, to look up a new key, or to "
+        "check limits while FLORIN_LIMITS_WHEN_STORE_AWAY is `closed`.",
         "Retry. Restore Redis.",
     ),
     "registry_regressed": Code(
@@ -290,7 +401,9 @@ class FlorinError(Exception):
         retry_after: int | None = None,
         findings: tuple[Finding, ...] = (),
         status: int | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`headers`: besides `retry-after`."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -298,10 +411,12 @@ class FlorinError(Exception):
         self.retry_after = retry_after
         self.findings = findings
         self.status = status or CODES[code].status
+        self._headers = headers
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        retry = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        return {**retry, **self._headers}
 
     def body(self) -> bytes:
         """The OpenAI error object."""
@@ -322,23 +437,22 @@ _FROM_ADAPTERS: dict[type[AdaptersError], str] = {
     adapters_errors.ConflictError: "conflict",
     adapters_errors.InUseError: "in_use",
     adapters_errors.RejectedError: "adapter_rejected",
+    adapters_errors.QuotaExceededError: "quota_exceeded",
     adapters_errors.StoreUnavailableError: "store_unavailable",
     adapters_errors.RegistryRegressedError: "registry_regressed",
     adapters_errors.EngineError: "engine_rejected",
-    adapters_errors.EngineUnreachableError: "engine_rejected",
-    adapters_errors.EngineSuspectError: "engine_rejected",
     adapters_errors.NoEngineError: "no_engine",
     adapters_errors.LoadFailedError: "load_failed",
     adapters_errors.QuarantinedError: "version_quarantined",
-    adapters_errors.FencedError: "conflict",
     adapters_errors.PlacementError: "placement_timeout",
     adapters_errors.AdaptersError: "internal_error",
 }
+"""Subclasses that are not listed have the code of their base class."""
 
 
 def translate(error: AdaptersError) -> FlorinError:
     """An error from `adapters`, in full detail, for operators."""
-    code = _FROM_ADAPTERS[type(error)]
+    code = next(_FROM_ADAPTERS[kind] for kind in type(error).__mro__ if kind in _FROM_ADAPTERS)
     findings = error.findings if isinstance(error, adapters_errors.RejectedError) else ()
     retry = 1 if CODES[code].status == 503 else None
     return FlorinError(code, str(error), findings=findings, retry_after=retry)
@@ -349,4 +463,11 @@ def for_tenant(error: AdaptersError) -> FlorinError:
     if isinstance(error, adapters_errors.StoreUnavailableError):
         text = "A backend that this request needs is temporarily unavailable. Try again soon."
         return FlorinError("store_unavailable", text, retry_after=1)
+    if isinstance(error, adapters_errors.RejectedError):
+        error = adapters_errors.RejectedError(error.adapter, tuple(map(_without_address, error.findings)))
     return translate(error)
+
+
+def _without_address(finding: Finding) -> Finding:
+    """What a name resolves to in the gateway's network is the operator's business."""
+    return replace(finding, found="another") if finding.code == "source_not_public" else finding

@@ -1,6 +1,6 @@
 """The story of one request, top to bottom. Read this first.
 
-    auth → parse → resolve → admit → schedule → ensure resident → relay → meter
+    auth → parse → resolve → limit → admit → schedule → ensure resident → relay → meter
 
 A request counts as in flight from before its body is read until it is answered or its client disconnects.
 Each step is one call. Errors are raised as FlorinError, and `Lifecycle.run` renders them in one place.
@@ -16,6 +16,7 @@ import logging
 from dataclasses import dataclass, field
 
 from adapters.errors import AdaptersError
+from adapters.model import Engine
 from adapters.registry.catalog import Catalog, Target
 from adapters.store.feed import Follower
 from gateway.admission.complexity import Complexity, check
@@ -25,28 +26,54 @@ from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.dataplane.request import CHAT, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
-from gateway.fields.rule import FieldPolicy
-from gateway.fields.unknown import UnknownFields
+from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
-from gateway.routing.engine_faults import EngineFaults
-from gateway.routing.pool import Lease
+from gateway.routing.decision_log import DecisionLog
+from gateway.routing.engine_answers import EngineFaults
+from gateway.routing.engine_state import EngineLostError, Lease
+from gateway.routing.prefixes import prefix_of
 from gateway.routing.relay import Relay, interrupted
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.resume import ResumableStream, ResumeBuffer, obstacle
-from gateway.routing.router import Router, RoutingState
+from gateway.routing.retries import Retries
+from gateway.routing.router import Router
+from gateway.routing.routing_state import RoutingState
+from gateway.routing.ticket import ticket_of
 from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned
-from gateway.tenants.directory import Directory, Key, Role
+from gateway.tenants.activity import Activity
+from gateway.tenants.authentication import authenticate_caller
+from gateway.tenants.directory import Directory, Key
+from gateway.tenants.limits.grant import Grant
+from gateway.tenants.limits.limiter import Limiter
+from gateway.tenants.request_policy import RequestPolicies
+from gateway.tenants.scopes import covers
+from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
 
-_UNTOUCHED = {"request_refused", "metering_unavailable"}
+_REFUSED = {"request_refused", "context_length_exceeded"}
+"""Errors with which an engine that works refuses a request."""
+_UNTOUCHED = {*_REFUSED, "metering_unavailable"}
 """Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
 _FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
 """Errors that may end a stream."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request that has been admitted."""
+
+    exchange: Exchange
+    key: Key
+    call: Call
+    resumable: ResumableStream | None
+    """Records a stream so that another engine can resume it; None: the request is not to be resumed."""
+    routing_state: RoutingState
+    grant: Grant
 
 
 @dataclass(slots=True)
@@ -66,48 +93,48 @@ class Lifecycle:
     catalog: Catalog
     follower: Follower
     router: Router
+    retries: Retries
     upstream: Upstream
     meter: Meter
     metrics: Metrics
+    activity: Activity
     in_flight: InFlightLimits
+    limiter: Limiter
     complexity: Complexity
     faults: EngineFaults
+    decisions: DecisionLog
     cache_secret: bytes
-    """Key of the cache salts, which keep each tenant's prefix cache private."""
+    """Key of the cache salts, which keep the prefix cache of each tenant or group of tenants private."""
     loop_watch: LoopWatch = field(default_factory=LoopWatch)
     _salts: dict[str, str] = field(default_factory=dict)
     _unknown: UnknownFields = field(default_factory=UnknownFields)
     _resume_buffer: ResumeBuffer = field(default_factory=ResumeBuffer)
-    _policy: FieldPolicy = field(init=False)
+    _policies: RequestPolicies = field(init=False)
 
     def __post_init__(self) -> None:
-        self._policy = policy(self.settings)
+        self._policies = RequestPolicies(policy(self.settings))
 
     def reconfigure(self, settings: Settings, *, complexity: Complexity) -> None:
         """Apply new settings to future requests."""
-        self.settings, self.complexity, self._policy = settings, complexity, policy(settings)
+        self.settings, self.complexity = settings, complexity
+        self._policies = RequestPolicies(policy(settings))
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
-            await exchange.wait_for_disconnect()
-            self.metrics.client_abort("body")
-        except asyncio.CancelledError:
-            if exchange.hung_up:
-                sent = "answer" if exchange.context.attempts else "waiting"
-                self.metrics.client_abort("stream" if exchange.started else sent)
-            else:  # the server is stopping, and the grace period is over
-                await self._fail(
-                    exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
-                )
+            await self._note_disconnect(exchange)
+        except asyncio.CancelledError:  # the server is stopping, and the grace period is over
+            await self._fail(
+                exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
+            )
         except FlorinError as error:
             await self._fail(exchange, error)
         except AdaptersError as error:
             log.info("Request %s: %s", exchange.request_id, error)
             await self._fail(exchange, for_tenant(error))
-        except Exception:
+        except Exception:  # a defect; the client still gets an answer
             log.exception("Request %s failed", exchange.request_id)
             await self._fail(
                 exchange,
@@ -119,26 +146,40 @@ class Lifecycle:
     async def serve(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request. Raises FlorinError, AdaptersError and ClientGoneError."""
         exchange.check_overload()  # before anything is read or looked up
-        key = authenticate_caller(exchange, self.directory, self.follower)
+        key = authenticate_caller(exchange, self.directory, self.follower, calls=endpoint.path)
         context = exchange.context
         exchange.reservation = self.in_flight.reserve(key.id, key.tenant)
-        call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint)
+        call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
         exchange.watch()
         context.stream = call.stream
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         context.adapter = target.label
+        exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target)
+        ticket = ticket_of(key, self.directory.tenants.get(key.tenant))
         resumable = self.resumable(call)
+        requires = self.directory.requires(key.tenant, target.owner)
+        if call.scored:
+            requires = self.router.require_scoring(target, requires, call.scored)
+        salt = self.salt(key.tenant)
+        prefix = prefix_of(call.body, salt)
         # No local variable for the payload: it would keep it in memory as long as the request lasts.
-        exchange.keep(call.payload(target.engine_name, self.salt(key.tenant)))
+        exchange.keep(call.payload(target.engine_name, salt))
         exchange.close_ticket()
-        routing_state = self.router.routing_state(
-            target, self.identity(endpoint, key, target, exchange.payload)
+        identity = self.identity(endpoint, key, target, exchange.payload)
+        routing_state = self.retries.begin(
+            target,
+            identity,
+            requires=requires,
+            prompt_tokens=call.estimate,
+            prefix=prefix,
+            ticket=ticket,
         )
+        request = Request(exchange, key, call, resumable, routing_state, grant)
         try:
-            await self.deliver(exchange, call, key, routing_state, resumable)
+            await self.deliver(request)
         except (FlorinError, AdaptersError) as error:
             if resumable is None or not resumable.resumes or exchange.finished:
                 raise
@@ -147,28 +188,97 @@ class Lifecycle:
             if resumable is not None:
                 resumable.end()
 
-    async def deliver(
-        self,
-        exchange: Exchange,
-        call: Call,
-        key: Key,
-        routing_state: RoutingState,
-        resumable: ResumableStream | None,
-    ) -> None:
+    async def deliver(self, request: Request) -> None:
         """Make attempts until the answer is delivered. Raises the error for the client, which may already
         have received part of a stream."""
+        routing_state, resumable = request.routing_state, request.resumable
         while True:
-            lease = await self.router.place(routing_state)
+            with request.exchange.scope:
+                lease = await self.router.place(routing_state)
+            self.note_decision(request, lease)
             try:
-                return await self.attempt(exchange, call, key, routing_state, lease, resumable)
+                return await self.attempt(request, lease)
             except RetryElsewhere as retry:
                 self.metrics.failover(retry.reason)
                 if lease.begun and resumable is not None:
-                    exchange.keep(resumable.resume())
-                    self.router.resume(routing_state)
-                self.router.record_failure(routing_state, lease, retry)
+                    request.exchange.keep(resumable.resume())
+                    self.retries.resume(routing_state)
+                self.retries.record_failure(routing_state, lease, retry)
             finally:
                 lease.end()
+
+    async def attempt(self, request: Request, lease: Lease) -> None:
+        """One metered attempt on one engine. Raises RetryElsewhere if another engine can start over because
+        the client has received nothing, or can resume what it has received."""
+        exchange, call, routing_state = request.exchange, request.call, request.routing_state
+        exchange.check_client()  # while nothing is recorded
+        target, engine = routing_state.target, lease.state.engine
+        context = exchange.context
+        request_id = f"{exchange.request_id}-{routing_state.attempts}"
+        post = self.upstream.post(
+            engine,
+            call.endpoint.path,
+            exchange.payload,
+            request_id,
+            target,
+            scope=lease.scope,
+            trace=context.trace,
+        )
+        record = self.begin_record(request, engine)
+        context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
+        exchange.extra_headers = [
+            (b"x-florin-adapter", target.label.encode()),
+            (b"x-florin-engine", engine.name.encode()),
+            *request.grant.headers,
+        ]
+        relay = Relay(
+            exchange,
+            call,
+            target,
+            lease,
+            record,
+            self.faults,
+            self.metrics,
+            request.resumable,
+            max_answer_bytes=self.settings.max_answer_bytes,
+        )
+        try:
+            with exchange.scope:
+                await record.logged()  # before the engine hears of it
+                if not self.meter.accepting:
+                    raise unmetered()
+                lease.send(streams=call.stream, record=record)
+                async with post as response:
+                    await (relay.stream(response) if call.stream else relay.whole(response))
+            self.retries.record_answer(lease)
+            lease.learn(record, answers=call.n * call.prompts)
+        except RetryElsewhere as retry:
+            worked = retry.engine_worked or bool(lease.abandoned)
+            if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
+                record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
+            if worked:
+                lease.record_loss()
+            raise
+        except FlorinError as error:
+            if error.code in _UNTOUCHED:
+                record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
+            if error.code in _REFUSED:
+                self.retries.record_answer(lease)
+            elif post.sent:
+                lease.record_loss()
+            raise
+        except EngineLostError as lost:
+            raise self._engine_lost(lease, record, worked=post.sent) from lost
+        except (ClientGoneError, asyncio.CancelledError) as end:
+            gone = isinstance(end, ClientGoneError)  # else the server is shutting down: delivery is unknown
+            outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
+            record.end(outcome, billable=gone and post.sent, exact=False, worked=post.sent)
+            if post.sent:
+                lease.record_loss()
+            raise
+        finally:
+            record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
+            request.grant.count(*record.billed, choices=call.n * call.prompts)
 
     # -- the steps
 
@@ -180,27 +290,40 @@ class Lifecycle:
             "overloaded", "This worker is overloaded.", retry_after=watch.retry_after
         )
 
-    def read(self, raw: bytes, endpoint: Endpoint) -> Call:
+    def read(self, raw: bytes, endpoint: Endpoint, tenant: str) -> Call:
         """Parse the body. Only the call refers to it afterwards, and only until it is sent."""
         check(raw, self.complexity)
-        call = parse(endpoint, raw, self._policy)
-        call.estimate = prompt_tokens(call.body)
+        known = self.directory.tenants.get(tenant)
+        call = parse(endpoint, raw, self._policies.of(known.policy if known else DEFAULT_POLICY))
+        call.estimate, call.size = prompt_tokens(call.body), len(raw)
+        most = self.settings.max_scored_tokens
+        if call.scored and call.estimate > most:
+            message = f"`{call.scored}` must be omitted if the prompt has more than {most:,} tokens."
+            raise FlorinError("invalid_value", message, param=call.scored)
         if call.unknown:
             self._unknown.note(call.unknown_names)
             self.metrics.unknown_fields(call.unknown)
         return call
 
     def resolve(self, key: Key, model: str) -> Target:
-        """Resolve a model name. Foreign and unknown names get the same error."""
+        """Resolve a model name. Foreign and unknown names, and those out of the key's scopes, get the same
+        error."""
         tenant = self.directory.tenants.get(key.tenant)
         target = self.catalog.resolve(tenant.name, model, base_access=tenant.base_access) if tenant else None
-        if target is None:
+        if target is None or not covers(key, target.version.adapter if target.version else ""):
             raise model_not_found(model)
         return target
 
+    async def limit(self, exchange: Exchange, key: Key, call: Call) -> Grant:
+        """Reserve what the request needs of its tenant's and its key's limits and budgets, or refuse it."""
+        grant = self.limiter.enter(self.directory.tenants[key.tenant], key, call)
+        if grant is None:
+            with exchange.scope:
+                grant = await self.limiter.wait(key, call, exchange.headers)
+        return grant
+
     def admit(self, exchange: Exchange, key: Key, target: Target) -> None:
-        """Refuse the request if its usage cannot be recorded or its queue is too long. Rate limits, budgets
-        and the fair queue belong here, too."""
+        """Refuse the request if its usage cannot be recorded."""
         if not self.meter.accepting:
             self.meter.reject(
                 request_id=exchange.request_id,
@@ -210,7 +333,6 @@ class Lifecycle:
                 base_model=target.base_model,
             )
             raise unmetered()
-        self.router.admit(target)
 
     def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """How to recognise the request if engines die of it."""
@@ -227,33 +349,28 @@ class Lifecycle:
         return ResumableStream(self._resume_buffer, obstacle(call.body), chat=chat, opens=opens)
 
     def salt(self, tenant: str) -> str:
-        salt = self._salts.get(tenant)
+        """The same for tenants that share a prefix cache, and different for all others."""
+        known = self.directory.tenants.get(tenant)
+        group = known.cache_group if known else ""
+        owner = f"group/{group}" if group else tenant  # no tenant's name has a slash
+        salt = self._salts.get(owner)
         if salt is None:
-            digest = hmac.new(self.cache_secret, tenant.encode(), hashlib.sha256)
-            salt = self._salts[tenant] = digest.hexdigest()
+            digest = hmac.new(self.cache_secret, owner.encode(), hashlib.sha256)
+            salt = self._salts[owner] = digest.hexdigest()
         return salt
 
-    async def attempt(
-        self,
-        exchange: Exchange,
-        call: Call,
-        key: Key,
-        routing_state: RoutingState,
-        lease: Lease,
-        resumable: ResumableStream | None = None,
-    ) -> None:
-        """One metered attempt on one engine. Raises RetryElsewhere if another engine can start over because
-        the client has received nothing, or can resume what it has received."""
-        target, engine = routing_state.target, lease.state.engine
-        version = target.version
-        record = self.meter.begin(
-            request_id=exchange.request_id,
+    def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
+        """The usage record of an attempt on this engine."""
+        call, routing_state, resumable = request.call, request.routing_state, request.resumable
+        version = routing_state.target.version
+        return self.meter.begin(
+            request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
-            tenant=key.tenant,
-            key_id=key.id,
+            tenant=request.key.tenant,
+            key_id=request.key.id,
             adapter=version.adapter if version else "",
             version=f"v{version.number}" if version else "",
-            base_model=target.base_model,
+            base_model=routing_state.target.base_model,
             engine=engine.name,
             gpu_type=engine.gpu_type,
             gpu_count=engine.gpu_count,
@@ -263,62 +380,18 @@ class Lifecycle:
             estimate=call.estimate,
             continues=resumable is not None and resumable.resumes > 0,
         )
-        context = exchange.context
-        context.engine, context.attempts, context.attempt = engine.name, routing_state.attempts, record
-        exchange.extra_headers = [
-            (b"x-florin-adapter", target.label.encode()),
-            (b"x-florin-engine", engine.name.encode()),
-        ]
-        request_id = f"{exchange.request_id}-{routing_state.attempts}"
-        relay = Relay(exchange, call, target, lease, record, self.faults, self.metrics, resumable)
-        sent = False
-        try:
-            await record.logged()  # before the engine hears of it
-            if not self.meter.accepting:
-                raise unmetered()
-            exchange.check_client()
-            sent = True
-            lease.send(streams=call.stream)
-            async with self.upstream.post(
-                engine, call.endpoint.path, exchange.payload, request_id, target, context.trace
-            ) as response:
-                await (relay.stream(response) if call.stream else relay.whole(response))
-            self.router.record_answer(lease)
-        except RetryElsewhere as retry:
-            worked = retry.engine_worked or bool(lease.abandoned)
-            if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
-                record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
-            if worked:
-                lease.record_loss()
-            raise
-        except FlorinError as error:
-            if error.code in _UNTOUCHED:
-                record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
-            if error.code == "request_refused":
-                self.router.record_answer(lease)
-            elif sent:
-                lease.record_loss()
-            raise
-        except ClientGoneError:
-            record.end(Outcome.CLIENT_ABORT, billable=False, exact=False, worked=False)
-            raise
-        except asyncio.CancelledError:
-            if lease.acknowledge_abandonment():
-                raise self._engine_lost(lease, record) from None
-            # The client disconnected, or our shutdown cut the request off: then delivery is unknown.
-            outcome = Outcome.CLIENT_ABORT if exchange.hung_up else Outcome.ORPHANED
-            record.end(outcome, billable=exchange.hung_up, exact=False, worked=sent)
-            if sent:
-                lease.record_loss()
-            raise
-        finally:
-            record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
 
-    def _engine_lost(self, lease: Lease, record: AttemptMeter) -> Exception:
+    def note_decision(self, request: Request, lease: Lease) -> None:
+        """For `florin explain`."""
+        state = request.routing_state
+        label, engine = state.target.label, lease.state.engine.name
+        self.decisions.note(request.exchange.request_id, state.attempts, label, engine, state.pick)
+
+    def _engine_lost(self, lease: Lease, record: AttemptMeter, *, worked: bool) -> Exception:
         """The error of an attempt whose engine died, hangs, or timed out."""
         if lease.begun:
             return interrupted(lease)
-        record.end(Outcome.FAILOVER, billable=False, exact=False)
+        record.end(Outcome.FAILOVER, billable=False, exact=False, worked=worked)
         return abandoned(lease)
 
     def _not_resumed(self, exchange: Exchange, error: Exception) -> FlorinError:
@@ -329,47 +402,20 @@ class Lifecycle:
         log.warning("Request %s: stream not resumed: %s", exchange.request_id, error)
         return FlorinError("stream_interrupted", "The engine failed before the answer was complete.")
 
+    async def _note_disconnect(self, exchange: Exchange) -> None:
+        if not exchange.arrived:
+            await exchange.transport.wait_for_disconnect()
+            self.metrics.client_abort("body")
+        elif exchange.started:
+            self.metrics.client_abort("stream")
+        else:
+            self.metrics.client_abort("answer" if exchange.context.attempts else "waiting")
+
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code
         self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
-
-
-USED_UP = (
-    "This enrolment token has been used or revoked. If you did not use it, revoke the engine key that it was "
-    "exchanged for, then create another token."
-)
-
-
-def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
-    """The request's key: known, not revoked, not expired. Raises FlorinError."""
-    text = exchange.bearer()
-    if not text:
-        raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
-    key = directory.find(text)
-    if key is None:
-        if not follower.connected:  # it may be newer than this worker's snapshot
-            raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
-        raise FlorinError("invalid_api_key", "This API key does not exist.")
-    exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
-    if key.revoked is not None:
-        token = key.role is Role.ENROLMENT
-        raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
-    if directory.expired(key):
-        raise FlorinError("expired_api_key", "This key or token has expired.")
-    return key
-
-
-def authenticate_caller(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
-    """The request's key, which must have role tenant: other roles cannot call models."""
-    key = authenticate(exchange, directory, follower)
-    if key.role is not Role.TENANT:
-        raise FlorinError(
-            "insufficient_role",
-            f"Calling models requires a key of role tenant; this key has role {key.role}.",
-        )
-    return key
 
 
 def unmetered() -> FlorinError:

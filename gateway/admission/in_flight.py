@@ -103,7 +103,7 @@ class Reservation:
 
     def hold(self, size: int) -> None:
         """Replace the byte count. Never refused: the request has been admitted."""
-        if self._counts is not None:
+        if self._counts is not None and size != self._size:
             for count in self._counts:
                 count.bytes += size - self._size
             self._size = size

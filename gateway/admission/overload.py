@@ -1,21 +1,14 @@
-"""Load shedding: when to refuse a request instead of queueing it.
+"""Load shedding: an overloaded worker refuses requests before they are read.
 
-Two things can be overloaded. For an engine, the wait in its queue is estimated (`expected_wait`). For this
-worker, the delay of its event loop is measured (`LoopWatch`), and requests are refused before they are read.
+What engines cannot serve at once waits in the fair queue (`gateway.admission.fair_queue`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
-WINDOW_SECONDS: Final = 30.0
-"""Period over which an engine's completion rate is measured."""
-_MAX_COMPLETIONS = 256
-"""Completions that are remembered."""
 TICK_SECONDS: Final = 0.05
 LATE_SECONDS: Final = 0.05
 """Delay after which a tick is late, provided that the event loop used the processor for half of the delay.
@@ -28,49 +21,6 @@ MAX_REFUSED_SHARE: Final = 0.95
 """Caps the share of refused requests in `retry_after`, so that it never exceeds 20 seconds."""
 CALM_TICKS: Final = 20
 """Ticks without a refusal after which the overload is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    own: int
-    """This worker's requests on the engine, running or queued."""
-    all: int
-    """All workers' requests on it, as far as known."""
-    concurrency: int
-    """Requests that the engine runs at a time while others are queued; 0: none are queued."""
-    rate: float
-    """This worker's requests that completed there per second."""
-
-
-def expected_wait(load: EngineLoad) -> float:
-    """Seconds that another request would wait in the engine's queue; 0 if nothing is queued or known.
-
-    Little's law: the queue length divided by the engine's completion rate, which is estimated from this
-    worker's rate and its share of the engine's requests."""
-    if not (load.concurrency and load.own and load.rate):
-        return 0.0
-    waiting = max(0, load.all - load.concurrency)
-    return waiting / (load.rate * load.all / load.own)
-
-
-class CompletionRate:
-    """Requests that completed per second. Mutable: the times of the latest completions."""
-
-    def __init__(self) -> None:
-        self._completions: deque[float] = deque(maxlen=_MAX_COMPLETIONS)
-
-    def __repr__(self) -> str:
-        return f"<CompletionRate of {len(self._completions)}>"
-
-    def record(self, now: float) -> None:
-        self._completions.append(now)
-
-    def at(self, now: float) -> float:
-        """Completions per second."""
-        completions = self._completions
-        while completions and now - completions[0] > WINDOW_SECONDS:
-            completions.popleft()
-        return len(completions) / max(now - completions[0], TICK_SECONDS) if completions else 0.0
 
 
 class LoopWatch:
@@ -139,8 +89,8 @@ class AdmissionTicket:
 
     def __init__(self, watch: LoopWatch) -> None:
         self._watch = watch
-        self._counted = False
-        self.resume()
+        self._counted = True
+        watch.open_tickets += 1
 
     def pause(self) -> None:
         """The request waits for its client."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from gateway.admission.complexity import Complexity
 from gateway.config import Settings
 from gateway.costs.reconciliation.bill_files import MAX_BYTES as MAX_BILL_BYTES
 from gateway.operations.uploads import PACKING
-from gateway.tenants.directory import Role
+from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Role
 
 MIB: Final = 1024 * 1024
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -36,6 +38,16 @@ class BodyRule:
     """None: streamed, and not JSON."""
 
 
+class Queue(StrEnum):
+    """Tenants' requests that each worker serves in turn, so many at a time."""
+
+    REPORTS = "reports"
+    """Finance queries. They are cancelled when the client disconnects."""
+    SELF_SERVICE = "self-service"
+    """What tenants ask and change of their own adapters and keys. Uploads and fetches are limited by
+    `gateway.operations.uploads`."""
+
+
 @dataclass(frozen=True, slots=True)
 class AccessRule:
     prefix: str
@@ -47,8 +59,8 @@ class AccessRule:
     """None: all."""
     rest: str | None = None
     """Regular expression for the path after the prefix; None: anything."""
-    queued: bool = False
-    """Tenants' requests wait for a permit, and are cancelled when the client disconnects."""
+    queue: Queue | None = None
+    """The queue in which tenants' requests wait for a permit."""
 
     def matches(self, path: str, method: str) -> bool:
         rest = path[len(self.prefix) :]
@@ -62,7 +74,11 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     operator = frozenset({Role.OPERATOR})
     staff = operator | {Role.FINANCE}
     host = operator | {Role.ENGINE}
-    engines = "/admin/v1/engines"
+    managers = operator | {Role.TENANT_ADMIN}
+    engines, adapters = "/admin/v1/engines", "/admin/v1/adapters"
+    one = "/[^/]+/[^/]+"  # TENANT/NAME
+    ours = partial(AccessRule, roles=managers, queue=Queue.SELF_SERVICE)
+    reports = partial(AccessRule, methods=READING, queue=Queue.REPORTS)
     upload = BodyRule(settings.max_adapter_bytes + PACKING + _FORM, complexity=None)
     fleet = BodyRule(16 * MIB, Complexity(values=1_000_000, containers=200_000, depth=64))  # 25,000 adapters
     return (
@@ -73,11 +89,24 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
         AccessRule("/admin/v1/artifacts", host, methods=READING),
         AccessRule("/admin/v1/prices", staff, methods=READING),
-        AccessRule("/admin/v1/adapters/upload", operator, upload),
+        AccessRule(f"{adapters}/upload", managers, upload),
+        AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
+        ours(adapters, methods=READING, rest=f"({one}(/versions)?)?"),
+        ours(adapters, methods=frozenset({"PUT"}), rest=f"{one}/live"),
+        ours(adapters, methods=frozenset({"POST"}), rest=f"{one}/(rollback|versions/[^/]+/retire)"),
+        ours(adapters, methods=frozenset({"DELETE"}), rest=one),
+        ours("/admin/v1/keys"),
+        ours("/admin/v1/bases", methods=READING),
+        ours("/admin/v1/audit", methods=READING, rest=""),
+        AccessRule("/admin/v1/me", KEY_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
-        AccessRule("/finance", staff | {Role.TENANT}, methods=READING, queued=True),
+        reports("/finance/v1/compare", staff),
+        reports("/finance/v1/reconciliation", staff),
+        reports("/finance/v1/set-aside", staff),
+        reports("/finance/v1/periods", staff, rest="/[^/]+/verify"),
+        reports("/finance", staff | TENANT_ROLES),
         AccessRule("/finance", staff),
         AccessRule("", None, BodyRule(0, complexity=None)),
     )

@@ -6,11 +6,12 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from gateway.dataplane.asgi import AsgiRequest
 from gateway.dataplane.exchange import Exchange
-from gateway.lifecycle import authenticate
-from gateway.operations.authorization import actor_of, check_own_engine, check_role
+from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.authentication import authenticate
+from gateway.tenants.directory import KEY_ROLES, TENANT_ROLES, Key, Role
 
 
 def get_state(request: Request) -> State:
@@ -21,7 +22,7 @@ StateDep = Annotated[State, Depends(get_state)]
 
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
-    exchange = Exchange(request.scope, request.receive, _no_send)
+    exchange = Exchange(AsgiRequest(request.scope, request.receive, _no_send))
     return check_role(authenticate(exchange, state.directory, state.follower), *roles)
 
 
@@ -47,10 +48,27 @@ def require_metrics(request: Request, state: StateDep) -> Key:
     return _require(request, state, Role.METRICS, Role.OPERATOR)
 
 
+def require_staff(request: Request, state: StateDep) -> Key:
+    return _require(request, state, Role.FINANCE, Role.OPERATOR)
+
+
 def require_finance(request: Request, state: StateDep) -> Key:
     """Finance and operator keys see everything. A tenant's key sees its own rows only: routes must filter by
-    `key.tenant` if `key.role` is tenant."""
-    return _require(request, state, Role.FINANCE, Role.OPERATOR, Role.TENANT)
+    `key.own_tenant`."""
+    return _require(request, state, Role.FINANCE, Role.OPERATOR, *TENANT_ROLES)
+
+
+def require_any(request: Request, state: StateDep) -> Key:
+    """A key of any role. An enrolment token is no key yet."""
+    return _require(request, state, *KEY_ROLES)
+
+
+def require_manager(request: Request, state: StateDep) -> Authority:
+    """An operator, or a tenant's own administrator. The operation restricts the latter to its tenant."""
+    key = _require(request, state, Role.OPERATOR, Role.TENANT_ADMIN)
+    authority = Authority.of(key)
+    request.state.authority = authority  # exception handlers word errors for its reader
+    return authority
 
 
 async def _no_send(message: object) -> None:
@@ -61,7 +79,10 @@ OperatorKey = Annotated[Key, Depends(require_operator)]
 HostKey = Annotated[Key, Depends(require_host)]
 EnrolmentKey = Annotated[Key, Depends(require_enrolment)]
 MetricsKey = Annotated[Key, Depends(require_metrics)]
+StaffKey = Annotated[Key, Depends(require_staff)]
 FinanceKey = Annotated[Key, Depends(require_finance)]
+AnyKey = Annotated[Key, Depends(require_any)]
+Manager = Annotated[Authority, Depends(require_manager)]
 
 
 def actor(key: OperatorKey) -> str:

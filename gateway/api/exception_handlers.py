@@ -11,8 +11,9 @@ from starlette.requests import ClientDisconnect
 
 from adapters.errors import AdaptersError
 from gateway.api.responses import ClientStalledError
-from gateway.errors import FlorinError, for_tenant, translate
+from gateway.errors import FlorinError, for_tenant
 from gateway.metering.ledger.ledger import LedgerUnavailableError
+from gateway.operations.authorization import worded
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _defect)
 
 
+def nothing_at(path: str) -> str:
+    return f"There is no {path[:200]} here. (An OpenAI client's base_url must end in /v1.)"
+
+
 def _render(error: FlorinError) -> Response:
     return Response(error.body(), error.status, error.headers, "application/json")
 
@@ -39,7 +44,7 @@ async def _florin(_: Request, error: Exception) -> Response:
 async def _adapters(request: Request, error: Exception) -> Response:
     assert isinstance(error, AdaptersError)
     if request.url.path.startswith("/admin/"):
-        return _render(translate(error))
+        return _render(worded(error, getattr(request.state, "authority", None)))
     log.info("%s %s: %s", request.method, request.url.path, error)
     return _render(for_tenant(error))
 
@@ -54,7 +59,8 @@ async def _validation(_: Request, error: Exception) -> Response:
     where = ".".join(str(part) for part in first["loc"] if part != "body") or None
     if first["type"] == "json_invalid":
         return _render(FlorinError("invalid_json", "The body is not valid JSON."))
-    return _render(FlorinError("invalid_value", f"{where or 'The body'}: {first['msg']}.", param=where))
+    what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return _render(FlorinError("invalid_value", f"{where or 'The body'}: {what}.", param=where))
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -62,12 +68,12 @@ async def _http(request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_value")
     message = str(error.detail)
     if error.status_code == 404:
-        message = f"There is no {request.url.path[:200]} here. (An OpenAI client's base_url must end in /v1.)"
+        message = nothing_at(request.url.path)
     return _render(FlorinError(code, message, status=error.status_code))
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    """The client disconnected while sending its body: not an error, and nobody receives the response."""
+    """The client disconnected while sending its body: not an error, and the response is not received."""
     return Response(status_code=400)
 
 

@@ -6,37 +6,26 @@ key, and then no more than the path's rule allows.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from fastapi import FastAPI
 
 from gateway.admission.complexity import check
-from gateway.admission.owner_queue import OwnerQueue, QueueFullError, QueueTimeoutError
-from gateway.api.access_rules import AccessRule, access_rules, rule_for
+from gateway.api.access_rules import AccessRule, Queue, access_rules, rule_for
 from gateway.api.responses import IDLE_SECONDS, ChunkedResponse, ClientStalledError
+from gateway.api.security_headers import security_headers
+from gateway.api.tenant_queues import tenant_queues
 from gateway.config import Settings
-from gateway.dataplane.exchange import ClientGoneError, Exchange, Message, Receive, Scope, Send, too_large
+from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
+from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
 from gateway.errors import FlorinError
-from gateway.lifecycle import authenticate
 from gateway.operations.authorization import check_role
 from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.authentication import authenticate
+from gateway.tenants.directory import Key
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-WAITING: Final = 4
-"""Queries of one tenant that may wait."""
-UNREAD: Final = 4
-"""Responses to one tenant that may be in transmission: each occupies memory or a file."""
-RUNNING: Final = 4
-"""Queries of all tenants that may run at a time."""
-WAITING_IN_TOTAL: Final = 64
-UNREAD_IN_TOTAL: Final = 64
-QUEUE_SECONDS: Final = 20.0
 
 
 class Gate:
@@ -46,40 +35,37 @@ class Gate:
         self._api = api
         self._rules = access_rules(settings)
         self.idle = IDLE_SECONDS
-        self._max_per_tenant = settings.tenant_reports + WAITING + UNREAD
-        self.queue = OwnerQueue(
-            running=max(RUNNING, settings.tenant_reports),
-            running_each=settings.tenant_reports,
-            waiting_each=WAITING,
-            waiting=WAITING_IN_TOTAL,
-            timeout=QUEUE_SECONDS,
-        )
-        # Mutable: tenants' queries, from their arrival until their responses are sent.
-        self.open_requests: Counter[str] = Counter()
+        self.queues = tenant_queues(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._api(scope, receive, send)
             return
         rule = rule_for(self._rules, scope["path"], scope["method"])
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(AsgiRequest(scope, receive, send))
         try:
             key = self._key(exchange, rule)
             receive = await _body(exchange, rule, receive)
             response = ChunkedResponse(exchange, send, idle=self.idle)
-            if rule.queued:
+            if rule.queue is Queue.REPORTS:
                 exchange.watch()
-            async with self._queued(key, rule, response):
-                await self._api(scope, receive, response.send)
+            with exchange.scope:
+                async with self._turn(key, rule, response):
+                    await self._api(scope, receive, response.send)
         except FlorinError as error:
+            exchange.extra_headers = security_headers(scope["path"])
             await exchange.fail(error)
         except (ClientGoneError, ClientStalledError):
             pass
-        except asyncio.CancelledError:
-            if not exchange.hung_up:
-                raise
         finally:
             exchange.close()
+
+    def _turn(
+        self, key: Key | None, rule: AccessRule, response: ChunkedResponse
+    ) -> AbstractAsyncContextManager[None]:
+        if key is None or key.own_tenant is None or rule.queue is None:
+            return nullcontext()
+        return self.queues[rule.queue].turn(key.own_tenant, response)
 
     def _key(self, exchange: Exchange, rule: AccessRule) -> Key | None:
         if rule.roles is None:
@@ -87,32 +73,8 @@ class Gate:
         state: State = self._api.state.florin
         key = authenticate(exchange, state.directory, state.follower)
         check_role(key, *sorted(rule.roles))
+        state.lifecycle.activity.used(key.id)
         return key
-
-    @asynccontextmanager
-    async def _queued(
-        self, key: Key | None, rule: AccessRule, response: ChunkedResponse
-    ) -> AsyncGenerator[None]:
-        """A tenant's query waits for a permit, which it releases when the response starts."""
-        if key is None or key.role is not Role.TENANT or not rule.queued:
-            yield
-            return
-        if self.open_requests[key.tenant] >= self._max_per_tenant:
-            raise _too_many()
-        if self.open_requests.total() >= RUNNING + WAITING_IN_TOTAL + UNREAD_IN_TOTAL:
-            raise _full()
-        self.open_requests[key.tenant] += 1
-        try:
-            async with self.queue.acquire(key.tenant) as permit:
-                response.on_start = permit.release
-                yield
-        except QueueFullError:
-            raise _too_many() from None
-        except QueueTimeoutError:
-            raise _full() from None
-        finally:
-            self.open_requests[key.tenant] -= 1
-            self.open_requests += Counter()  # drops zero counts
 
 
 async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Receive:
@@ -123,7 +85,7 @@ async def _body(exchange: Exchange, rule: AccessRule, receive: Receive) -> Recei
     if body.complexity is None:
         exchange.refuse_longer(body.limit)
         return _counted(exchange, receive, body.limit)
-    if not (exchange.declares_body() or rule.queued):
+    if not (exchange.declares_body() or rule.queue is Queue.REPORTS):
         return receive
     whole = await exchange.body(body.limit)
     check(whole, body.complexity)
@@ -159,15 +121,3 @@ def _replay(whole: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
-
-
-def _too_many() -> FlorinError:
-    return FlorinError(
-        "too_many_reports",
-        "This tenant has too many finance queries running, waiting or unread.",
-        retry_after=2,
-    )
-
-
-def _full() -> FlorinError:
-    return FlorinError("worker_full", "This worker has too many finance queries.", retry_after=5)

@@ -9,7 +9,8 @@ from itertools import islice
 from fastapi import APIRouter, Response
 
 from gateway.api.dependencies import MetricsKey, StateDep
-from gateway.observability.metrics import CONTENT_TYPE, LABEL_CAP, Series
+from gateway.observability.computed_metrics import LABEL_CAP, Series
+from gateway.observability.metrics import CONTENT_TYPE
 from gateway.operations.state import State
 
 router = APIRouter(tags=["health"])
@@ -51,6 +52,7 @@ def known(state: State) -> dict[str, Series]:
     serving_statuses = islice(catalog.serving_statuses.values(), LABEL_CAP)
     engines = state.pool.states()
     healthy = [s for s in engines if s.healthy]
+    fleets = state.engine_demand.loads.items()
     return {
         "florin_adapter_info": [((v.adapter, v.tenant, v.base_model), 1) for v in served],
         "florin_adapter_holders": [((v.adapter,), len(residency.holders(v.engine_name))) for v in served],
@@ -61,4 +63,11 @@ def known(state: State) -> dict[str, Series]:
         ],
         "florin_engine_running": [((s.engine.name,), s.running) for s in healthy],
         "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in healthy],
+        "florin_engines_wanted": list(state.engine_demand.wanted().items()),
+        "florin_fleet_engines": [((base,), load.engines) for base, load in fleets],
+        "florin_fleet_capacity": [((base,), load.capacity) for base, load in fleets],
+        "florin_fleet_requests": [((base,), load.requests) for base, load in fleets],
+        "florin_fleet_slots": [((base,), load.slots) for base, load in fleets],
+        "florin_fleet_adapters": [((base,), load.adapters) for base, load in fleets],
+        "florin_fleet_expected_delay_seconds": [((base,), load.delay) for base, load in fleets],
     }

@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import lru_cache
 
 import orjson
 
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
 from gateway.admission.overload import AdmissionTicket
+from gateway.api.cors import Cors, preflight
 from gateway.dataplane import access_log
-from gateway.dataplane.exchange import Exchange, Receive, Scope, Send
+from gateway.dataplane.exchange import (
+    JSON,
+    MAX_DRAIN_BYTES,
+    Exchange,
+    RequestTransport,
+    declared_length,
+    new_request_id,
+)
 from gateway.dataplane.request import ENDPOINTS
 from gateway.errors import FlorinError
-from gateway.lifecycle import Lifecycle, authenticate_caller, model_not_found
-from gateway.tenants.directory import Key
+from gateway.lifecycle import Lifecycle, model_not_found
+from gateway.observability.request_context import RequestContext
+from gateway.tenants.authentication import authenticate_caller
+from gateway.tenants.directory import Key, Tenant
+from gateway.tenants.scopes import covers
 
 PREFIX = "/v1/"
 _MODELS = "/v1/models"
-_GENERATES = frozenset(path.encode() for path in ENDPOINTS)
 _MOST_BYTES = 16 * 1024 * 1024
 
 
 class DataPlane:
-    """An ASGI application for everything under /v1/."""
+    """Serves everything under /v1/."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._listings = Listings(lifecycle.catalog)
+        origins = lifecycle.settings.allowed_origins
+        self._cors = Cors(origins) if origins else None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+    async def serve(self, transport: RequestTransport) -> None:
+        exchange = Exchange(transport)
         exchange.introduce()
+        if self._cors is not None:
+            exchange.context.cors = self._cors.headers(transport.headers)
         try:
             await self._answer(exchange)
         finally:
+            self._lifecycle.activity.note(exchange.context)
             if self._lifecycle.settings.access_log:
                 access_log.log_exchange(exchange)
 
-    def issue_ticket(self, method: bytes, target: bytes) -> AdmissionTicket | FlorinError | None:
-        """See `http_protocol.LoadShedding`. Only requests to engines need a ticket."""
-        if method == b"POST" and target.partition(b"?")[0] in _GENERATES:
+    def issue_ticket(self, method: str, path: str) -> AdmissionTicket | FlorinError | None:
+        """See `client_connection.Application`. Only requests to engines need a ticket."""
+        if method == "POST" and path in ENDPOINTS:
             return self._lifecycle.issue_ticket()
         return None
 
-    def refuses_early(self, error: FlorinError) -> bool:
-        """See `http_protocol.LoadShedding`. Not with an access log, which needs each request."""
-        if self._lifecycle.settings.access_log:
-            return False
+    def early_refusal(self, error: FlorinError, headers: list[tuple[bytes, bytes]]) -> bytes | None:
+        """See `client_connection.Application`. Not with an access log, which needs each request."""
+        if self._lifecycle.settings.access_log or not 0 <= declared_length(headers) <= MAX_DRAIN_BYTES:
+            return None
         self._lifecycle.metrics.error(error.code)
-        return True
+        context = RequestContext(new_request_id())
+        context.read(headers)
+        if self._cors is not None:
+            context.cors = self._cors.headers(headers)
+        ids = b"".join([b"%b: %b\r\n" % header for header in context.ids()])
+        return ids + _refusal(error.code, error.message, error.retry_after)
 
     async def _answer(self, exchange: Exchange) -> None:
-        endpoint = ENDPOINTS.get(exchange.path)
-        if endpoint is not None and exchange.method == "POST":
+        endpoint = ENDPOINTS.get(exchange.transport.path)
+        if endpoint is not None and exchange.transport.method == "POST":
             await self._lifecycle.run(exchange, endpoint)
             return
         try:
@@ -64,13 +85,17 @@ class DataPlane:
             await exchange.fail(error)
 
     def _models(self, exchange: Exchange) -> bytes:
-        """GET /v1/models and /v1/models/{id}. Raises FlorinError for anything else."""
-        path = exchange.path
+        """GET /v1/models and /v1/models/{id}, and preflights. Raises FlorinError for anything else."""
+        path = exchange.transport.path
         known = path in ENDPOINTS or path == _MODELS or path.startswith(_MODELS + "/")
         if not known:
             raise FlorinError("not_found", f"There is no {path[:200]} here.")
+        asked = preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None
+        if asked is not None:
+            exchange.extra_headers = asked
+            return b"{}"
         allowed = "POST" if path in ENDPOINTS else "GET"
-        if exchange.method != allowed:
+        if exchange.transport.method != allowed:
             exchange.extra_headers = [(b"allow", allowed.encode())]
             raise FlorinError("method_not_allowed", f"{path[:200]} only supports {allowed}.")
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
@@ -82,12 +107,13 @@ class DataPlane:
         tenant = self._lifecycle.directory.tenants.get(key.tenant)
         if tenant is None:
             return _listing([])
-        return self._listings.get(tenant.name, self._list, base_access=tenant.base_access)
+        return self._listings.get(tenant, key, self._list)
 
-    def _list(self, tenant: str, *, base_access: bool) -> bytes:
+    def _list(self, tenant: Tenant, key: Key) -> bytes:
         catalog = self._lifecycle.catalog
-        cards = [self._card(a.name, a) for a in catalog.visible(tenant) if a.live is not None]
-        if base_access:
+        adapters = (a for a in catalog.visible(tenant.name) if a.live is not None and covers(key, a.name))
+        cards = [self._card(a.name, a) for a in adapters]
+        if tenant.base_access and covers(key, ""):
             cards += [_base_card(name) for name in sorted(catalog.bases)]
         return _listing(cards)
 
@@ -108,28 +134,35 @@ class DataPlane:
         return {"id": model, "object": "model", "created": created // 1_000_000, "owned_by": owner}
 
 
+@lru_cache(maxsize=64)
+def _refusal(code: str, message: str, retry_after: int | None) -> bytes:
+    """The part of an early refusal that does not depend on the request."""
+    error = FlorinError(code, message, retry_after=retry_after)
+    body = error.body()
+    headers = {"content-type": JSON.decode(), "content-length": str(len(body)), **error.headers}
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode() + b"\r\n" + body
+
+
 class Listings:
-    """Caches model listings per tenant. Rendering ten thousand adapters blocks the event loop for 100 ms."""
+    """Caches model listings per tenant and scope. Rendering ten thousand adapters blocks the event loop for
+    100 ms."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         # Mutable: listings of one generation of the catalog, and their size.
         self._generation = -1
         self._bytes = 0
-        self._kept: dict[tuple[str, bool], bytes] = {}
+        self._kept: dict[tuple[str, bool, tuple[str, ...]], bytes] = {}
 
-    def get(self, tenant: str, make: _Make, *, base_access: bool) -> bytes:
+    def get(self, tenant: Tenant, key: Key, make: Callable[[Tenant, Key], bytes]) -> bytes:
         if self._generation != self._catalog.generation or self._bytes > _MOST_BYTES:
             self._kept, self._bytes, self._generation = {}, 0, self._catalog.generation
-        found = self._kept.get((tenant, base_access))
+        what = (tenant.name, tenant.base_access, key.scopes.adapters)
+        found = self._kept.get(what)
         if found is None:
-            found = self._kept[tenant, base_access] = make(tenant, base_access=base_access)
+            found = self._kept[what] = make(tenant, key)
             self._bytes += len(found)
         return found
-
-
-class _Make(Protocol):
-    def __call__(self, tenant: str, *, base_access: bool) -> bytes: ...
 
 
 def _listing(cards: list[dict[str, object]]) -> bytes:

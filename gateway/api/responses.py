@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gateway.dataplane.exchange import Exchange, Message, Send
+from gateway.api.security_headers import security_headers
+from gateway.dataplane.asgi import Message, Send
+from gateway.dataplane.exchange import Exchange
 
 CHUNK: Final = 64 * 1024
 IDLE_SECONDS: Final = 30.0
@@ -32,9 +34,7 @@ class ChunkedResponse:
         self._exchange = exchange
         self._send = send
         self.on_start: Callable[[], None] = _nothing
-        # Mutable: whether the connection closes after the response; bytes sent, and seconds spent waiting for
-        # the client.
-        self._closing = False
+        # Mutable: bytes sent, and seconds spent waiting for the client.
         self._sent = 0
         self._waited = 0.0
 
@@ -43,20 +43,15 @@ class ChunkedResponse:
         if message["type"] == "http.response.start":
             self.on_start()
             self._exchange.started = True
-            self._closing = self._exchange.leaves_unread()
-            headers = list(message.get("headers", ()))
-            if self._closing and not any(name == b"connection" for name, _ in headers):
-                message = {**message, "headers": [*headers, (b"connection", b"close")]}
-            await self._send(message)
+            headers = [*message.get("headers", ()), *security_headers(self._exchange.transport.path)]
+            if self._exchange.leaves_unread() and not any(name == b"connection" for name, _ in headers):
+                headers.append((b"connection", b"close"))
+            await self._send({**message, "headers": headers})
             return
         body = message.get("body", b"")
         while len(body) > CHUNK:
             await self._chunk({"type": message["type"], "body": bytes(body[:CHUNK]), "more_body": True})
             body = memoryview(body)[CHUNK:]
-        if self._closing and not message.get("more_body"):
-            await self._chunk({"type": message["type"], "body": bytes(body), "more_body": True})
-            await self._exchange.linger()
-            body = b""
         if not message.get("more_body"):
             self._exchange.finished = True
         await self._chunk({**message, "body": bytes(body)})

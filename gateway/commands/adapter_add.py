@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from gateway.commands.adapters import Adapter, absolute
-from gateway.commands.client import Json, UsageError, full_name
+from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, findings_table, note, say
 from gateway.commands.packing import Parcel, parcel
 from gateway.commands.session import Session, command
@@ -58,9 +58,9 @@ def add(
 
     Example: florin adapter add acme/support --source hf://acme/support-lora@v1.2
     """
-    full_name(adapter)
     if (source is None) == (upload is None):
         raise UsageError("Use either --source or --upload.")
+    adapter = session.adapter(adapter)
     body: Json = {"adapter": adapter, "assume_base": assume_base, "base_model": base_model, "digest": digest}
     if upload is None:
         assert source is not None

@@ -7,17 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.commands.client import Json, UsageError, full_name, segment
-from gateway.commands.output import busy, clean, facts, findings_table, note, say, show, table
+from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.output import busy, clean, facts, findings_table, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
-from gateway.commands.times import when
 
 app = typer.Typer()
 
 _DIGEST_SHOWN = len("sha256:") + 12
 """Enough to tell versions apart; --json has all digits."""
 
-Adapter = Annotated[str, typer.Argument(metavar="TENANT/NAME", help="For example acme/support.")]
+Adapter = Annotated[
+    str,
+    typer.Argument(
+        metavar="TENANT/NAME", help="For example acme/support; with a tenant's own key also support."
+    ),
+]
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="For example v2.")]
 
 
@@ -39,13 +43,14 @@ def list_(
                 a["live"],
                 _canary(a),
                 a["versions"],
-                a["pinned"],
+                a.get("pinned"),
+                _replicas(a),
                 [f"{t['version']} is {t['state']}" for t in a["trouble"]],
-                _placed(a["placed"]),
+                _where(a),
             )
             for a in body["data"]
         ]
-        columns = ("adapter", "live", "canary", "versions", "pinned", "problems", "placed on")
+        columns = ("adapter", "live", "canary", "versions", "pinned", "replicas", "problems", "placed on")
         show(table(columns, rows))
 
     session.result(session.api.get("/admin/v1/adapters", {"tenant": tenant}), people)
@@ -57,7 +62,7 @@ def show_(session: Session, adapter: Adapter) -> None:
 
     Example: florin adapter show acme/support
     """
-    session.result(session.api.get(f"/admin/v1/adapters/{full_name(adapter)}"), _details)
+    session.result(session.api.get(session.adapter_path(adapter)), _details)
 
 
 @command(app, "promote")
@@ -82,7 +87,7 @@ def promote(
 
     Example: florin adapter promote acme/support v2 --weight 10
     """
-    path = f"/admin/v1/adapters/{full_name(adapter)}/live"
+    path = f"{session.adapter_path(adapter)}/live"
     wanted: Json = {"version": _version(version), "weight": weight, "wait": not no_wait}
     with busy(f"Loading {adapter}@{wanted['version']} before the switch …"):
         body = session.api.put(path, wanted)
@@ -95,7 +100,7 @@ def rollback(session: Session, adapter: Adapter) -> None:
 
     Example: florin adapter rollback acme/support
     """
-    session.result(session.api.post(f"/admin/v1/adapters/{full_name(adapter)}/rollback"), _switched)
+    session.result(session.api.post(f"{session.adapter_path(adapter)}/rollback"), _switched)
 
 
 @command(app, "retire")
@@ -108,7 +113,7 @@ def retire(session: Session, adapter: Adapter, version: Version) -> None:
 
     Example: florin adapter retire acme/support v1
     """
-    path = f"/admin/v1/adapters/{full_name(adapter)}/versions/{segment(_version(version))}/retire"
+    path = f"{session.adapter_path(adapter)}/versions/{segment(_version(version))}/retire"
     session.result(
         session.api.post(path), lambda b: say(f"{clean(b['adapter'])}@{clean(b['version'])} is retired.")
     )
@@ -132,6 +137,33 @@ def unpin(session: Session, adapter: Adapter) -> None:
     _pin(session, adapter, pinned=False)
 
 
+@command(app, "scale")
+def scale(
+    session: Session,
+    adapter: Adapter,
+    *,
+    least: Annotated[
+        int | None,
+        typer.Option("--min", min=0, help="Minimum number of engines that hold it, even uncalled."),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, help="Most engines that hold one version of it.")
+    ] = None,
+    no_max: Annotated[bool, typer.Option("--no-max", help="Allow as many engines as it needs.")] = False,
+) -> None:
+    """Bound the number of engines that hold an adapter; between the bounds, Florin follows the demand.
+    Without options, nothing changes.
+
+    Example: florin adapter scale acme/support --min 2 --max 4
+    """
+    if most is not None and no_max:
+        raise UsageError("--max and --no-max exclude each other.")
+    bounds: Json = {} if least is None else {"min_replicas": least}
+    if most is not None or no_max:
+        bounds["max_replicas"] = most
+    session.result(session.api.put(f"{session.adapter_path(adapter)}/replicas", bounds), _scaled)
+
+
 @command(app, "remove")
 def remove(
     session: Session,
@@ -147,7 +179,7 @@ def remove(
 
     Example: florin adapter remove acme/support --yes
     """
-    path = f"/admin/v1/adapters/{full_name(adapter)}"
+    path = session.adapter_path(adapter)
     confirm(f"Remove {adapter} and all of its versions?", yes=yes, unattended=False)
     session.result(
         session.api.delete(path),
@@ -174,10 +206,24 @@ def _version(text: str) -> str:
 
 
 def _pin(session: Session, adapter: str, *, pinned: bool) -> None:
-    body = session.api.put(f"/admin/v1/adapters/{full_name(adapter)}/pin", {"pinned": pinned})
+    body = session.api.put(f"{session.adapter_path(adapter)}/pin", {"pinned": pinned})
     session.result(
         body, lambda b: say(f"{clean(b['adapter'])} is {'pinned' if b['pinned'] else 'not pinned'}.")
     )
+
+
+def _scaled(body: Json) -> None:
+    say(f"{clean(body['adapter'])} has {_replicas(body)} replicas.")
+    for warning in body["warnings"]:
+        note(f"Warning: {clean(warning)}.")
+
+
+def _replicas(body: Json) -> str:
+    """`2 to 4`, or `at least 0`; empty if only operators see it."""
+    least, most = body.get("min_replicas"), body.get("max_replicas")
+    if least is None:
+        return ""
+    return f"at least {least}" if most is None else f"{least} to {most}"
 
 
 def _switched(body: Json) -> None:
@@ -199,6 +245,11 @@ def _canary(body: Json) -> str | None:
     return f"{canary['version']}, {canary['weight']} %" if canary else None
 
 
+def _where(body: Json) -> list[str] | str:
+    """The engines, or whether there is one."""
+    return _placed(body["placed"]) if "placed" in body else "loaded" if body["loaded"] else ""
+
+
 def _placed(placed: list[dict[str, Any]]) -> list[str]:
     """Each engine once, since several versions may share it."""
     places = (p["engine"] if p["state"] == "resident" else f"{p['engine']} ({p['state']})" for p in placed)
@@ -214,7 +265,8 @@ def _details(body: Json) -> None:
                 ("canary", _canary(body)),
                 ("rollback", _back(body)),
                 ("previously live", body["history"]),
-                ("pinned", body["pinned"]),
+                ("pinned", body.get("pinned")),
+                ("replicas", _replicas(body)),
             ]
         )
     )
@@ -229,7 +281,7 @@ def _details(body: Json) -> None:
             v["digest"][:_DIGEST_SHOWN],
             when(v["created"]),
             v["source"],
-            _placed(v["placed"]),
+            _where(v),
         )
         for v in versions
     ]

@@ -55,18 +55,22 @@ class Api:
         """Raises UsageError if `url` or `key` is malformed."""
         try:
             parsed = urlsplit(url)
-            good = parsed.scheme in {"http", "https"} and parsed.hostname and parsed.port != 0
+            good = (parsed.scheme in {"http", "https"} and parsed.hostname and parsed.port != 0) or (
+                parsed.scheme == "unix" and parsed.path.startswith("/") and not parsed.netloc
+            )
         except ValueError as error:
             raise UsageError(f"FLORIN_URL: {url!r} is not a URL ({error}).") from error
         if not good:
-            raise UsageError(f"FLORIN_URL: {url!r} must look like http://127.0.0.1:8080.")
+            raise UsageError(
+                f"FLORIN_URL: {url!r} must look like http://127.0.0.1:8080 or unix:/run/florin/socket."
+            )
         if not key:
             raise UsageError(
-                "FLORIN_OPERATOR_KEY is not set: export a key with the operator role, or name a file that "
-                "contains one (--key-file, FLORIN_OPERATOR_KEY_FILE)."
+                "FLORIN_OPERATOR_KEY is not set: export a key with the operator role, or as a customer your "
+                "own as FLORIN_KEY; or name a file that contains one (--key-file)."
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise UsageError("FLORIN_OPERATOR_KEY contains invalid characters: copy it again.")
+            raise UsageError("The key contains invalid characters: copy it again.")
         return cls(url.rstrip("/"), key)
 
     def get(self, path: str, params: Json | None = None) -> Json:
@@ -78,8 +82,11 @@ class Api:
     def put(self, path: str, body: Json) -> Json:
         return self._call("PUT", path, body=body)
 
-    def delete(self, path: str) -> Json:
-        return self._call("DELETE", path)
+    def patch(self, path: str, body: Json) -> Json:
+        return self._call("PATCH", path, body=body)
+
+    def delete(self, path: str, params: Json | None = None) -> Json:
+        return self._call("DELETE", path, params=params)
 
     def work(
         self,
@@ -101,7 +108,7 @@ class Api:
         with (
             self._client() as client,
             client.stream(
-                "POST", self.url + path, params=_given(params), json=body, content=content, headers=headers
+                "POST", self._base + path, params=_given(params), json=body, content=content, headers=headers
             ) as answer,
         ):
             if not answer.headers.get("content-type", "").startswith("application/x-ndjson"):
@@ -115,12 +122,15 @@ class Api:
     def upload(self, path: str, file: BinaryIO, params: Json) -> Json:
         """POST a file unchanged, reading it while it is sent."""
         with self._client() as client:
-            answer = client.post(self.url + path, params=_given(params), content=file)
+            answer = client.post(self._base + path, params=_given(params), content=file)
         return _read(answer, self.url)
 
     def stream(self, path: str, params: Json, use: Callable[[httpx.Response], T]) -> T:
         """GET a body that is not JSON: `use` reads it as it arrives."""
-        with self._client() as client, client.stream("GET", self.url + path, params=_given(params)) as answer:
+        with (
+            self._client() as client,
+            client.stream("GET", self._base + path, params=_given(params)) as answer,
+        ):
             if answer.is_success:
                 return use(answer)
             answer.read()
@@ -129,8 +139,17 @@ class Api:
 
     def _call(self, method: str, path: str, *, params: Json | None = None, body: Json | None = None) -> Json:
         with self._client() as client:
-            answer = client.request(method, self.url + path, params=_given(params), json=body)
+            answer = client.request(method, self._base + path, params=_given(params), json=body)
         return _read(answer, self.url)
+
+    @property
+    def _socket(self) -> str | None:
+        """Path of the gateway's Unix socket."""
+        return self.url.removeprefix("unix:") if self.url.startswith("unix:") else None
+
+    @property
+    def _base(self) -> str:
+        return "http://localhost" if self._socket else self.url
 
     def _trust(self) -> ssl.SSLContext | bool:
         """Verifies the gateway's certificate; True: the HTTP client's default trust store."""
@@ -159,6 +178,7 @@ class Api:
                 headers={"authorization": f"Bearer {self.key}"},
                 timeout=httpx.Timeout(_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
                 verify=self._trust(),
+                transport=httpx.HTTPTransport(uds=self._socket) if self._socket else None,
                 # Never use a proxy from the environment for this host itself.
                 trust_env=urlsplit(self.url).hostname not in {"127.0.0.1", "localhost", "::1"},
             ) as client:
@@ -232,16 +252,21 @@ def _read(answer: httpx.Response, url: str) -> Json:
 def _refusal(status: int, error: Any, url: str) -> ApiError:
     if not isinstance(error, dict):
         error = {"message": f"The gateway at {url} answered HTTP {status}."}
+    message = str(error.get("message", ""))
+    if status == 404 and message.startswith("There is no /"):  # a path, not an object
+        message = f"The gateway at {url} has no such API. If it has an admin port, FLORIN_URL must name it."
     return ApiError(
         status,
-        f"{error.get('message', '')}{_advice(status, url)}",
+        f"{message}{_advice(status, str(error.get('code')), url)}",
         str(error.get("code") or ""),
         tuple(f for f in error.get("findings") or () if isinstance(f, dict)),
         said=str(error.get("message", "")),
     )
 
 
-def _advice(status: int, url: str) -> str:
-    if status in {401, 403}:
-        return f" Set FLORIN_OPERATOR_KEY to a key with the operator role of the gateway at {url}."
+def _advice(status: int, code: str, url: str) -> str:
+    if status == 401:
+        return f" Set FLORIN_OPERATOR_KEY or FLORIN_KEY to a valid key of the gateway at {url}."
+    if code == "insufficient_role":
+        return f" Ask the operator of the gateway at {url}, or set FLORIN_OPERATOR_KEY to an operator's key."
     return ""

@@ -65,7 +65,7 @@ def _successor(secrets: dict[str, str]) -> Successor:
     def start(running: str) -> None:
         for handler in logging.getLogger().handlers:
             handler.flush()  # threads end with the exec
-        key_protection.start_anew(command, os.environ, {**secrets, RUNNING: running})
+        key_protection.re_execute(command, os.environ, {**secrets, RUNNING: running})
 
     return Successor(check, start)
 
@@ -92,7 +92,7 @@ def concealed(given: dict[str, str], withheld: tuple[str, ...]) -> dict[str, str
     secret = {name: os.environ[name] for name in _SECRETS if os.environ.get(name)}
     if not handed and (secret or any(_TELLING.search(n) for n in withheld if not n.startswith("FLORIN_"))):
         own = {n: v for n, v in os.environ.items() if n.startswith("FLORIN_") and n not in _SECRETS}
-        key_protection.start_anew([sys.executable, *sys.orig_argv[1:]], given | own, secret)
+        key_protection.re_execute([sys.executable, *sys.orig_argv[1:]], given | own, secret)
     return handed
 
 
@@ -106,7 +106,7 @@ def run(
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, state.ask_to_stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
-            loop.add_signal_handler(signal.SIGHUP, state.ask_to_renew)
+            loop.add_signal_handler(signal.SIGHUP, state.ask_to_restart)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         own = security.host
         connector = aiohttp.TCPConnector(ssl=own.engine.ssl)
@@ -164,6 +164,7 @@ def shown(launch: engine_flags.Launch, found: gpus.Gpus) -> Json:
         "slots": launch.slots,
         "cpu_slots": launch.cpu_slots,
         "max_rank": launch.max_rank,
+        "seats": launch.seats or None,
         "gpu_type": found.type,
         "gpu_count": found.count,
     }

@@ -12,6 +12,7 @@ import typer
 
 from gateway.commands.client import UsageError
 from gateway.commands.enrolling import TokenFile, check_name, host_key
+from gateway.commands.labels import EngineDomain, EngineLabels, labels
 from gateway.commands.output import clean, note
 from gateway.commands.prices import Purchase
 from gateway.commands.session import HostKeyFile, Session, command
@@ -36,6 +37,8 @@ def run(
     ] = None,
     region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
     purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
+    label: EngineLabels = None,
+    domain: EngineDomain = "",
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +97,7 @@ def run(
     from gateway.observability import logs
 
     check_name(name)
+    given_labels = labels("--label", label)
     try:
         route = engine_host.route(session.gateway)
         host, port = engine_host.advertised(advertise)
@@ -148,11 +152,14 @@ def run(
         slots=launch.slots,
         cpu_slots=launch.cpu_slots,
         max_rank=launch.max_rank,
+        seats=launch.seats,
         chat_template=launch.chat_template,
         gpu_type=found.type,
         gpu_count=found.count,
         region=region,
         purchase=purchase.value,
+        labels=given_labels,
+        domain=domain,
         url=(advertise or f"{scheme}://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
         own_url=f"{scheme}://{addresses.bracketed(own)}:{launch.port}",
         agent_host=agent_host or route,
@@ -162,7 +169,7 @@ def run(
         cache_bytes=cache_bytes,
         drain_timeout=drain_timeout,
         start_timeout=start_timeout,
-        say=partial(engine_host.engine_said, name) if logs.is_json() else None,
+        on_line=partial(engine_host.engine_said, name) if logs.is_json() else None,
     )
     running = handed.pop(engine_host.RUNNING, "")
     agent = engine_host.Handed(handed, AgentHandover.of(running) if running else None)

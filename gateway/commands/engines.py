@@ -9,6 +9,7 @@ import typer
 
 from gateway.commands.adapters import absolute
 from gateway.commands.client import Json, segment
+from gateway.commands.labels import EngineDomain, EngineLabels, labels, shown
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command, confirm
@@ -20,7 +21,6 @@ Name = Annotated[str, typer.Argument(help="The engine's name.")]
 _STATES = {
     "active": "is active: it accepts adapters and requests",
     "cordoned": "is cordoned: it accepts no new adapters",
-    "draining": "is draining: it accepts no new adapters or requests",
 }
 
 
@@ -44,8 +44,14 @@ def add(
     gpu_count: Annotated[int, typer.Option(min=1, help="Number of GPUs of this engine.")] = 1,
     region: Annotated[str, typer.Option(help="Region of its GPUs, as named in the price book.")] = "",
     purchase: Annotated[Purchase, typer.Option(help="Purchase model of its GPUs.")] = Purchase.ON_DEMAND,
+    label: EngineLabels = None,
+    domain: EngineDomain = "",
     cpu_slots: Annotated[
         int | None, typer.Option(help="The engine's --max-cpu-loras; at least --slots.")
+    ] = None,
+    seats: Annotated[
+        int | None,
+        typer.Option(min=1, help="The engine's --max-num-seqs; learned from its metrics if left out."),
     ] = None,
     base_config: Annotated[
         str | None,
@@ -76,9 +82,12 @@ def add(
         "gpu_count": gpu_count,
         "region": region,
         "purchase": purchase.value,
+        "labels": labels("--label", label),
+        "host": domain,
         "slots": slots,
         "cpu_slots": cpu_slots,
         "max_rank": max_rank,
+        "seats": seats,
         "verify": not no_verify,
         "base_config": None if base_config is None else absolute(base_config),
         "base_aliases": base_alias or [],
@@ -91,7 +100,8 @@ def add(
 @command(app, "list")
 def list_(session: Session) -> None:
     """List engines with their health and load. Agent: uptime of the engine process, as reported by
-    `florin engine run` on its host, or silent if no report arrives.
+    `florin engine run` on its host, or silent if no report arrives. Prompt scores: whether requests with
+    `prompt_logprobs`, or `echo` and `logprobs`, are safe there; only then are they sent there.
 
     Example: florin engine list
     """
@@ -111,6 +121,9 @@ def list_(session: Session) -> None:
                 e["max_rank"],
                 e["running"],
                 e["waiting"],
+                shown(e["labels"]),
+                e["version"],
+                e["prompt_scores"],
                 e["url"],
             )
             for e in body["data"]
@@ -126,6 +139,9 @@ def list_(session: Session) -> None:
             "max rank",
             "running",
             "waiting",
+            "labels",
+            "vllm",
+            "prompt scores",
             "url",
         )
         show(table(columns, rows, right=("slots", "max rank", "running", "waiting")))
@@ -147,20 +163,11 @@ def cordon(session: Session, name: Name) -> None:
 
 @command(app, "uncordon")
 def uncordon(session: Session, name: Name) -> None:
-    """Return an engine to service after a cordon or a drain.
+    """Return an engine to service after a cordon or a drain. Ends a drain in progress.
 
     Example: florin engine uncordon a1
     """
     _state(session, name, "active")
-
-
-@command(app, "drain")
-def drain(session: Session, name: Name) -> None:
-    """Send an engine no new requests; running ones finish. Then it can be stopped and removed.
-
-    Example: florin engine drain a1
-    """
-    _state(session, name, "draining")
 
 
 @command(app, "remove")
@@ -182,6 +189,26 @@ def remove(
             f"Engine {clean(b['name'])} {'removed' if b['removed'] else 'was not registered; nothing to do'}."
         ),
     )
+
+
+@command(app, "trust")
+def trust(
+    session: Session,
+    name: Name,
+    *,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt. Required in scripts.")
+    ] = False,
+) -> None:
+    """Accept an engine's current base model answers as the reference for its fleet.
+
+    Use it after changing the base model, its quantization or vLLM, when loads are refused because engines are
+    suspect. Versions of the fleet get new references at their next loads; quarantines stay.
+
+    Example: florin engine trust a1 --yes
+    """
+    confirm(f"Use the answers of {name} as the reference for its whole fleet?", yes=yes, unattended=False)
+    session.result(session.api.post(f"/admin/v1/engines/{segment(name)}/trust"), _trusted)
 
 
 def _added(body: Json) -> None:
@@ -230,3 +257,10 @@ def _gpus(engine: Json) -> str:
 def _state(session: Session, name: str, state: str) -> None:
     body = session.api.put(f"/admin/v1/engines/{segment(name)}/state", {"state": state})
     session.result(body, lambda b: say(f"Engine {clean(b['name'])} {_STATES[b['state']]}."))
+
+
+def _trusted(body: Json) -> None:
+    say(
+        f"{clean(body['engine'])} is now the reference for {clean(body['base'])}; "
+        f"{body['fingerprints_forgotten']} versions get new references at their next loads."
+    )

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from adapters.security.tls import Identity, TlsError, client_context, explain
+from adapters.security.handshake_errors import explain
+from adapters.security.renewal import Identity
+from adapters.security.tls import TlsError, client_context
 
 CA, CERT, KEY = "FLORIN_CA_FILE", "FLORIN_CLIENT_CERT", "FLORIN_CLIENT_KEY"
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapters.engine_agent.engine_flags import Launch
-from adapters.engine_agent.security import HostSecurity
+from adapters.engine_agent.state import HostSecurity
 from adapters.reconcile import exposure
 from adapters.security.engine_access import EngineAccess
-from adapters.security.tls import Identity, TlsError, warn_if_not_valid
+from adapters.security.renewal import Identity, warn_if_not_valid
+from adapters.security.tls import TlsError
 from gateway.commands import gateway_tls
 from gateway.commands.client import UsageError
 

@@ -14,11 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands import output
-from gateway.commands.adapters import Adapter
-from gateway.commands.client import Json, UnreachableError, UsageError, full_name
-from gateway.commands.output import clean, facts, show, table
+from gateway.commands.client import Json, UnreachableError, UsageError, full_name, segment
+from gateway.commands.output import clean, facts, idle, say, show, table, when
 from gateway.commands.session import Session, command
-from gateway.commands.times import idle
 
 app = typer.Typer()
 
@@ -30,7 +28,7 @@ _HEALTH_STYLE = {
     "unknown": "yellow",
 }
 _BLANK = Text("")
-_STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta"}
+_STATE_STYLE = {"resident": "green", "loading": "yellow", "leaving": "magenta", "cached": "dim"}
 
 
 @command(app, "placement")
@@ -53,32 +51,42 @@ def placement(
 
 
 @command(app, "explain")
-def explain(session: Session, adapter: Adapter) -> None:
-    """Explain where a request for an adapter would go now, and why.
+def explain(
+    session: Session,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="An adapter, acme/support, or the x-request-id of an answer."),
+    ],
+) -> None:
+    """Explain where a request would go now, or where a recent one went, and why.
 
     Example: florin explain acme/support
     """
-    session.result(session.api.get(f"/admin/v1/explain/{full_name(adapter)}"), _explained)
+    if "/" in what:
+        session.result(session.api.get(f"/admin/v1/explain/{full_name(what)}"), _explained)
+    else:
+        session.result(session.api.get(f"/admin/v1/explain/{segment(what)}"), _decided)
 
 
 def placement_table(body: Json) -> Table:
-    """One line per slot; an engine's free slots share a line."""
+    """One line per slot and cached version; an engine's free slots share a line."""
     rows: list[tuple[Any, ...]] = []
     for engine in body["data"]:
         placed = engine["placements"]
+        used = sum(p["state"] != "cached" for p in placed)
         health = Text(clean(engine["health"]), _HEALTH_STYLE.get(engine["health"], ""))
         head: tuple[Any, ...] = (
             engine["engine"],
             engine["gpu_type"],
             health,
-            f"{len(placed)}/{engine['slots']}",
+            f"{used}/{engine['slots']}",
         )
         for p in placed:
             word = "lost; reloaded on recovery" if engine["health"] == "down" else clean(p["state"])
             state = Text(word, _STATE_STYLE.get(word, "red"))
             rows.append((*head, p["version"], state, p["in_flight"], idle(p["idle_seconds"])))
             head = (_BLANK,) * 4 if sys.stdout.isatty() else head  # complete lines on a pipe
-        free = engine["slots"] - len(placed)
+        free = engine["slots"] - used
         if free > 0:
             rows.append((*head, Text(f"{free} free", "dim"), *(_BLANK,) * 3))
     columns = ("engine", "gpu", "health", "slots", "version", "state", "in flight", "idle")
@@ -133,10 +141,35 @@ def _explained(body: Json) -> None:
         (
             c["engine"],
             c["health"],
-            c["eligible"],
+            c["action"] if c["eligible"] else "",
             "" if c["cost_ms"] is None else f"{c['cost_ms']:.0f} ms",
+            ", ".join(f"{name} {ms:.0f}" for name, ms in c["terms"].items() if ms),
             c["reason"],
         )
         for c in decision["candidates"]
     ]
-    show(table(("candidate", "health", "eligible", "cost", "reason"), rows, right=("cost",)))
+    columns = ("candidate", "health", "action", "cost", "terms (ms)", "reason")
+    show(table(columns, rows, right=("cost",)))
+    if body["moves"]:
+        moves = [(when(m["at"]), m["kind"], m["version"], m["engine"], m["why"]) for m in body["moves"]]
+        show(table(("moved", "kind", "version", "engine", "reason"), moves))
+
+
+def _decided(body: Json) -> None:
+    for decision in body["data"]:
+        lines = [
+            ("attempt", decision["attempt"]),
+            ("at", when(decision["at"])),
+            ("adapter", decision["adapter"]),
+            ("sent to", decision["engine"]),
+        ]
+        if "picked" in decision:
+            lines.append(("decision", f"{decision['action']} on {decision['picked']}"))
+        show(facts(lines))
+        considered = decision.get("considered", [])
+        if considered:
+            rows = [(engine, action, f"{ms:.0f} ms") for engine, action, ms in considered]
+            show(table(("considered", "action", "cost"), rows, right=("cost",)))
+        others = decision.get("fleet", 0) - len(considered)
+        if others > 0:
+            say(f"{others} other engine{'s' * (others > 1)} could not serve it, or not for less.")

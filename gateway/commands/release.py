@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway.commands.adapters import Adapter, Version
-from gateway.commands.client import Json, full_name, segment
+from gateway.commands.client import Json, segment
 from gateway.commands.output import clean, note, say
 from gateway.commands.session import Session, command, confirm
 
@@ -32,7 +32,7 @@ def release(
     Example: florin adapter release acme/support v2 --yes
     """
     name = f"v{version}" if version.isdecimal() else version
-    path = f"/admin/v1/adapters/{full_name(adapter)}/versions/{segment(name)}/release"
+    path = f"{session.adapter_path(adapter)}/versions/{segment(name)}/release"
     confirm(f"Serve {adapter}@{name} although it failed verification?", yes=yes, unattended=False)
     session.result(session.api.post(path), _released)
 

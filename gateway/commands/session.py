@@ -19,7 +19,7 @@ import typer
 
 from adapters.security.secret_files import KeyFileError, read_key
 from gateway.commands import output
-from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError
+from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError, full_name
 
 P = ParamSpec("P")
 
@@ -33,8 +33,10 @@ OperatorKey = Annotated[
     str,
     typer.Option(
         "--operator-key",
-        envvar="FLORIN_OPERATOR_KEY",
-        help="A key with the operator role; prefer the environment to the command line.",
+        "--key",
+        envvar=["FLORIN_KEY", "FLORIN_OPERATOR_KEY"],
+        help="Your key: an operator's, or a customer's of role tenant-admin. Prefer the environment to the "
+        "command line.",
         show_default=False,
         rich_help_panel="Gateway",
     ),
@@ -43,7 +45,7 @@ KeyFile = Annotated[
     Path | None,
     typer.Option(
         "--key-file",
-        envvar="FLORIN_OPERATOR_KEY_FILE",
+        envvar=["FLORIN_KEY_FILE", "FLORIN_OPERATOR_KEY_FILE"],
         help="A file that contains the key, readable only by you (mode 0600).",
         show_default=False,
         rich_help_panel="Gateway",
@@ -79,11 +81,25 @@ class Session:
         if self.key_file is None:
             return Api.to(self.gateway, self.operator_key)
         if self.operator_key:
-            raise UsageError("Both a key and a key file are set (FLORIN_OPERATOR_KEY, --key-file): use one.")
+            raise UsageError("Both a key and a key file are set (FLORIN_KEY, --key-file): use one.")
         try:
             return Api.to(self.gateway, read_key(self.key_file.expanduser()))
         except KeyFileError as error:
             raise UsageError(str(error)) from error
+
+    def adapter(self, name: str) -> str:
+        """`acme/support`, also for `support` with a key of tenant acme. Raises UsageError, ApiError."""
+        if "/" in name:
+            full_name(name)
+            return name
+        me = self.api.get("/admin/v1/me")
+        if not me["tenant_terms"]:
+            raise UsageError(f"{name!r} is not TENANT/NAME, like acme/support.")
+        return f"{me['tenant']}/{name}"
+
+    def adapter_path(self, name: str) -> str:
+        """The adapter's path in the admin API. Raises UsageError, ApiError."""
+        return f"/admin/v1/adapters/{full_name(self.adapter(name))}"
 
     def result(self, body: Json, people: Callable[[Json], None]) -> None:
         """Print the object for scripts, or render it for people."""

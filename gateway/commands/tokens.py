@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from gateway.commands.client import Json, UsageError
-from gateway.commands.output import clean, note
+from gateway.commands.labels import labels
+from gateway.commands.output import clean, note, when
 from gateway.commands.prices import Purchase
 from gateway.commands.session import Session, command
-from gateway.commands.times import when
 
 _tokens = typer.Typer(
     no_args_is_help=True, help="Enrolment tokens, which GPU hosts exchange for their own keys."
@@ -36,6 +36,10 @@ def create(
     gpu_count: Annotated[int | None, typer.Option(min=1, help="Pin the number of GPUs.")] = None,
     region: Annotated[str | None, typer.Option(help="Pin the region.")] = None,
     purchase: Annotated[Purchase | None, typer.Option(help="Pin the purchase model.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="Pin the engine's labels: it has these. Repeatable."),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +61,7 @@ def create(
         "gpu_count": gpu_count,
         "region": region,
         "purchase": purchase.value if purchase else None,
+        "labels": labels("--label", label) if label else None,
         "address": address,
     }
     session.result(session.api.post("/admin/v1/enrolment-tokens", body), _people)

@@ -8,6 +8,7 @@ top-level command is a new entry.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ _HELP = (
     "GPU, and accounts for each customer's cost to the token."
 )
 _EPILOG = (
-    "All commands but serve, demo and version need a running gateway: FLORIN_URL, FLORIN_OPERATOR_KEY. "
+    "All commands but serve, demo and version need a running gateway: FLORIN_URL, and FLORIN_OPERATOR_KEY or "
+    "a customer's FLORIN_KEY. "
     "Exit codes: 1 refused or failed, 2 usage or settings, 3 gateway unreachable."
 )
 
@@ -57,6 +59,12 @@ def _key() -> Sequence[typer.Typer]:
     return (keys.app,)
 
 
+def _whoami() -> typer.Typer:
+    from gateway.commands import whoami
+
+    return whoami.app
+
+
 def _adapter() -> Sequence[typer.Typer]:
     from gateway.commands import adapter_add, adapters, check, release
 
@@ -64,9 +72,9 @@ def _adapter() -> Sequence[typer.Typer]:
 
 
 def _engine() -> Sequence[typer.Typer]:
-    from gateway.commands import engine_run, engines, enrolling, tokens, trust
+    from gateway.commands import draining, engine_run, engines, enrolling, rolling, tokens
 
-    return (engines.app, engine_run.app, enrolling.app, trust.app, tokens.app)
+    return (engines.app, draining.app, rolling.app, engine_run.app, enrolling.app, tokens.app)
 
 
 def _placement() -> typer.Typer:
@@ -91,11 +99,10 @@ def _cost() -> Sequence[typer.Typer]:
         reconcile,
         report,
         set_aside,
-        statement,
     )
 
     return (
-        *(report.app, statement.app, export.app, compare.app, periods.app, proofs.app),
+        *(report.app, export.app, compare.app, periods.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
     )
 
@@ -104,6 +111,12 @@ def _calibrate() -> typer.Typer:
     from gateway.commands import calibrate
 
     return calibrate.app
+
+
+def _plan() -> typer.Typer:
+    from deploy.planning import command
+
+    return command.app
 
 
 def _declarative() -> typer.Typer:
@@ -133,15 +146,25 @@ def _doctor() -> typer.Typer:
 _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     "tenant": _Group("Customers, who own keys and adapters.", _tenant),
     "key": _Group("API keys for clients, operators, finance and engines.", _key),
+    "whoami": _Command(
+        "Show the key in use: its role, scopes and limits, and a customer's quotas.",
+        _whoami,
+    ),
     "adapter": _Group("LoRA adapters: register, promote, roll back.", _adapter),
     "engine": _Group("vLLM engines that serve the adapters.", _engine),
     "placement": _Command("Show which adapter versions live on which engines' slots.", _placement),
-    "explain": _Command("Explain where a request for an adapter would go now, and why.", _placement),
+    "explain": _Command(
+        "Explain where a request would go now, or where a recent one went, and why.", _placement
+    ),
     "price": _Group("GPU hourly rates over time.", _price),
     "cost": _Group("What each customer used and cost.", _cost),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,
+    ),
+    "plan": _Command(
+        "Say how many engines of which GPU type a workload needs, with how many slots, and what they cost.",
+        _plan,
     ),
     "apply": _Command(
         "Change the installation to match a fleet file. Applying it again changes nothing.", _declarative
@@ -212,13 +235,25 @@ def loaded_tree() -> TyperGroup:
     return root  # type: ignore[no-any-return]  # as above
 
 
-def serve() -> None:
+def serve(
+    *,
+    uds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            envvar="FLORIN_UDS",
+            help="Listen on this Unix socket instead of a port. Clients: FLORIN_URL=unix:PATH.",
+        ),
+    ] = None,
+) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. Settings: FLORIN_* variables or florin.yaml.
 
     Example: FLORIN_OPERATOR_KEY=… FLORIN_PORT=8080 florin serve
     """
     from gateway.serving import server
 
+    if uds is not None:
+        os.environ["FLORIN_UDS"] = str(uds)  # a reload reads the environment again
     raise typer.Exit(server.serve())
 
 

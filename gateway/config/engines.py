@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat
+from typing import Literal
+
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from gateway.config.field_types import RELOAD, AbsolutePath
+
+PolicyName = Literal[
+    "cost",
+    "random",
+    "power_of_two",
+    "least_loaded",
+    "consistent_hash",
+    "bounded_hash",
+    "residency",
+    "activity",
+    "dynamo_like",
+]
 
 
 class EngineSettings(BaseModel):
@@ -25,11 +39,40 @@ class EngineSettings(BaseModel):
         "and cold loads; after that it gets a 503.",
         json_schema_extra=RELOAD,
     )
-    max_queue_seconds: NonNegativeFloat = Field(
-        30.0,
-        description="Maximum expected wait in an engine's queue. If it is exceeded, the request is refused "
-        "at once with 503 and `retry-after`. 0: no limit.",
+    ttft_deadline: NonNegativeFloat = Field(
+        0.0,
+        description="Seconds from its arrival within which a stream's first token must come. A request that "
+        "waits longer is given up with a 503: before anything is loaded for it, or while it waits in an "
+        "engine's queue. Under overload, engines then work only for clients who still get their answer in "
+        "time. 0: no deadline.",
         json_schema_extra=RELOAD,
+    )
+    fair_queue: bool = Field(
+        True,
+        description="Hold requests back until an engine has room, and let the tenant that was served least "
+        "go next. Off: engines serve first come, first served.",
+    )
+    queue_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds that a request may wait for an engine with room. If the expected wait is "
+        "longer, the request is refused at once with 503 and `retry-after`.",
+        json_schema_extra=RELOAD,
+    )
+    max_tenant_queued: PositiveInt = Field(
+        1000,
+        description="Maximum requests per tenant and worker that wait for an engine with room. A tenant's "
+        "own limit of queued requests counts over all workers.",
+        json_schema_extra=RELOAD,
+    )
+    max_worker_queued: PositiveInt = Field(
+        5000,
+        description="Maximum requests per worker that wait for an engine with room.",
+        json_schema_extra=RELOAD,
+    )
+    scheduling_policy: PolicyName = Field(
+        "cost",
+        description="How an engine is chosen: `cost` weighs queues, slots and loads against each other. The "
+        "others are baselines to compare it with.",
     )
     load_timeout: PositiveFloat = Field(
         30.0,
@@ -38,11 +81,17 @@ class EngineSettings(BaseModel):
     )
     verify_loads: bool = Field(
         True,
-        description="Send each newly loaded version a few fixed prompts, and compare its answers with the "
-        "base model's and its own first answers, before it gets requests.",
+        description="Send each version a few fixed prompts after its first load in an engine process, and "
+        "compare its answers with the base model's and its own first answers, before it gets requests.",
     )
     connect_timeout: PositiveFloat = Field(
         2.0, description="Seconds to connect to an engine.", json_schema_extra=RELOAD
+    )
+    max_answer_bytes: PositiveInt = Field(
+        64 * 1024 * 1024,
+        description="Maximum size in bytes of an engine's answer that is not a stream; a longer one counts "
+        "as malformed.",
+        json_schema_extra=RELOAD,
     )
     first_byte_timeout: PositiveFloat = Field(
         120.0,
@@ -95,6 +144,24 @@ class EngineSettings(BaseModel):
         10.0,
         description="Seconds over which an engine that is new, recovered, or failed several times in a row "
         "ramps up to its full share of requests. 0: no ramp.",
+        json_schema_extra=RELOAD,
+    )
+    placement_interval: NonNegativeFloat = Field(
+        2.0,
+        description="Seconds between plans of the placement: replicas of adapters whose engines are busy, "
+        "fewer of idle ones, minimums. 0: adapters are loaded only when they are called.",
+        json_schema_extra=RELOAD,
+    )
+    engine_capacity: PositiveInt = Field(
+        64,
+        description="Requests in flight that an engine serves well. Above 70 % of it, adapters get replicas "
+        "on other engines. An engine that queues requests at fewer is found to have less.",
+        json_schema_extra=RELOAD,
+    )
+    slo_ttft: PositiveFloat = Field(
+        2.0,
+        description="Seconds to the first token that the fleet should be large enough for. An autoscaler is "
+        "asked for more engines before requests wait longer (`florin_engines_wanted`).",
         json_schema_extra=RELOAD,
     )
     reload_interval: NonNegativeFloat = Field(

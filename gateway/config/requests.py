@@ -5,10 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, Field, PositiveInt, field_validator
 
 from gateway.config.field_types import RELOAD, listed
-from gateway.fields.chat import CHAT
-from gateway.fields.completions import COMPLETIONS
-from gateway.fields.grammars import OPTIONAL
 from gateway.fields.media import media_hosts
+from gateway.fields.tables import check_passed
 
 
 class RequestSettings(BaseModel):
@@ -66,7 +64,20 @@ class RequestSettings(BaseModel):
     media_hosts: str = Field(
         "",
         description="Comma-separated hosts from which engines may fetch images, audio and video for clients: "
-        "`cdn.example.com,media.internal:8443`. Empty: only `data:` URLs are accepted.",
+        "`cdn.example.com,media.internal:8443`. Empty: only `data:` URLs are accepted. Like the next three "
+        "settings, a tenant's own request policy can replace it.",
+        json_schema_extra=RELOAD,
+    )
+    chat_templates: bool = Field(
+        False,
+        description="Whether requests may bring their own `chat_template`, a program that the engine runs. "
+        "vLLM also needs `--trust-request-chat-template`.",
+        json_schema_extra=RELOAD,
+    )
+    structured_outputs: bool = Field(
+        True,
+        description="Whether requests may constrain answers (`response_format`, `structured_outputs`, "
+        "required or strict tool calls), for which the engine compiles a grammar.",
         json_schema_extra=RELOAD,
     )
     pass_fields: str = Field(
@@ -74,6 +85,14 @@ class RequestSettings(BaseModel):
         description="Comma-separated request fields unknown to Florin that are passed on to engines; also "
         "`structured_outputs.grammar`, `structured_outputs.structural_tag` and "
         "`response_format.structural_tag`.",
+        json_schema_extra=RELOAD,
+    )
+
+    max_scored_tokens: PositiveInt = Field(
+        4096,
+        description="Maximum prompt tokens, as estimated, of a request that asks for their scores "
+        "(`prompt_logprobs`, `echo` with `logprobs`): the engine computes them all at once, each with the "
+        "whole vocabulary.",
         json_schema_extra=RELOAD,
     )
 
@@ -86,12 +105,7 @@ class RequestSettings(BaseModel):
     @field_validator("pass_fields")
     @classmethod
     def _pass_fields(cls, entries: str) -> str:
-        known = CHAT.keys() | COMPLETIONS.keys()
-        for name in listed(entries):
-            if name in known or ("." in name and name not in OPTIONAL):
-                msg = f"cannot change how {name!r} is handled: allowed are fields unknown to Florin, and "
-                msg += ", ".join(OPTIONAL)
-                raise ValueError(msg)
+        check_passed(listed(entries))
         return entries
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pydantic import (
@@ -16,12 +17,36 @@ from pydantic import (
 )
 
 from adapters.security.secret_files import KeyFileError, read_key
-from gateway.config.field_types import RELOAD, AbsolutePath, Port
+from gateway.config.field_types import RELOAD, AbsolutePath, Port, listed
+from gateway.fields.media import HOST
+
+_ORIGIN = re.compile(rf"https?://{HOST}(:[0-9]{{1,5}})?", re.ASCII)
 
 
 class ServerSettings(BaseModel):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Port = Field(8080, description="Port to listen on; 0 picks a free one and prints it.")
+    uds: AbsolutePath | None = Field(
+        None,
+        description="Unix socket to listen on instead of host and port, for a proxy on this host. Only "
+        "Florin's user and the socket's group may connect.",
+    )
+    admin_host: str = Field("127.0.0.1", description="Address to listen on for `FLORIN_ADMIN_PORT`.")
+    admin_port: Port | None = Field(
+        None,
+        description="A separate port for the admin and finance API, `/metrics` and `/docs`, with the same "
+        "TLS settings; 0 picks a free one and prints it. The other port then serves only `/v1/`, `/healthz` "
+        "and `/readyz`. Commands and engines' hosts need the admin port in `FLORIN_URL`. Default: one port "
+        "for all.",
+    )
+    cors_origins: str = Field(
+        "",
+        description="Comma-separated origins, such as `https://app.example.com`, whose pages may call `/v1/` "
+        "from browsers; `*`: all. A page has to hold an API key for that.",
+    )
+    cors_admin: bool = Field(
+        False, description="Whether `FLORIN_CORS_ORIGINS` also applies to the admin and finance API."
+    )
     tls_cert: AbsolutePath | None = Field(
         None, description="Certificate chain (PEM) for HTTPS. Renewed files are picked up automatically."
     )
@@ -44,6 +69,50 @@ class ServerSettings(BaseModel):
     )
     operator_key_file: Path | None = Field(
         None, description="File that contains that key instead; no other user may read it (mode 0600)."
+    )
+    max_connections: PositiveInt = Field(
+        20_000,
+        description="Maximum client connections of a worker. Further ones are answered with 503 and closed.",
+        json_schema_extra=RELOAD,
+    )
+    max_connections_per_address: PositiveInt = Field(
+        5_000,
+        description="Maximum client connections of a worker from one address. Behind a proxy, all come from "
+        "its address.",
+        json_schema_extra=RELOAD,
+    )
+    max_headers: PositiveInt = Field(
+        100, description="Maximum number of headers of a request.", json_schema_extra=RELOAD
+    )
+    max_header_bytes: PositiveInt = Field(
+        64 * 1024, description="Maximum size in bytes of a request's headers.", json_schema_extra=RELOAD
+    )
+    header_timeout: PositiveFloat = Field(
+        10.0,
+        description="Seconds in which a request's headers must arrive, and a new connection's first request.",
+        json_schema_extra=RELOAD,
+    )
+    body_timeout: PositiveFloat = Field(
+        10.0,
+        description="Seconds over which a request's body must arrive at `FLORIN_MIN_CLIENT_RATE` or faster.",
+        json_schema_extra=RELOAD,
+    )
+    write_timeout: PositiveFloat = Field(
+        30.0,
+        description="Seconds over which a client that has something to read must read at "
+        "`FLORIN_MIN_CLIENT_RATE` or faster. Otherwise its request is ended and its engine is freed.",
+        json_schema_extra=RELOAD,
+    )
+    min_client_rate: PositiveFloat = Field(
+        500.0,
+        description="Bytes per second that a client must send or read on average.",
+        json_schema_extra=RELOAD,
+    )
+    keep_alive: PositiveFloat = Field(
+        75.0,
+        description="Seconds that a connection may be idle between two requests. Choose more than the proxy "
+        "or load balancer in front, so that it closes first.",
+        json_schema_extra=RELOAD,
     )
     lame_duck: NonNegativeFloat = Field(
         2.0,
@@ -75,6 +144,19 @@ class ServerSettings(BaseModel):
         description="Log one line per request, without prompts and keys.",
         json_schema_extra=RELOAD,
     )
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, entries: str) -> str:
+        for entry in listed(entries):
+            if entry != "*" and _ORIGIN.fullmatch(entry) is None:
+                msg = f"{entry!r} must be `*`, or `https://host` or `https://host:port` in lower case"
+                raise ValueError(msg)
+        return entries
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        return listed(self.cors_origins)
 
     @field_validator("operator_key_file")
     @classmethod

@@ -14,11 +14,12 @@ from pydantic_settings import (
 )
 
 from gateway.config.engines import EngineSettings
+from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key"}
+_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook"}
 
 
 class SettingsError(Exception):
@@ -26,7 +27,7 @@ class SettingsError(Exception):
 
 
 # Pydantic orders fields from the last base to the first, and so does docs/reference/settings.md.
-class Settings(EngineSettings, RequestSettings, ServerSettings, StorageSettings, BaseSettings):
+class Settings(EngineSettings, LimitSettings, RequestSettings, ServerSettings, StorageSettings, BaseSettings):
     """The settings of one gateway: frozen, so a reload replaces them as a whole."""
 
     model_config = SettingsConfigDict(

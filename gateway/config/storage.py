@@ -20,6 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from adapters.sources.url_policy import Allowed
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
+TENANT_SOURCES = frozenset({"https", "http", "hf", "private", "s3", "file"})
+
 
 class StorageSettings(BaseModel):
     state_dir: AbsolutePath = Field(
@@ -43,7 +45,7 @@ class StorageSettings(BaseModel):
         description="Days after which usage records of closed months are deleted; reports and closed "
         "periods are kept. 0: never.",
     )
-    bookkeeping_interval: PositiveFloat = Field(
+    ledger_maintenance_interval: PositiveFloat = Field(
         60.0, description="Minimum seconds between two roll-ups of the ledger into the metrics."
     )
     tenant_reports: PositiveInt = Field(
@@ -92,6 +94,14 @@ class StorageSettings(BaseModel):
         description="Comma-separated private hosts and networks that http(s) sources may access: "
         "`models.internal,10.0.0.0/8`.",
     )
+    tenant_sources: str = Field(
+        "https,hf",
+        description="Comma-separated kinds of sources from which tenants' own administrators may register "
+        "adapters, besides uploads: `https`, `http` and `hf`, without the gateway's credentials; `private`, "
+        "so that URLs may lead to FLORIN_SOURCE_PRIVATE; `s3` and `file`, with the gateway's credentials and "
+        "files. Empty: uploads only.",
+        json_schema_extra=RELOAD,
+    )
     wal_full: str = Field(
         "refuse",
         pattern="^(refuse|serve)$",
@@ -113,6 +123,14 @@ class StorageSettings(BaseModel):
         Allowed.parse(listed(entries))
         return entries
 
+    @field_validator("tenant_sources")
+    @classmethod
+    def _kinds_of_sources(cls, entries: str) -> str:
+        if unknown := set(listed(entries)) - TENANT_SOURCES:
+            msg = f"{min(unknown)!r} is not one of {', '.join(sorted(TENANT_SOURCES))}"
+            raise ValueError(msg)
+        return entries
+
     @field_validator("ledger_url")
     @classmethod
     def _ledger_driver(cls, url: str) -> str:
@@ -132,6 +150,10 @@ class StorageSettings(BaseModel):
     @property
     def allowed_sources(self) -> tuple[str, ...]:
         return listed(self.source_private)
+
+    @property
+    def tenant_source_kinds(self) -> frozenset[str]:
+        return frozenset(listed(self.tenant_sources))
 
     @property
     def artifacts(self) -> Path:

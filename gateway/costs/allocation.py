@@ -1,13 +1,12 @@
-"""Who bears what nobody used: idle time, headroom and start-up, divided among tenants by a policy. Pure, and
-in whole nano-GPU-hours.
+"""Allocates unused time (idle, headroom, start-up) to tenants by a policy. Pure, in whole nano-GPU-hours.
 
-- `none`: nobody; it stays a line of its own.
-- `proportional`: by the GPU-time that each tenant's delivered attempts took.
-- `even`: alike, among the tenants that used it.
-- `fixed`: by agreed shares, whoever used it.
+- `none`: not allocated; it stays a line of its own.
+- `proportional`: by the GPU-time of each tenant's delivered attempts.
+- `even`: equally among the tenants that used the pool.
+- `fixed`: by agreed shares, regardless of use.
 
-Each price is divided by itself (a GPU type in a region, bought in one way, at one rate), so that cost follows
-from time. Retry waste is not divided: it has tenants, and a line of its own.
+Each pool (GPU type, region, purchase model and rate) is divided separately, so that cost follows from time.
+Retry waste is not divided: it has a tenant, and a line of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SHARE = re.compile(r"([^=,\s]+)=([0-9]{1,9})", re.ASCII)
 
 
 class PolicyError(ValueError):
-    """A policy that is none. `param` names what was wrong."""
+    """An invalid policy. `param` names the parameter."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -43,32 +42,34 @@ class PolicyError(ValueError):
 class AllocationPolicy:
     name: str = "none"
     shares: Mapping[str, int] = field(default_factory=dict)
-    """Of `fixed`: by tenant; what counts is the proportion."""
+    """For `fixed`: by tenant, in any proportion."""
 
 
 NONE = AllocationPolicy()
 
 
 def policy_of(name: str, shares: str | None = None) -> AllocationPolicy:
-    """`shares`: `acme=60,bolt=40`, for `fixed` only. Raises PolicyError."""
+    """Parse a policy. `shares`: `acme=60,bolt=40`, for `fixed` only. Raises PolicyError."""
     if name not in POLICIES:
         raise PolicyError("policy", f"policy: {name[:40]!r} is not one of {', '.join(POLICIES)}.")
     if (name == "fixed") != bool(shares):
-        raise PolicyError("shares", "shares: policy fixed needs them, like acme=60,bolt=40; no other does.")
+        raise PolicyError(
+            "shares", "shares: required for policy fixed, like acme=60,bolt=40, and only for it."
+        )
     found: dict[str, int] = {}
     for part in (shares or "").split(",") if shares else ():
         match = _SHARE.fullmatch(part.strip())
         if match is None or match[1] in found:
-            raise PolicyError("shares", f"shares: {part[:40]!r} is not a tenant=share, once, like acme=60.")
+            raise PolicyError("shares", f"shares: {part[:40]!r} is not tenant=share, once per tenant.")
         found[match[1]] = int(match[2])
     if found and not any(found.values()):
-        raise PolicyError("shares", "shares: at least one must be more than 0.")
+        raise PolicyError("shares", "shares: at least one must be greater than 0.")
     return AllocationPolicy(name, found)
 
 
 def divide(policy: AllocationPolicy, unused: int, used: Mapping[str, int]) -> dict[str, int]:
-    """`unused` by tenant, by largest remainder, ties to the smaller name; {} if nobody can bear it. `used`:
-    each tenant's own. Amounts may be negative: a correction takes back as it was given."""
+    """Divide `unused` by largest remainder, ties to the smaller name; {} if no tenant can bear it. `used`: by
+    tenant. Amounts may be negative: a correction is divided in the same way."""
     weights = _weights(policy, used)
     if not unused or not weights:
         return {}
@@ -83,7 +84,7 @@ def _weights(policy: AllocationPolicy, used: Mapping[str, int]) -> dict[str, int
         return {}
     if policy.name == "fixed":
         return {name: share for name, share in policy.shares.items() if share}
-    # Beside what was used, what was taken back carries nothing; alone, it carries what it had.
+    # Positive use alone counts; if there is only negative use (corrections), that counts.
     signed = {n: u for n, u in used.items() if u > 0} or {n: -u for n, u in used.items() if u < 0}
     return dict.fromkeys(signed, 1) if policy.name == "even" else signed
 
@@ -97,7 +98,7 @@ def allocate(
     lines: Iterable[CostLine],
     tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
 ) -> Allocated:
-    """What each tenant bears of each pool. `lines`: of all tenants and of nobody."""
+    """Each tenant's share of each pool. `lines`: of all tenants, and without tenant."""
     unused: defaultdict[Pool, int] = defaultdict(int)
     used: defaultdict[Pool, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for line in lines:
@@ -114,8 +115,8 @@ def allocate(
 
 
 def spread(nano: int, used: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], int]:
-    """What a tenant bears, among its own rows by what each used: where a report goes deeper than tenants.
-    Alike, if none used any. Ties to the smaller key."""
+    """Divide a tenant's share among its rows in proportion to their use, for reports by more than tenant.
+    Equally if none was used; ties to the smaller key."""
     keys = sorted(used)
     weights = [max(used[key], 0) for key in keys]
     sign = -1 if nano < 0 else 1

@@ -1,8 +1,8 @@
-"""Cost lines: sums of roll-ups with their price, the one thing that reports, exports, statements and
-comparisons are made of.
+"""Cost lines: sums of roll-up rows with their price, the basis of reports, exports, statements and
+comparisons.
 
-The database does the sums. Prices go into the query as a CASE over the times at which they hold, so that rows
-of one rate are one line, however long they have been coming."""
+The database computes the sums. Prices are part of the query, as a CASE over their times of validity, so that
+all rows with the same rate become one line."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups as table
 
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
-"""usage: delivered attempts; retry_waste: other attempts that reached an engine, and what it took to read a
-prompt once more where a stream was resumed; rejected: requests that did
-not (counted, without GPU-time); headroom: busy time beyond the work that calibrated weights account for;
-startup: alive but not ready; idle: provisioned, and nothing in flight. The last three have no tenant."""
+"""usage: delivered attempts; retry_waste: other attempts that reached an engine, and rereading the prompt
+when a stream was resumed; rejected: requests that reached no engine (counted, without
+GPU-time); headroom: busy time beyond the work that calibrated weights account for;
+startup: alive but not ready; idle: provisioned with nothing in flight. The last three have no tenant."""
 
 DIMENSIONS = (
     "tenant", "adapter", "version", "base_model", "gpu_type", "engine", "region", "purchase", "hour", "day",
@@ -32,7 +32,7 @@ DIMENSIONS = (
 @dataclass(frozen=True, slots=True)
 class CostLine:
     keys: tuple[str, ...]
-    """Values of the dimensions asked for, in their order; hours and days as ISO 8601."""
+    """Values of the requested dimensions, in order; hours and days in ISO 8601."""
     bucket: str
     gpu_type: str
     region: str
@@ -60,22 +60,22 @@ class CostLine:
 
 
 _FACTS = ("bucket", "gpu_type", "region", "purchase", "calibration", "correction")
-"""What a line is, besides its keys and its rate."""
+"""What identifies a line besides its keys and rate."""
 SUMS = (
     "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
     "weight_input", "weight_cached", "weight_output", "weight_other",
 )  # fmt: skip  # one name a line says no more
-"""What is summed."""
+"""The summed columns."""
 _HIGH = 1 << 32
 
 
 def lines(
     ledger: Ledger, period: Period, by: Sequence[str] = (), *, tenants: Sequence[str] = ()
 ) -> Iterator[CostLine]:
-    """Sums by `by` and by what decides on the price, in order of the keys. A period of whole months is read
-    from the rows posted to those months: with the corrections posted in it, and without those posted later.
-    Any other is read as it is known now, by the hours that it touches (see `effective`). `tenants`: only rows
-    of a tenant that is each of them.
+    """Sums by `by` and everything that determines the price, in order of the keys. For whole months, reads
+    the rows posted to those months: with corrections posted in them, and without those posted later. For
+    other periods, reads their hours as known now (see `effective`). `tenants`: only rows whose tenant equals
+    every entry.
 
     Holds a read transaction while it is iterated. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
@@ -91,11 +91,12 @@ def read_lines(
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
 ) -> Iterator[CostLine]:
-    """`lines` within a transaction of the caller's. `corrections`: only those, or all but those."""
+    """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
+    (False)."""
     where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
     if corrections is not None:
         where.append(table.c.correction == corrections)
-    if corrections and (names := months(period)) is not None:  # for the index: they are of earlier months
+    if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
         where.append(table.c.hour < month(names[-1]).start)
     keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
     inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
@@ -106,7 +107,7 @@ def read_lines(
 
 
 def effective(period: Period) -> Period:
-    """The whole hours that the period touches: what is told of it."""
+    """The whole hours that the period touches, which is what is read for it."""
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
@@ -126,7 +127,7 @@ def _key(name: str) -> ColumnElement[Any]:
 
 
 def _rate(book: PriceBook) -> ColumnElement[int | None]:
-    """The rate of a row in SQL: its own if it is frozen, or else what PriceBook.rate would say."""
+    """The rate of a row, in SQL: its frozen rate, or else that of PriceBook.rate."""
     whens: list[tuple[ColumnElement[bool], Any]] = [(table.c.rate_micros.is_not(None), table.c.rate_micros)]
     for gpu_type, region, purchase, rates in book.rules():
         fits = [table.c.gpu_type == gpu_type, table.c.purchase == purchase]
@@ -137,8 +138,8 @@ def _rate(book: PriceBook) -> ColumnElement[int | None]:
 
 
 def _at(rates: Sequence[Rate]) -> str:
-    """SQL of the rate at `piece`, by halving: an hourly spot price makes hundreds of rates in a month. As
-    text: a long price book has more numbers than SQLite takes parameters."""
+    """SQL for the rate at `piece`, as a binary search: an hourly spot price means hundreds of rates a month.
+    The numbers are literals, because a long price book exceeds SQLite's limit on parameters."""
     if not rates:
         return "NULL"
     if len(rates) > 1:
@@ -152,8 +153,8 @@ def _at(rates: Sequence[Rate]) -> str:
 
 
 def _grouped(inner: Select[Any], keys: int) -> Select[Any]:
-    """Each sum in two, of the high digits and of the low: SQLite refuses sums beyond 64 bits. (Both databases
-    round the quotient towards zero and give the remainder the sign of the whole.)"""
+    """Sums the high and the low digits separately, because SQLite rejects sums beyond 64 bits. (Both
+    databases truncate the quotient, and give the remainder the sign of the dividend.)"""
     rows = inner.subquery()
     group = [*(rows.c[f"key_{index}"] for index in range(keys)), *(rows.c[n] for n in _FACTS), rows.c.price]
     high = [func.sum(rows.c[n] // _HIGH) for n in SUMS]

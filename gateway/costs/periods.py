@@ -17,7 +17,7 @@ _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?", re.ASCII | re.DO
 
 
 class PeriodError(ValueError):
-    """Not a time, or not a range. `param` names what was wrong."""
+    """Not a time or range. `param` names the parameter."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -37,17 +37,17 @@ def micros(at: datetime) -> int:
 
 
 LAST_HOUR = micros(datetime(9999, 12, 31, 23, tzinfo=UTC))
-"""The last that can be written."""
+"""The last hour that can be written in ISO 8601."""
 
 
 def iso(at: int) -> str:
-    """`2026-11-01T00:00:00Z`, with as many places of a second as it has."""
+    """`2026-11-01T00:00:00Z`, with fractional seconds if there are any."""
     when = _EPOCH + timedelta(microseconds=at)
     return when.isoformat().replace("+00:00", "Z")
 
 
 def instant(param: str, value: str) -> int:
-    """Unix microseconds of an ISO 8601 date or time; without a zone it is UTC. Raises PeriodError."""
+    """Unix microseconds of an ISO 8601 date or time; UTC if it has no zone. Raises PeriodError."""
     try:
         if not _INSTANT.fullmatch(value):
             raise ValueError(value)
@@ -70,7 +70,7 @@ def month(value: str) -> Period:
 
 
 def months(within: Period) -> tuple[str, ...] | None:
-    """The months that it consists of, `("2026-11",)`; None if it is not one or more whole months."""
+    """The months of the period, like `("2026-11",)`; None unless it consists of whole months."""
     found: list[str] = []
     at = within.start
     while at < within.end:
@@ -87,8 +87,8 @@ def months(within: Period) -> tuple[str, ...] | None:
 
 
 def period(*, start: str | None, end: str | None, whole_month: str | None, now: int) -> Period:
-    """From `from`, `to` and `month`: this month if none is given; from the month's beginning, or until now,
-    if one end is missing. Raises PeriodError."""
+    """The period given by `from`, `to` and `month`. Defaults: this month; the start of the month for a
+    missing `from`, now for a missing `to`. Raises PeriodError."""
     if whole_month:
         if start or end:
             raise PeriodError("month", "`month` cannot be combined with `from` or `to`.")

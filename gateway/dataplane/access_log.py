@@ -6,7 +6,8 @@ import logging
 import time
 from typing import Any
 
-from gateway.dataplane.exchange import Exchange, Message, Receive, Scope, Send
+from gateway.dataplane.asgi import Message, Receive, Scope, Send
+from gateway.dataplane.exchange import Exchange
 from gateway.observability.logs import one_line
 from gateway.observability.request_context import RequestContext
 
@@ -21,7 +22,8 @@ def log_exchange(exchange: Exchange) -> None:
     """Log a data-plane request that has ended."""
     context = exchange.context
     seconds = time.monotonic() - context.began
-    _log(exchange.method, exchange.path, exchange.client, context.status, seconds, _details(context))
+    transport = exchange.transport
+    _log(transport.method, transport.path, transport.client, context.status, seconds, _details(context))
 
 
 async def logged(app: Any, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,80 +1,114 @@
-"""One HTTP request and its response over ASGI: all reading and writing of bytes happens here.
-
-Raw ASGI instead of a framework's request and response classes: on this hot path, the framework would cost
-more time than Florin itself.
-"""
+"""One request and its response, as the lifecycle sees them, on whatever carries them (`RequestTransport`)."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol, cast
 
 from gateway.admission.in_flight import Reservation
 from gateway.admission.overload import AdmissionTicket
-from gateway.dataplane.disconnect import GONE
 from gateway.errors import FlorinError
 from gateway.observability.request_context import CURRENT, RequestContext
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Scope = MutableMapping[str, Any]
+from gateway.runtime.cancel_scope import CancelScope
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 
-TICKET = "florin.ticket"
-"""Scope key of the request's AdmissionTicket, or of the FlorinError that refuses the request."""
 MAX_DRAIN_BYTES = 1024 * 1024
 """An unread body of up to this size is drained after the response, so that the connection can be reused. If
 more may follow, the connection is closed."""
-_LINGER_BYTES = 64 * 1024 * 1024
-_LINGER_SECONDS = 2.0
-_NOTICE_SECONDS = 1.0
 
 
 class ClientGoneError(Exception):
-    """The client disconnected before its request was sent to an engine."""
+    """The client has disconnected."""
+
+
+class RequestTransport(Protocol):
+    """An HTTP request and its response, on some transport. `Exchange` is its only user."""
+
+    method: str
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    client: str
+    """Address of the peer: the client, or a proxy."""
+    ticket: object
+
+    def arrived(self) -> bytes | None:
+        """Take the whole body if it has arrived; None: `read` it."""
+
+    async def read(self) -> tuple[bytes, bool] | None:
+        """The next part of the body, and whether more follow; None if the client has disconnected."""
+
+    def gone(self) -> bool:
+        """Whether the client has disconnected, even before the event loop has noticed."""
+
+    def watch(self, on_disconnect: Callable[[], object] | None) -> None:
+        """Call this function when the client disconnects; None: no longer."""
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the server has noticed the disconnect, too."""
+
+    async def respond(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, linger: bool = False
+    ) -> None:
+        """Send a complete response. `linger`: the client may still be sending the body, and the connection
+        is closed afterwards."""
+
+    async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Begin a response whose length is not known. Its head may wait for the first part."""
+
+    async def write(self, data: bytes) -> None:
+        """Send a part. Waits while the client reads more slowly."""
+
+    def write_now(self, data: bytes) -> bool:
+        """Send a part if that takes no waiting. Returns whether it did."""
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part."""
+
+
+class Settled(Protocol):
+    """What a request holds of its tenant's limits."""
+
+    def settle(self) -> None:
+        """Give it back. Idempotent."""
 
 
 class Exchange:
     """One request and its response.
 
-    Belongs to the task that serves the request; nobody else may call it. Read the body with `body`, then call
-    `watch`: from then on a disconnect cancels the task, and `hung_up` is true. Respond with exactly one of
+    Only the task that serves the request may call it. Read the body with `body`, then call
+    `watch`: from then on a disconnect cancels `scope`, in which the task waits for anything but the end of
+    its response. Respond with exactly one of
     `respond`, a stream (`begin_stream`, `write`, `end_stream`), or `fail`, which may also end a stream. Call
     `close` on every path; it releases the reservation and the ticket, and is idempotent.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.path: str = scope["path"]
-        self.method: str = scope["method"]
-        self.client: str = (scope.get("client") or ("",))[0]
-        """Address of the peer: the client, or a proxy."""
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._gone: Callable[[], bool] | None = scope.get(GONE)
-        self._ticket: AdmissionTicket | FlorinError | None = scope.get(TICKET)
-        self._receive = receive
-        self._send = send
-        self.request_id = "req-" + os.urandom(12).hex()
+    def __init__(self, transport: RequestTransport) -> None:
+        self.transport = transport
+        self.write_now = transport.write_now
+        """Sends part of the stream if the client has room for it. Returns whether it did."""
+        self._headers = transport.headers
+        self._ticket = cast("AdmissionTicket | FlorinError | None", transport.ticket)
+        self.request_id = new_request_id()
         self.context = RequestContext(self.request_id)
         self.extra_headers: list[tuple[bytes, bytes]] = []
         self.started = False
         """The response has started: its status can no longer change."""
         self.streaming = False
         self.finished = False
-        self.hung_up = False
+        self.scope = CancelScope()
+        """Left with ClientGoneError if the client disconnects."""
         self.reservation: Reservation | None = None
         """Counts the request and its bytes in flight; `close` releases it."""
+        self.grant: Settled | None = None
+        """What it holds of its tenant's limits; `close` settles it."""
         self.payload = b""
         """The body for the engine. Dropped at the first byte of the answer, after which nothing is
         retried."""
         self._unread = True
-        self._watch: asyncio.Future[Message] | None = None
 
     # -- the request
 
@@ -106,24 +140,35 @@ class Exchange:
         """Read the whole body and count it in the reservation. Raises FlorinError if it exceeds `limit`
         bytes: before reading any of it if its length is declared, else without reading the rest."""
         self.refuse_longer(limit)
+        body = self.transport.arrived()
+        if body is None:
+            return await self._wait_for_body(limit)
+        self._count(len(body), len(body), limit)
+        self.read()
+        return body
+
+    async def _wait_for_body(self, limit: int) -> bytes:
         parts, size, more = [], 0, True
         self.close_ticket()  # while the request waits for its client
         while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
+            received = await self.transport.read()
+            if received is None:
                 raise ClientGoneError
-            part: bytes = message.get("body", b"")
-            more = message.get("more_body", False)
+            part, more = received
             size += len(part)
-            if size > limit:
-                raise too_large(limit)
-            if self.reservation is not None:
-                self.reservation.grow(len(part))
+            self._count(len(part), size, limit)
             parts.append(part)
         if isinstance(self._ticket, AdmissionTicket):
             self._ticket.resume()
         self.read()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _count(self, more: int, size: int, limit: int) -> None:
+        """Count `more` bytes of the body, of which `size` have arrived."""
+        if size > limit:
+            raise too_large(limit)
+        if self.reservation is not None:
+            self.reservation.grow(more)
 
     def read(self) -> None:
         """Note that the body has been read completely."""
@@ -154,36 +199,34 @@ class Exchange:
             self.reservation.hold(0)
 
     def watch(self) -> None:
-        """Cancel the current task if the client disconnects from now on. Call it after the body has been
-        read. Raises ClientGoneError if the client is already gone."""
-        self.check_client()
-        task = asyncio.current_task()
-        assert task is not None
-        self._watch = asyncio.ensure_future(self._receive())
-        self._watch.add_done_callback(lambda f: self._on_message(f, task))
+        """Cancel `scope` if the client disconnects. Call it after the body has been read."""
+        self.transport.watch(self._on_disconnect)
 
     def check_client(self) -> None:
         """Raises ClientGoneError if the client has disconnected, even before the event loop has noticed."""
-        if self._gone is not None and self._gone():
-            self.hung_up = self.finished = True
+        if self.transport.gone():
+            self.finished = True
             raise ClientGoneError
 
-    def _on_message(self, future: asyncio.Future[Message], task: asyncio.Task[Any]) -> None:
-        if not self.finished and not future.cancelled() and future.exception() is None:
-            self.hung_up = True
-            task.cancel()
+    def _on_disconnect(self) -> None:
+        if not self.finished:
+            self.scope.cancel(ClientGoneError())
 
-    async def wait_for_disconnect(self) -> None:
-        """Wait until the server has noticed the disconnect, too: it logs a request without a response as an
-        error otherwise."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_NOTICE_SECONDS):
-                await (self._watch or self._receive())
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The request's."""
+        return self._headers
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the body has been read completely."""
+        return not self._unread
 
     def close(self) -> None:
         """Release what the request holds. Idempotent."""
-        if self._watch is not None:
-            self._watch.cancel()
+        self.transport.watch(None)
+        if self.grant is not None:
+            self.grant.settle()
         if self.reservation is not None:
             self.reservation.release()
         self.close_ticket()
@@ -196,66 +239,34 @@ class Exchange:
         self.context.status = status
         self.drop_payload()
         more = [(k.encode(), v.encode()) for k, v in headers.items()] if headers else []
-        unread = self.leaves_unread()
-        if unread:
-            more.append((b"connection", b"close"))
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (b"content-type", JSON),
-                    (b"content-length", b"%d" % len(body)),
-                    *self.context.ids(),
-                    *self.extra_headers,
-                    *more,
-                ],
-            }
-        )
         self.finished = True
-        if unread:
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-            await self.linger()
-            body = b""
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def linger(self) -> None:
-        """Discard incoming data for a moment before the connection is closed. Otherwise a client that is
-        still sending its body would see a connection reset instead of the response."""
-        if any(name == b"expect" for name, _ in self._headers):
-            return  # the client waits for `100 Continue`
-        size, more = 0, True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                while more and size <= _LINGER_BYTES:
-                    message = await self._receive()
-                    size += len(message.get("body", b""))
-                    more = message.get("more_body", False)
+        await self.transport.respond(
+            status,
+            [(b"content-type", JSON), *self.context.ids(), *self.extra_headers, *more],
+            body,
+            linger=self.leaves_unread(),
+        )
 
     async def begin_stream(self) -> None:
         self.started = self.streaming = True
         self.context.status = 200
         self.drop_payload()
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [
-                    (b"content-type", EVENTS),
-                    (b"cache-control", b"no-cache"),
-                    *self.context.ids(),
-                    *self.extra_headers,
-                ],
-            }
+        await self.transport.begin(
+            200,
+            [
+                (b"content-type", EVENTS),
+                *self.context.ids(),
+                *self.extra_headers,
+            ],
         )
 
     async def write(self, data: bytes) -> None:
         """Send part of the stream. Blocks while the client reads more slowly than the engine writes."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self.transport.write(data)
 
     async def end_stream(self, data: bytes = b"") -> None:
         self.finished = True
-        await self._send({"type": "http.response.body", "body": data})
+        await self.transport.end(data)
 
     async def fail(self, error: FlorinError) -> None:
         """Send the error in the form that the response still allows: a response, or an event of the
@@ -264,6 +275,19 @@ class Exchange:
             await self.respond(error.status, error.body(), error.headers)
         elif self.streaming and not self.finished:
             await self.end_stream(error_event(error.body()))
+
+
+def new_request_id() -> str:
+    """96 random bits. They are fetched for many requests at once: another thread may run at each call of the
+    operating system."""
+    if not _random:
+        data = os.urandom(12 * 256)
+        _random.extend(data[at : at + 12].hex() for at in range(0, len(data), 12))
+    return "req-" + _random.pop()
+
+
+_random: list[str] = []
+os.register_at_fork(after_in_child=_random.clear)
 
 
 def declared_length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -15,13 +15,13 @@ import orjson
 
 from gateway.config import Settings
 from gateway.errors import FlorinError
-from gateway.fields.chat import CHAT as CHAT_FIELDS
-from gateway.fields.completions import COMPLETIONS as COMPLETION_FIELDS
-from gateway.fields.completions import MUST as PROMPT_MUST
 from gateway.fields.grammars import check_tools
 from gateway.fields.media import media_hosts
 from gateway.fields.messages import MUST as MESSAGES_MUST
 from gateway.fields.rule import FieldPolicy, FieldReading, Table, WrongError, read
+from gateway.fields.tables import CHAT as CHAT_FIELDS
+from gateway.fields.tables import COMPLETIONS as COMPLETION_FIELDS
+from gateway.fields.tables import PROMPT_MUST
 
 Body = dict[str, Any]
 
@@ -63,8 +63,12 @@ class Call:
     """Number of fields without a row that were left out, on all levels."""
     unknown_names: tuple[str, ...]
     """The first of these, truncated."""
+    scored: str = ""
+    """The field that asks for scores of the prompt's tokens; empty: none does."""
     estimate: int = 0
     """Estimated prompt tokens, in case the engine never reports them."""
+    size: int = 0
+    """Bytes of the body."""
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """The body for the engine. Call it once."""
@@ -84,6 +88,8 @@ def policy(settings: Settings) -> FieldPolicy:
     return FieldPolicy(
         max_n=settings.max_n,
         media_hosts=media_hosts(settings.allowed_media_hosts),
+        chat_templates=settings.chat_templates,
+        structured_outputs=settings.structured_outputs,
         passed=frozenset(settings.passed_fields),
     )
 
@@ -111,8 +117,6 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         raise _wrong("model", "be the name of an adapter")
     if sent.get(endpoint.required) is None:
         raise _wrong(endpoint.required, endpoint.required_must)
-    if sent.get("echo") and sent.get("logprobs") is not None:
-        raise _wrong("logprobs", "be omitted if `echo` is true")  # the prompt would be scored
     if not sent.get("echo", True):
         del sent["echo"]
     n = sent.get("n", 1)
@@ -137,9 +141,17 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         include_usage=usage,
         continuous_usage=usage and bool(options.get("continuous_usage_stats")),
         user=given.get("user") or given.get("safety_identifier") or "",
+        scored=_scored(endpoint, sent),
         unknown=reading.unknown,
         unknown_names=tuple(reading.names),
     )
+
+
+def _scored(endpoint: Endpoint, sent: Body) -> str:
+    """The field of a request that has its prompt scored. A chat that echoes always has."""
+    if "prompt_logprobs" in sent:
+        return "prompt_logprobs"
+    return "echo" if sent.get("echo") and (endpoint is CHAT or "logprobs" in sent) else ""
 
 
 def _prompts(prompt: Any) -> int:

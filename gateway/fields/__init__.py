@@ -1,11 +1,10 @@
 """What clients may ask of an engine, field by field.
 
-vLLM's request protocol has far more fields than OpenAI's, and some of them cost other tenants dearly: they
-fetch URLs from inside the network, compile grammars for minutes, escape metering, or end the engine. So
-each field has a row in a table, with what happens to it and why, and what has no row does not reach an
-engine.
+vLLM's requests have far more fields than OpenAI's, and some of them harm other tenants: they fetch URLs from
+inside the network, compile grammars for minutes, escape metering, or crash the engine. So each field has a
+row in a table that says what happens to it and why. Fields without a row do not reach an engine.
 
-`rule` is the vocabulary, `chat` and `completions` are the tables, `media`, `messages` and `grammars` the
-checks that need more than a line. All of it is pure. tests/engine/test_fields.py compares the tables with
-the request models of the installed vLLM, and names each field that has no row yet.
+`rule` defines the vocabulary; `tables` lists the fields of each endpoint; `media`, `messages` and `grammars`
+hold the longer checks. All of it is pure. tests/engine/test_fields.py compares the tables with the request
+models of the installed vLLM, and names every field that has no row yet.
 """

@@ -1,4 +1,4 @@
-"""Checks of plain values. (bool is an int to Python, but not to JSON: hence `type(v) is`.)"""
+"""Checks of simple values. They use `type(v) is`, since bool is an int in Python but not in JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from gateway.fields.rule import Check, FieldReading, Table, WrongError, read
 
 LARGEST_INT = 2**31 - 1
-"""Token ids and counts; engines keep them in 32 bits."""
+"""For token ids and counts, which engines store in 32 bits."""
 _TOKEN_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class That:
-    """A check that sends the value as it is, if it is accepted. `must` is for the error, and for the docs."""
+    """A check that passes accepted values unchanged. `must` is for the error message and the docs."""
 
     accepts: Callable[[Any], bool]
     must: str
@@ -54,7 +54,7 @@ def one_of(*words: str) -> Check:
 
 
 def text(most: int | None = None) -> Check:
-    """`most`: characters."""
+    """`most`: maximum number of characters."""
     if most is None:
         return that(lambda v: type(v) is str, "be a string")
     return that(lambda v: type(v) is str and len(v) <= most, f"be a string of at most {most:,} characters")
@@ -64,7 +64,7 @@ switch = that(lambda v: type(v) is bool, "be true or false")
 
 
 def texts(most: int, length: int, *, single: bool = False) -> Check:
-    """A list of at most `most` strings that are not empty, or one string where `single`."""
+    """A list of at most `most` non-empty strings, or with `single` also one such string."""
 
     def fits(v: Any) -> bool:
         return type(v) is str and 0 < len(v) <= length
@@ -103,7 +103,7 @@ def documents(most: int) -> Check:
 
     return that(
         lambda v: type(v) is list and len(v) <= most and all(map(is_document, v)),
-        f"list at most {most:,} objects that hold strings only",
+        f"list at most {most:,} objects whose values are strings",
     )
 
 
@@ -115,7 +115,7 @@ def at_most_n(value: Any, reading: FieldReading) -> Any:
 
 
 def an_object(table: Table) -> Check:
-    """An object, of which only what has a row is sent."""
+    """An object; only its fields that have a row are sent."""
 
     def check(value: Any, reading: FieldReading) -> Any:
         if type(value) is not dict:

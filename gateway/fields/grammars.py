@@ -1,8 +1,8 @@
-"""What an engine compiles into a grammar: JSON schemas, tools, choices, expressions.
+"""What an engine compiles into a grammar: JSON schemas, tools, choices, regular expressions.
 
-Measured as in `schemas`: 1,000 choices of 60 characters take 0.5 s, of 10 characters 0.1 s. A grammar in a
-grammar's own language cannot be judged by its looks: one line of twelve optional classes stops the engine for
-2.5 s at a token.
+Measured as in `schemas`: 1,000 choices of 60 characters take 0.5 s, of 10 characters 0.1 s. The cost of a
+grammar written in a grammar language cannot be estimated from its text: one line with twelve optional classes
+stops the engine for 2.5 s at one token.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from gateway.fields.rule import Check, FieldReading, Table, WrongError, bounded,
 from gateway.fields.schemas import compiled_tools, schema
 
 MAX_TOOLS = 128
-"""OpenAI's."""
+"""OpenAI's limit."""
 MAX_CHOICES = 1000
 MAX_CHOICE_CHARACTERS = 64 * 1024
 MAX_GRAMMAR = 16 * 1024
 
+_OFF = "the operator has not allowed answers that a grammar constrains"
+
+
 # -- tools
 
 FUNCTION: Table = {
-    "name": bounded(text(256), "printed, and compiled"),
-    "description": passed(text(), "printed by the template"),
-    "parameters": bounded(schema(printed=True), "a JSON schema"),
+    "name": bounded(text(256), "rendered and compiled"),
+    "description": passed(text(), "rendered by the template"),
+    "parameters": bounded(schema(rendered=True), "a JSON schema"),
     "strict": passed(switch, "whether the call must follow the schema"),
-    "defer_loading": passed(switch, "whether the template prints it at once"),
+    "defer_loading": passed(switch, "whether the template renders it at once"),
 }
 TOOL: Table = {
     "type": bounded(one_of("function"), "vLLM has no other tools"),
     "function": bounded(an_object(FUNCTION), "what can be called"),
-    "defer_loading": passed(switch, "whether the template prints it at once"),
+    "defer_loading": passed(switch, "whether the template renders it at once"),
 }
 TOOLS = a_list(an_object(TOOL), MAX_TOOLS, "tools")
 CHOSEN_FUNCTION: Table = {"name": passed(text(256), "one of `tools`")}
 CHOSEN: Table = {
     "type": passed(one_of("function"), "vLLM has no other tools"),
-    "function": passed(an_object(CHOSEN_FUNCTION), "which"),
+    "function": passed(an_object(CHOSEN_FUNCTION), "the function to call"),
 }
 _WORDS = one_of("none", "auto", "required")
 _NAMED = an_object(CHOSEN)
@@ -52,10 +55,14 @@ def tool_choice(value: Any, reading: FieldReading) -> Any:
 
 
 def check_tools(sent: Mapping[str, Any], reading: FieldReading) -> None:
-    """Raises WrongError when tools that the engine will compile, not only print, are too much for that."""
+    """Raises WrongError if the engine would compile the tools, not just render them, and that costs too
+    much."""
     choice = sent.get("tool_choice")
     strict = any((tool.get("function") or {}).get("strict") for tool in sent.get("tools") or ())
     if choice == "required" or type(choice) is dict or (strict and choice != "none"):
+        if not reading.policy.structured_outputs:
+            name = "tools" if choice in (None, "auto") else "tool_choice"
+            raise WrongError(_OFF, path=name, code="unsupported_parameter")
         reason = compiled_tools(reading)
         if reason:
             raise WrongError(reason, path="tools")
@@ -71,7 +78,9 @@ def _choices(value: Any, _: FieldReading) -> Any:
         or not all(type(one) is str for one in value)
         or sum(map(len, value)) > MAX_CHOICE_CHARACTERS
     ):
-        raise WrongError(f"list 1 to {MAX_CHOICES:,} strings, of {MAX_CHOICE_CHARACTERS:,} characters in all")
+        raise WrongError(
+            f"list 1 to {MAX_CHOICES:,} strings with at most {MAX_CHOICE_CHARACTERS:,} characters in total"
+        )
     return value
 
 
@@ -85,13 +94,13 @@ def _regex(value: Any, _: FieldReading) -> Any:
 
 
 _FREE = (
-    "a grammar of a few lines can hold up all requests of its engine at each token: use a JSON schema, "
-    "`choice` or `regex` (an operator who trusts the clients can allow it, by FLORIN_PASS_FIELDS)"
+    "a grammar of a few lines can delay every token of all requests on its engine; use a JSON schema, "
+    "`choice` or `regex` (the operator can allow it to clients whom it trusts: FLORIN_PASS_FIELDS)"
 )
 
 
 def _free(name: str, check: Check) -> Check:
-    """Only where the operator has named it."""
+    """Refuses the field unless the operator has allowed it."""
 
     def allowed(value: Any, reading: FieldReading) -> Any:
         if name not in reading.policy.passed:
@@ -106,40 +115,41 @@ OPTIONAL = (
     "structured_outputs.structural_tag",
     "response_format.structural_tag",
 )
-"""What FLORIN_PASS_FIELDS can allow beside unknown fields."""
+"""What FLORIN_PASS_FIELDS can allow besides unknown fields."""
 _SOURCE = text(MAX_GRAMMAR)
 
 STRUCTURED_OUTPUTS: Table = {
     "json": bounded(schema(), "a JSON schema"),
     "regex": bounded(_regex, "a regular expression"),
-    "choice": bounded(_choices, "texts, one of which is the answer"),
+    "choice": bounded(_choices, "the possible answers"),
     "json_object": passed(switch, "any JSON object"),
     "grammar": bounded(_free(OPTIONAL[0], _SOURCE), _FREE),
     "structural_tag": bounded(_free(OPTIONAL[1], _SOURCE), _FREE),
-    "whitespace_pattern": refused("the operator chooses it"),
-    "disable_any_whitespace": passed(switch, "form of the answer"),
-    "disable_additional_properties": passed(switch, "form of the answer"),
+    "whitespace_pattern": refused("the operator sets it"),
+    "disable_any_whitespace": passed(switch, "format of the answer"),
+    "disable_additional_properties": passed(switch, "format of the answer"),
 }
 JSON_SCHEMA: Table = {
-    "name": passed(text(256), "a name"),
-    "description": passed(text(), "what it is for"),
+    "name": passed(text(256), "the schema's name"),
+    "description": passed(text(), "the schema's purpose"),
     "schema": bounded(schema(), "a JSON schema"),
     "strict": passed(switch, "vLLM is always strict"),
 }
 RESPONSE_FORMAT: Table = {
-    "type": bounded(one_of("text", "json_object", "json_schema"), "`structural_tag` only where allowed"),
-    "json_schema": bounded(an_object(JSON_SCHEMA), "of type `json_schema`"),
+    "type": bounded(one_of("text", "json_object", "json_schema"), "`structural_tag` only if allowed"),
+    "json_schema": bounded(an_object(JSON_SCHEMA), "for type `json_schema`"),
     "format": refused(_FREE),
     "structures": refused(_FREE),
     "triggers": refused(_FREE),
 }
 _FORMAT = an_object(RESPONSE_FORMAT)
+_OUTPUTS = an_object(STRUCTURED_OUTPUTS)
 
 
 def _structural_tag(value: Any, _: FieldReading) -> Any:
     try:
         size = len(orjson.dumps(value))
-    except TypeError:  # nested too deeply to be written
+    except TypeError:  # nested too deeply to serialize
         size = MAX_GRAMMAR + 1
     if size > MAX_GRAMMAR:
         raise WrongError(f"have at most {MAX_GRAMMAR:,} bytes")
@@ -149,7 +159,15 @@ def _structural_tag(value: Any, _: FieldReading) -> Any:
 _TAG = _free(OPTIONAL[2], _structural_tag)
 
 
+def structured_outputs(value: Any, reading: FieldReading) -> Any:
+    if not reading.policy.structured_outputs:
+        raise WrongError(_OFF, code="unsupported_parameter")
+    return _OUTPUTS(value, reading)
+
+
 def response_format(value: Any, reading: FieldReading) -> Any:
+    if type(value) is dict and value.get("type") != "text" and not reading.policy.structured_outputs:
+        raise WrongError(_OFF, code="unsupported_parameter")
     if type(value) is dict and value.get("type") == "structural_tag":
         return _TAG(value, reading)
     return _FORMAT(value, reading)

@@ -1,8 +1,8 @@
-"""URLs of pictures, sounds and films, which the engine fetches itself, from where it stands.
+"""URLs of images, audio and video, which the engine fetches itself.
 
-An engine stands inside the operator's network, so a URL is let through only to hosts that the operator has
-named. Parsers differ on backslashes, user names, dots and percent signs in an authority; so what is sent is
-not the client's spelling but the parts that were checked, put together again: there is one way to read them.
+Engines run inside the operator's network, so only URLs of hosts that the operator has allowed are accepted.
+Parsers disagree about backslashes, user names, dots and percent signs in an authority. So Florin does not
+send the client's spelling but a URL rebuilt from the checked parts, which all parsers read alike.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 from gateway.fields.rule import FieldReading, WrongError
 
 MAX_URL = 8192
-"""Characters of a URL that is not `data:`."""
+"""Characters of a URL, except `data:` URLs."""
 MAX_MEDIA = 64
-"""Pictures, sounds and films of one request: each is fetched or decoded on its own."""
+"""Images, audio clips and videos of one request: each is fetched or decoded separately."""
+TOO_MANY = f"be omitted: a request can have at most {MAX_MEDIA} images, audio clips and videos"
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 HOST = rf"{_LABEL}(?:\.{_LABEL})*"
@@ -26,21 +27,22 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
 def media_hosts(entries: tuple[str, ...]) -> frozenset[str]:
-    """`host` (its default ports) or `host:port`, lower case. Raises ValueError."""
+    """Checks entries of the form `host` (with default ports) or `host:port`, in lower case. Raises
+    ValueError."""
     for entry in entries:
         if _ENTRY.fullmatch(entry) is None:
-            msg = f"{entry!r} is neither `host` nor `host:port` in lower case"
+            msg = f"{entry!r} must be `host` or `host:port` in lower case"
             raise ValueError(msg)
     return frozenset(entries)
 
 
 def media_url(value: object, reading: FieldReading) -> str:
-    """What the engine is sent for a URL. Raises WrongError."""
+    """The URL to send to the engine. Raises WrongError."""
     if type(value) is not str:
         raise WrongError("be a URL")
     reading.media += 1
     if reading.media > MAX_MEDIA:
-        raise WrongError(f"be left out: a request has at most {MAX_MEDIA} pictures, sounds and films")
+        raise WrongError(TOO_MANY)
     if value[:5].lower() == "data:":
         return _data(value)
     return _fetched(value, reading.policy.media_hosts)
@@ -63,8 +65,7 @@ def _fetched(url: str, allowed: frozenset[str]) -> str:
     if (host if default else f"{host}:{port}") not in allowed:
         shown = host if len(host) <= 100 else host[:100] + "…"
         raise WrongError(
-            f"be a `data:` URL: engines may not fetch from {shown} (FLORIN_MEDIA_HOSTS names the hosts from "
-            "which they may)",
+            f"be a `data:` URL, or a URL of a host that the operator has allowed, which {shown} is not",
             code="media_not_allowed",
         )
     return f"{scheme}://{host}{'' if default else f':{port}'}{'/' if path[0] == '?' else ''}{path}"

@@ -1,7 +1,8 @@
-"""Messages of a chat, and the parts of their content.
+"""The messages of a chat, and the parts of their content.
 
-vLLM reads a part by its `type`, but by whichever key comes first in its own order where there is no `type`,
-or where there is a `uuid`. So each part is written anew: its type, and the one value that belongs to it.
+vLLM interprets a part by its `type`. Without a `type`, or with a `uuid`, it takes the first key that it
+finds, in an order of its own. So Florin rebuilds each part from its type and the one value that belongs to
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from gateway.fields.checks import a_list, text, that
 from gateway.fields.grammars import TOOLS
-from gateway.fields.media import MAX_MEDIA, media_url
+from gateway.fields.media import MAX_MEDIA, TOO_MANY, media_url
 from gateway.fields.rule import FieldReading, Rule, WrongError, bounded, dropped, passed, read, refused
 
 MAX_ROLE = 64
@@ -21,20 +22,20 @@ _TEXT = text()
 _FORMAT = re.compile(r"[a-z0-9]{1,16}", re.IGNORECASE | re.ASCII)
 
 _EMBEDDINGS = (
-    "embeddings are tensors that the engine loads and mixes into the batch: send the picture, the "
-    "sound or the text itself"
+    "embeddings are tensors that the engine would load and mix into the batch; send the image, audio or text "
+    "itself"
 )
 _UUID = (
-    "names an entry of the engine's media cache, which all tenants share: with another tenant's id, a client "
-    "would be answered about that tenant's picture"
+    "it names an entry of the engine's media cache, which all tenants share: a client could ask about "
+    "another tenant's image"
 )
 
 
-# -- parts of a content: type → (the field that holds its value, the check)
+# -- parts of a message's content
 
 
 def _url_object(value: Any, reading: FieldReading) -> Any:
-    """A URL, or the object that OpenAI puts around it."""
+    """Accepts a URL, or OpenAI's object around one."""
     if type(value) is not dict:
         return {"url": media_url(value, reading)}
     sent = {"url": media_url(value.get("url"), reading)}
@@ -43,17 +44,17 @@ def _url_object(value: Any, reading: FieldReading) -> Any:
     return sent
 
 
-def _sound(value: Any, reading: FieldReading) -> Any:
+def _audio(value: Any, reading: FieldReading) -> Any:
     data, kind = (value.get("data"), value.get("format")) if type(value) is dict else (None, None)
     if type(data) is not str or type(kind) is not str or _FORMAT.fullmatch(kind) is None:
-        raise WrongError("be an object with `data` in base64 and a `format` such as `wav`")
+        raise WrongError("be an object with base64 `data` and a `format` such as `wav`")
     reading.media += 1
     if reading.media > MAX_MEDIA:
-        raise WrongError(f"be left out: a request has at most {MAX_MEDIA} pictures, sounds and films")
+        raise WrongError(TOO_MANY)
     return {"data": data, "format": kind}
 
 
-_URL_WHY = "`data:` URLs, and those of hosts in FLORIN_MEDIA_HOSTS: the engine fetches them"
+_URL_WHY = "`data:` URLs, and URLs of hosts that the operator has allowed, which the engine fetches"
 PARTS: dict[str, tuple[str, Rule]] = {
     "text": ("text", passed(_TEXT, "text")),
     "input_text": ("text", passed(_TEXT, "text")),
@@ -65,25 +66,25 @@ PARTS: dict[str, tuple[str, Rule]] = {
     "input_image": ("image_url", bounded(_url_object, _URL_WHY + "; sent as `image_url`")),
     "audio_url": ("audio_url", bounded(_url_object, _URL_WHY)),
     "video_url": ("video_url", bounded(_url_object, _URL_WHY)),
-    "input_audio": ("input_audio", bounded(_sound, "the sound itself, in base64")),
+    "input_audio": ("input_audio", bounded(_audio, "audio in base64")),
     "image_embeds": ("image_embeds", refused(_EMBEDDINGS)),
     "audio_embeds": ("audio_embeds", refused(_EMBEDDINGS)),
     "video_embeds": ("video_embeds", refused(_EMBEDDINGS)),
     "prompt_embeds": ("prompt_embeds", refused(_EMBEDDINGS)),
-    "image_pil": ("image_pil", refused("it is an object of Python's, which JSON cannot hold")),
-    "file": ("file", refused("vLLM takes no files: send their text, or their pages as pictures")),
+    "image_pil": ("image_pil", refused("it is a Python object, which JSON cannot represent")),
+    "file": ("file", refused("vLLM does not read files; send their text, or their pages as images")),
 }
-"""A part without a type is of the type to whose key it has a value."""
+"""By type: the field that holds its value, and the rule for it. Without a `type`, that field tells it."""
 
 DROPPED_OF_PARTS: Mapping[str, Rule] = {
     "uuid": dropped(_UUID),
-    "detail": dropped("vLLM has one level of detail only"),
-    "closed": dropped("vLLM does not look at it"),
+    "detail": dropped("vLLM has only one level of detail"),
+    "closed": dropped("vLLM ignores it"),
     "data": dropped("it belongs to `prompt_embeds`"),
-    "prompt_cache_breakpoint": dropped("a hint for OpenAI's own service, which changes nothing here"),
-    "type": passed(_TEXT, "says which value it holds"),
+    "prompt_cache_breakpoint": dropped("a hint for OpenAI's service, without effect here"),
+    "type": passed(_TEXT, "says which value the part holds"),
 }
-"""Other keys of vLLM's parts."""
+"""Other fields of vLLM's parts."""
 
 
 def _kind(part: Mapping[str, Any]) -> str:
@@ -116,7 +117,7 @@ def _part(value: Any, reading: FieldReading) -> Any:
 
 _UNTYPED = {key: kind for kind, (key, _) in reversed(PARTS.items())}
 _RENAMED = {"input_image": "image_url"}
-"""vLLM reads both alike, but demands more of the first."""
+"""vLLM treats both alike, but has more requirements for the first."""
 _SENT = tuple(f"`{kind}`" for kind, (_, rule) in PARTS.items() if rule.check is not None)
 _PARTS = a_list(_part, 4096, "parts")
 
@@ -127,24 +128,24 @@ def _content(value: Any, reading: FieldReading) -> Any:
 
 # -- messages
 
-_HARMONY = "belongs to Harmony's own form of messages, which vLLM's chat does not render"
+_HARMONY = "it belongs to the Harmony message format, which vLLM's chat endpoint does not render"
 
 
 _CALLS = that(lambda v: type(v) is list and all(type(one) is dict for one in v), "be a list of objects")
 
 MESSAGE: dict[str, Rule] = {
-    "role": bounded(text(MAX_ROLE), "templates print it"),
+    "role": bounded(text(MAX_ROLE), "rendered by the template"),
     "content": bounded(_content, "text, or parts: see below"),
-    "name": passed(_TEXT, "templates may print it"),
-    "tool_calls": passed(_CALLS, "read once, and printed by the template: as large as the body may be"),
-    "tool_call_id": passed(_TEXT, "templates may print it"),
-    "reasoning": passed(_TEXT, "earlier thoughts, for templates that print them"),
+    "name": passed(_TEXT, "templates may render it"),
+    "tool_calls": passed(_CALLS, "rendered by the template; limited only by the size of the body"),
+    "tool_call_id": passed(_TEXT, "templates may render it"),
+    "reasoning": passed(_TEXT, "earlier reasoning, for templates that render it"),
     "reasoning_content": passed(_TEXT, "vLLM's older name for `reasoning`"),
     "refusal": passed(_TEXT, "an earlier refusal"),
-    "tools": bounded(TOOLS, "tools that a developer's message brings along: as `tools`"),
-    "task": bounded(text(64), "a marker of one model's template"),
-    "function_call": dropped("vLLM's templates do not print it: use `tool_calls`"),
-    "audio": dropped("names an earlier sound by OpenAI's id, which vLLM does not know"),
+    "tools": bounded(TOOLS, "tools in a developer message; same bounds as `tools`"),
+    "task": bounded(text(64), "a marker that one model's template uses"),
+    "function_call": dropped("vLLM's templates do not render it; use `tool_calls`"),
+    "audio": dropped("it refers to earlier audio by OpenAI's id, which vLLM does not know"),
     "author": dropped(_HARMONY),
     "channel": dropped(_HARMONY),
     "recipient": dropped(_HARMONY),
@@ -160,13 +161,13 @@ def messages(value: Any, reading: FieldReading) -> Any:
         if type(message) is not dict or type(message.get("role")) is not str:
             raise WrongError(MUST)
         if len(message) == 2 and type(message.get("content")) is str and len(message["role"]) <= MAX_ROLE:
-            sent.append(message)  # as most are: a text and who says it
+            sent.append(message)  # the common case: role and text
             continue
         try:
             one = read(MESSAGE, message, reading)
         except WrongError as error:
             raise error.under(f"[{i}]") from None
         if "content" in message and message["content"] is None:
-            one["content"] = None  # what an assistant that only calls tools says; templates may ask for it
+            one["content"] = None  # an assistant's message with tool calls only; templates may test for it
         sent.append(one)
     return sent

@@ -1,58 +1,59 @@
-"""docs/reference/parameters.md, made from the tables: `python -m deploy.docs`."""
+"""Generates docs/reference/parameters.md from the tables, for `python -m deploy.docs`."""
 
 from __future__ import annotations
 
-from gateway.fields.chat import CHAT
 from gateway.fields.checks import That
-from gateway.fields.completions import COMPLETIONS
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
 from gateway.fields.rule import FieldAction, Rule, Table
-from gateway.fields.schemas import BOUNDS, MAX_DEPTH, PRINTED
+from gateway.fields.schemas import BOUNDS, MAX_DEPTH, RENDERED
+from gateway.fields.tables import CHAT, COMPLETIONS
 
 _INTRO = """\
 # Parameters
 
-Every field of a request that vLLM 0.32 and 0.33 or OpenAI's client know, and what Florin does with it. Made
-from the tables in `gateway/fields/`; a test holds this page to them, and them to vLLM's own request models.
+Every request field that vLLM 0.32 and 0.33 or OpenAI's client know, and what Florin does with it. This page
+is generated from the tables in `gateway/fields/`; a test compares the tables with vLLM's own request models.
 
-- **passed**: the engine gets it, if its type is right.
-- **bounded**: the engine gets it if it stays within bounds; else the answer is 400 `invalid_value`, and the
-  message has the bound.
-- **dropped**: accepted and left out, because vLLM ignores it or Florin decides it. Applications written for
+- **passed**: sent to the engine if its type is right.
+- **bounded**: sent to the engine if it is within its bounds. Otherwise the answer is 400 `invalid_value`, and
+  the message states the bound.
+- **dropped**: accepted but not sent, because vLLM ignores it or Florin sets it. Applications written for
   OpenAI run unchanged.
-- **replaced**: Florin reads it, and sends the engine a value of its own.
-- **refused**: 400 `unsupported_parameter`, because an answer without it would not be what was asked for.
-  `null` is the same as absent, here and everywhere.
+- **replaced**: read by Florin, which sends the engine a value of its own.
+- **refused**: 400 `unsupported_parameter`, because ignoring it would change the answer.
 
-A field that is in none of these tables is dropped, too: vLLM 0.32 ignores what it does not know, so nothing
-changes today, and a later vLLM's new field reaches no engine before somebody has looked at it.
-`florin_unknown_fields_total` counts them, the log has each name once (level DEBUG), and
-`FLORIN_PASS_FIELDS` passes named ones on.
+`null` always means the same as an absent field.
+
+Fields in none of these tables are dropped. vLLM 0.32 ignores unknown fields too, so nothing changes today;
+but a new field of a later vLLM reaches no engine before it has been reviewed. `florin_unknown_fields_total`
+counts them, the log has each name once (level DEBUG), and `FLORIN_PASS_FIELDS` lists fields to pass on.
 """
 _MEDIA = """\
-Pictures, sounds and films come as `data:` URLs or `input_audio`, within the body's limit. The engine would
-fetch other URLs itself, from inside the operator's network, so these are taken only from hosts in
-`FLORIN_MEDIA_HOSTS`; the others are 400 `media_not_allowed`.
+Send images, audio and video as `data:` URLs or `input_audio`; the limit of the body's size applies. The
+engine fetches other URLs from inside the operator's network, so only those of hosts that the operator has
+allowed (`FLORIN_MEDIA_HOSTS`, or the tenant's policy) are accepted; for others the answer is 400
+`media_not_allowed`.
 """
 _GRAMMARS = f"""\
 ## Structured outputs
 
-`response_format` and `structured_outputs` take a JSON schema (an object, or a string in `json`). What one
-request has the engine compile is bounded, all schemas together; beyond, the engine would compile for long, or
-stop for all of its requests at each token:
+`response_format` and `structured_outputs` accept a JSON schema (an object, or in `json` also a string). All
+schemas of a request together have these bounds; larger ones would keep the engine compiling for long, or
+delay every token of all its requests:
 
 - At most {{schemas}}.
-- At most {MAX_DEPTH} levels; `$ref` leads to the schema's own parts.
-- A `choice` of at most {MAX_CHOICES:,} texts, {MAX_CHOICE_CHARACTERS:,} characters in all.
-- A regular expression (also a `pattern`) of at most {MAX_LENGTH:,} characters. Parts that may be left out
-  (`?`, `*`, `{{{{0,3}}}}`): at most {MAX_ROW} in a row, {MAX_OPTIONAL} in all. `{{{{…}}}}` behind classes and
-  groups: at most {MAX_COUNTS:,}, added up.
-- The same holds for tools whose call is demanded (`tool_choice`) or `strict`. Of tools that are only offered,
-  {PRINTED["bytes"]:,} bytes are taken.
-- Grammars in a grammar language and structural tags are refused unless `FLORIN_PASS_FIELDS` names them: a few
-  lines of grammar can stop an engine for seconds at each token.
+- At most {MAX_DEPTH} levels; `$ref` must point into the same schema.
+- A `choice` of at most {MAX_CHOICES:,} strings with {MAX_CHOICE_CHARACTERS:,} characters in total.
+- Regular expressions (and `pattern`s) of at most {MAX_LENGTH:,} characters. Optional parts (`?`, `*`,
+  `{{{{0,3}}}}`): at most {MAX_ROW} in a row and {MAX_OPTIONAL} in total. The counts in `{{{{…}}}}` after
+  classes and groups: at most {MAX_COUNTS:,} in total.
+- The same bounds hold for tools that must be called (`tool_choice`) or are `strict`. Tools that are only
+  offered may have {RENDERED["bytes"]:,} bytes.
+- An operator can refuse them all (`FLORIN_STRUCTURED_OUTPUTS`, or the tenant's policy).
+- Grammars in a grammar language and structural tags are refused unless `FLORIN_PASS_FIELDS` allows them: a
+  few lines of grammar can stop an engine for seconds at each token.
 """
 
 
@@ -62,9 +63,9 @@ def page() -> str:
     parts = {kind: rule for kind, (_, rule) in PARTS.items()}
     sections = [
         _INTRO,
-        "## Of chat and of completions\n\n" + _table(shared),
-        "## Of chat alone\n\n" + _table(_without(CHAT, shared)),
-        "## Of completions alone\n\n" + _table(_without(COMPLETIONS, shared)),
+        "## Chat and completions\n\n" + _table(shared),
+        "## Chat only\n\n" + _table(_without(CHAT, shared)),
+        "## Completions only\n\n" + _table(_without(COMPLETIONS, shared)),
         "## Messages\n\n" + _table(MESSAGE),
         "## Parts of a message's content, by `type`\n\n" + _MEDIA + "\n" + _table(parts),
         _GRAMMARS.format(schemas=", ".join(f"{most:,} {of}" for most, of in BOUNDS.values())),
@@ -79,7 +80,7 @@ def _without(table: Table, others: Table) -> Table:
 def _table(table: Table) -> str:
     order = list(FieldAction)
     rows = sorted(table.items(), key=lambda row: (order.index(row[1].action), row[0]))
-    head = "| field | is | it must | why |\n| --- | --- | --- | --- |\n"
+    head = "| field | action | must | notes |\n| --- | --- | --- | --- |\n"
     return head + "".join(_row(*row) for row in rows)
 
 

@@ -1,11 +1,10 @@
-r"""How much work a regular expression would make in an engine: counted without compiling it.
+r"""Estimates how much work a regular expression causes in an engine, without compiling it.
 
-Engines turn an expression into a grammar, and at each token ask of each word of the vocabulary whether it
-may follow; all other requests of the engine wait for the answer. Measured on vLLM 0.32 (xgrammar) with a
-vocabulary of 128,000, most expressions answer at once, `((a*)*)*b` and `(([a-z]{1,1000}){1,1000}){1,1000}`
-too. What takes long is a row of parts each of which may be left out: `.?\w*` four times over, 0.2 s at one
-token; twelve times, 2.6 s; `[a-z]?` a hundred times, over 30 s. And each counted class, `[a-z]{1,1000}`,
-costs 1 to 7 s once.
+Engines turn an expression into a grammar, and check at each token which words of the vocabulary may follow;
+meanwhile all other requests on the engine wait. Measured on vLLM 0.32 (xgrammar) with a vocabulary of
+128,000, most expressions are fast, even `((a*)*)*b` and `(([a-z]{1,1000}){1,1000}){1,1000}`. Slow are
+sequences of optional parts: `.?\w*` repeated four times takes 0.2 s at one token; twelve times, 2.6 s;
+`[a-z]?` a hundred times, over 30 s. And each counted class, like `[a-z]{1,1000}`, costs 1 to 7 s once.
 """
 
 from __future__ import annotations
@@ -15,18 +14,20 @@ from dataclasses import dataclass, field
 
 MAX_LENGTH = 2048
 MAX_ROW = 8
-"""Parts in a row that may all be left out."""
+"""Optional parts in a row."""
 MAX_OPTIONAL = 64
-"""Parts that may be left out, in all."""
+"""Optional parts in total."""
 MAX_COUNT = 100_000
 """The largest number in `{…}`."""
 MAX_COUNTS = 750
-"""The sum of these numbers behind classes and groups, where each counts as at most:"""
+"""The sum of these numbers after classes and groups."""
 COUNTS_AS = 250
+"""The most that one of them adds to that sum."""
 MAX_DEPTH = 50
 _CAP = 1_000_000
 _STRANGE = re.compile(r"(?<!\\)(?:\\\\)*(?:\[\^?\]|\(\?(?![:=!>]|<[=!]|P?<\w+>))", re.ASCII)
-"""What expression languages read differently: a class that is empty or begins with `]`, and flags."""
+"""What regular expression dialects read differently: empty classes, classes that begin with `]`, and
+flags."""
 _TOKEN = re.compile(
     r"(?P<nothing>\^|\$|\\[bBAZzG])"
     r"|(?P<class>\.|\[(?:\\.|[^\\\]])*\]|\\[pPxuN]\{[^}]*\}|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\c[a-zA-Z]|\\[a-zA-Z])"
@@ -43,16 +44,16 @@ _TOKEN = re.compile(
 
 @dataclass(slots=True)
 class _Part:
-    """An atom, or a group that has ended."""
+    """An atom, or a closed group."""
 
     plain: bool = False
     """One character, which is cheap to repeat."""
     optional: bool = False
     row: int = 1
-    """As how many parts in a row it counts where it is left out."""
+    """If it is optional: the number of parts in a row that it counts as."""
     lead: int = 0
     tail: int = 0
-    """Parts in a row that may be left out at its beginning, and at its end."""
+    """Optional parts in a row at its beginning and at its end."""
 
     def repeat(self, low: int, high: int) -> None:
         if self.optional:
@@ -63,16 +64,16 @@ class _Part:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A group as it is being read, or one of its alternatives."""
+    """A group that is being read, or one of its alternatives."""
 
     part: _Part | None = None
-    """The last, of which a quantifier may still speak."""
+    """The last part, to which a quantifier may still apply."""
     row: int = 0
-    """Parts in a row that may be left out, up to here."""
+    """Optional parts in a row up to here."""
     lead: int = 0
     longest: int = 0
     optional: bool = True
-    """All of its parts so far are."""
+    """Whether all parts so far are optional."""
     whole: _Part = field(default_factory=_Part)
     """The alternatives before this one."""
 
@@ -102,7 +103,7 @@ class _Sequence:
 @dataclass(slots=True)
 class _Tally:
     groups: list[_Sequence] = field(default_factory=lambda: [_Sequence()])
-    """Those that are open, the outermost first."""
+    """The open groups, outermost first."""
     counts: int = 0
     optional: int = 0
     longest: int = 0
@@ -143,15 +144,15 @@ class _Tally:
 
 
 def objection(pattern: str) -> str:
-    """Why an engine is not given this expression, as the end of '… must'; empty: it may be."""
+    """What the expression violates, as the end of '… must'; empty: nothing."""
     if len(pattern) > MAX_LENGTH:
-        return f"be an expression of at most {MAX_LENGTH:,} characters"
+        return f"be a regular expression of at most {MAX_LENGTH:,} characters"
     if _STRANGE.search(pattern):
-        return "be an expression without `[]`, `[^]` and flags, which engines read differently"
+        return "be a regular expression without `[]`, `[^]` and flags, which engines read differently"
     tally = _Tally()
     for token in _TOKEN.finditer(pattern):
         tally.take(token)
-    for group in tally.groups:  # those that never end are the engine's to refuse
+    for group in tally.groups:  # unclosed groups are left for the engine to refuse
         tally.end(group)
     return _judge(tally)
 
@@ -169,9 +170,9 @@ def _judge(tally: _Tally) -> str:
     if tally.high > MAX_COUNT:
         return f"repeat at most {MAX_COUNT:,} times"
     if tally.counts > MAX_COUNTS:
-        return f"repeat classes and groups (`{{…}}`) at most {MAX_COUNTS:,} times in all"
+        return f"repeat classes and groups (`{{…}}`) at most {MAX_COUNTS:,} times in total"
     if tally.longest > MAX_ROW:
-        return f"have at most {MAX_ROW} parts in a row that may be left out (`?`, `*`, `{{0,3}}`)"
+        return f"have at most {MAX_ROW} optional parts in a row (`?`, `*`, `{{0,3}}`)"
     if tally.optional > MAX_OPTIONAL:
-        return f"have at most {MAX_OPTIONAL} parts that may be left out (`?`, `*`, `{{0,3}}`)"
+        return f"have at most {MAX_OPTIONAL} optional parts (`?`, `*`, `{{0,3}}`)"
     return ""

@@ -1,32 +1,39 @@
-"""The vocabulary of the tables: what happens to a field, and why."""
+"""The vocabulary of the tables: what happens to a field and why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 NAMES_KEPT = 8
-"""Names of unknown fields that one request reports, of at most this many characters each:"""
+"""Names of unknown fields that are kept for one request."""
 NAME_LENGTH = 64
+"""Characters of such a name that are kept."""
+NAMES_LOGGED = 200
+"""Unknown fields that one worker logs: clients choose their names."""
 
 
 class FieldAction(StrEnum):
     PASS = "passed"  # noqa: S105 - no password
-    """Sent as it is, if it has the right type."""
+    """Sent unchanged if it has the right type."""
     BOUND = "bounded"
-    """Sent if it stays within bounds."""
+    """Sent if it is within bounds."""
     DROP = "dropped"
-    """Accepted and not sent: vLLM ignores it, or Florin decides what it would."""
+    """Accepted but not sent: vLLM ignores it, or Florin sets it."""
     REPLACE = "replaced"
-    """Florin reads it, and sends the engine its own value."""
+    """Read by Florin, which sends the engine its own value."""
     REFUSE = "refused"
-    """A 400: leaving it out would give another answer than was asked for."""
+    """A 400: ignoring it would change the answer."""
 
 
 class WrongError(Exception):
-    """A value cannot be sent. `must` completes the sentence '`path` must …', or says why nothing can."""
+    """A value cannot be sent. `must` completes the sentence '`path` must …', or for `unsupported_parameter`
+    '`path` is not supported: …'."""
 
     def __init__(self, must: str, *, path: str = "", code: str = "invalid_value") -> None:
         super().__init__(must)
@@ -35,7 +42,7 @@ class WrongError(Exception):
         self.code = code
 
     def under(self, name: str) -> WrongError:
-        """The same, seen from one level up. `name`: of the field, or `[index]`."""
+        """The same error, with a path from one level up. `name`: the field, or `[index]`."""
         joint = "." if self.path and not self.path.startswith("[") else ""
         self.path = f"{name}{joint}{self.path}"
         return self
@@ -43,30 +50,34 @@ class WrongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldPolicy:
-    """What an operator can decide about requests."""
+    """What an operator can configure, for all tenants and for each."""
 
     max_n: int = 16
     media_hosts: frozenset[str] = frozenset()
-    """`host` or `host:port`, from which engines may fetch media."""
+    """`host` or `host:port` from which engines may fetch media."""
+    chat_templates: bool = False
+    """Requests may bring a chat template."""
+    structured_outputs: bool = True
+    """Requests may constrain the answer with a grammar, which the engine compiles."""
     passed: frozenset[str] = frozenset()
-    """Fields without a row that are sent all the same."""
+    """Fields that are sent although they have no row, or only if they are listed here."""
 
 
 @dataclass(slots=True)
 class FieldReading:
-    """One request as it is being read."""
+    """A request that is being read. Mutable."""
 
     policy: FieldPolicy
     media: int = 0
-    """Pictures, sounds and films so far."""
+    """Images, audio clips and videos so far."""
     spent: dict[str, int] = field(default_factory=dict)
-    """What its schemas have so far, by kind: see `schemas`."""
+    """Cost of its schemas so far, by kind: see `schemas`."""
     objection: str = ""
-    """Why its tools cannot be compiled, if that should be asked for."""
+    """Why its tools cannot be compiled; only matters if the engine would compile them."""
     unknown: int = 0
-    """How many fields without a row it has."""
+    """Number of fields without a row."""
     names: list[str] = field(default_factory=list)
-    """Some of these fields."""
+    """The first of these fields."""
 
     def drop(self, name: str) -> None:
         self.unknown += 1
@@ -75,17 +86,17 @@ class FieldReading:
 
 
 Check = Callable[[Any, FieldReading], Any]
-"""From a value to what is sent for it. Raises WrongError."""
+"""Takes a value, returns what to send for it. Raises WrongError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     action: FieldAction
     why: str
-    """For people who meet it: a sentence without its full stop."""
+    """For error messages and the docs, without a full stop."""
     check: Check | None = None
     harmless: tuple[Any, ...] = ()
-    """Values of a refused field that ask for nothing: they are dropped instead."""
+    """Values of a refused field that have no effect; they are dropped."""
     sends: bool = field(init=False)
     """Whether the engine gets it."""
 
@@ -105,7 +116,7 @@ def bounded(check: Check, why: str) -> Rule:
 
 
 def dropped(why: str, check: Check | None = None) -> Rule:
-    """`check`: of a field that Florin itself reads."""
+    """`check`: for a field that Florin reads itself."""
     return Rule(FieldAction.DROP, why, check)
 
 
@@ -120,7 +131,8 @@ def refused(why: str, *harmless: Any) -> Rule:
 def read(
     table: Table, given: Mapping[str, Any], reading: FieldReading, *, top: bool = False
 ) -> dict[str, Any]:
-    """What of `given` is sent: a new object that holds nothing without a row. Null is the same as absent."""
+    """The object to send for `given`: a new one without the fields that have no row. Null counts as
+    absent."""
     sent: dict[str, Any] = {}
     for name, value in given.items():
         rule = table.get(name)
@@ -144,3 +156,17 @@ def read(
 def _refuse(rule: Rule, value: Any) -> None:
     if not any(type(harmless) is type(value) and harmless == value for harmless in rule.harmless):
         raise WrongError(rule.why, code="unsupported_parameter")
+
+
+class UnknownFields:
+    """Logs each unknown field once, so that an operator can decide whether to pass it on."""
+
+    def __init__(self) -> None:
+        # Mutable state: the names that are already in the log.
+        self._seen: set[str] = set()
+
+    def note(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._seen and len(self._seen) < NAMES_LOGGED:
+                self._seen.add(name)
+                log.debug("Unknown request field %r was dropped", name)

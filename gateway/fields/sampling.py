@@ -1,4 +1,4 @@
-"""Rows that chat and plain completions share: how tokens are chosen, and what surrounds a request."""
+"""Fields that chat and completions share: sampling, and metadata of the request."""
 
 from __future__ import annotations
 
@@ -14,116 +14,112 @@ from gateway.fields.checks import (
     token_biases,
     token_ids,
 )
-from gateway.fields.grammars import STRUCTURED_OUTPUTS, response_format
+from gateway.fields.grammars import response_format, structured_outputs
 from gateway.fields.rule import Rule, Table, bounded, dropped, passed, refused, replaced
 
 MAX_LOGPROBS = 20
-"""vLLM's own default; -1 would be the whole vocabulary for each token."""
+"""vLLM's default; -1 would return the whole vocabulary for each token."""
 MAX_STOPS = 16
-"""vLLM takes 4 unless told otherwise. Each is looked for in each new piece of text."""
+"""vLLM's default is 4. The engine searches for each in every new piece of text."""
 MAX_BAD_WORDS = 64
-"""Each becomes up to two token sequences that the engine compares in each step; vLLM takes 128 of those."""
+"""Each becomes up to two token sequences, which the engine compares at each step; vLLM accepts 128 of
+them."""
 MAX_TOKEN_IDS = 128
 MAX_ALLOWED_TOKEN_IDS = 4096
 MAX_BIASES = 1024
 
-_ENGINE = "it steers the engine, for which Florin decides"
-SCORED = (
-    "the prompt's own tokens are not scored: an engine with adapters can die of it, with all that runs on it"
-)
-_GONE = "vLLM 0.32 and later ignore it, and the answer would not be constrained: use `structured_outputs`"
+_ENGINE = "it controls the engine, which is up to Florin"
+SCORED = "scores the prompt; only for models with an engine that is known not to crash of it"
+_GONE = "vLLM 0.32 and later ignore it, so the answer would not be constrained; use `structured_outputs`"
 _RENDER = "it belongs to vLLM's render routes, which Florin does not serve"
-_HINT = "a hint for OpenAI's own service, which changes nothing here"
+_HINT = "a hint for OpenAI's service, without effect here"
 _TRANSFER = "it moves caches between engines"
 
 REPETITION_DETECTION: Table = {
-    "max_pattern_size": bounded(integer(0, 64), "all sizes are compared after each token"),
-    "min_pattern_size": bounded(integer(0, 64), "the smallest of them"),
-    "min_count": bounded(integer(0, 64), "how often each is compared"),
+    "max_pattern_size": bounded(integer(0, 64), "every size up to this one is compared after each token"),
+    "min_pattern_size": bounded(integer(0, 64), "the smallest size"),
+    "min_count": bounded(integer(0, 64), "number of repetitions"),
 }
 STREAM_OPTIONS: Table = {
-    "include_usage": passed(switch, "counts at the end; Florin always asks the engine for them"),
-    "continuous_usage_stats": passed(switch, "counts on each chunk; likewise"),
+    "include_usage": passed(switch, "token counts at the end; Florin always requests them from the engine"),
+    "continuous_usage_stats": passed(
+        switch, "token counts in each chunk; Florin always requests them from the engine"
+    ),
 }
 SAMPLING: dict[str, Rule] = {
     "frequency_penalty": bounded(number(-2, 2), "OpenAI's range"),
     "presence_penalty": bounded(number(-2, 2), "OpenAI's range"),
-    "repetition_penalty": bounded(number(0.01, 100), "beyond these, probabilities are no numbers any more"),
+    "repetition_penalty": bounded(number(0.01, 100), "beyond this range, probabilities overflow"),
     "temperature": bounded(number(0, 2), "OpenAI's range"),
     "top_p": bounded(number(0, 1), "a probability"),
-    "top_k": bounded(integer(-1), "a count; 0 and -1 turn it off"),
+    "top_k": bounded(integer(-1), "number of tokens; 0 and -1 turn it off"),
     "min_p": bounded(number(0, 1), "a probability"),
     "seed": bounded(integer(-(2**63), 2**63 - 1), "64 bits"),
-    "n": bounded(at_most_n, "from 1 to `FLORIN_MAX_N`: all answers run at once"),
-    "best_of": dropped("vLLM no longer makes more answers than `n` to choose from", at_most_n),
+    "n": bounded(at_most_n, "from 1 to `FLORIN_MAX_N`; all answers are generated at the same time"),
+    "best_of": dropped("vLLM no longer generates more than `n` answers to choose from", at_most_n),
     "logit_bias": bounded(token_biases(MAX_BIASES), "applied at each step"),
-    "stop": bounded(texts(MAX_STOPS, 256, single=True), "looked for after each token"),
-    "stop_token_ids": bounded(token_ids(MAX_TOKEN_IDS), "looked for after each token"),
+    "stop": bounded(texts(MAX_STOPS, 256, single=True), "checked after each token"),
+    "stop_token_ids": bounded(token_ids(MAX_TOKEN_IDS), "checked after each token"),
     "bad_words": bounded(texts(MAX_BAD_WORDS, 256), "compared at each step"),
     "allowed_token_ids": bounded(token_ids(MAX_ALLOWED_TOKEN_IDS), "a mask over the vocabulary"),
-    "ignore_eos": passed(switch, "the answer then has `max_tokens`, and is billed"),
+    "ignore_eos": passed(switch, "the answer then has `max_tokens` tokens, all billed"),
     "min_tokens": bounded(integer(0), "at most `max_tokens`"),
-    "include_stop_str_in_output": passed(switch, "form of the answer"),
-    "skip_special_tokens": passed(switch, "form of the answer"),
-    "spaces_between_special_tokens": passed(switch, "form of the answer"),
-    "add_special_tokens": passed(switch, "form of the prompt"),
-    "truncate_prompt_tokens": bounded(integer(-1), "a count of tokens; -1: what the model takes"),
-    "truncation_side": passed(one_of("left", "right"), "form of the prompt"),
-    "thinking_token_budget": bounded(integer(-1), "a count of tokens; -1: no limit"),
+    "include_stop_str_in_output": passed(switch, "format of the answer"),
+    "skip_special_tokens": passed(switch, "format of the answer"),
+    "spaces_between_special_tokens": passed(switch, "format of the answer"),
+    "add_special_tokens": passed(switch, "format of the prompt"),
+    "truncate_prompt_tokens": bounded(integer(-1), "number of tokens; -1: the model's limit"),
+    "truncation_side": passed(one_of("left", "right"), "format of the prompt"),
+    "thinking_token_budget": bounded(integer(-1), "number of tokens; -1: no limit"),
     "repetition_detection": bounded(
         an_object(REPETITION_DETECTION),
-        "an answer that repeats itself ends early; looked for after each token",
+        "an answer that repeats itself ends early; checked after each token",
     ),
-    "return_token_ids": passed(switch, "form of the answer"),
-    "return_tokens_as_token_ids": passed(switch, "form of the answer"),
+    "return_token_ids": passed(switch, "format of the answer"),
+    "return_tokens_as_token_ids": passed(switch, "format of the answer"),
     "response_format": bounded(response_format, "compiled into a grammar: see below"),
-    "structured_outputs": bounded(an_object(STRUCTURED_OUTPUTS), "compiled into a grammar: see below"),
-    # what Florin sets or reads
-    "model": replaced("by the engine's own name of the version", text()),
-    "stream": passed(switch, "how the answer comes"),
-    "stream_options": bounded(
-        an_object(STREAM_OPTIONS),
-        "only with `stream`",
-    ),
-    "user": dropped("Florin reads it, to give the same end user the same canary; vLLM ignores it", text()),
-    "safety_identifier": dropped("Florin reads it where there is no `user`; vLLM ignores it", text()),
-    # what an engine obeys and a client must not say
+    "structured_outputs": bounded(structured_outputs, "compiled into a grammar: see below"),
+    # set or read by Florin
+    "model": replaced("with the name of the version on the engine", text()),
+    "stream": passed(switch, "format of the answer"),
+    "stream_options": bounded(an_object(STREAM_OPTIONS), "only with `stream`"),
+    "user": dropped("Florin uses it to keep an end user on the same canary; vLLM ignores it", text()),
+    "safety_identifier": dropped("used like `user` if that is absent; vLLM ignores it", text()),
+    # obeyed by engines, but not for clients to set
     "request_id": dropped(_ENGINE),
     "session_id": dropped(_ENGINE),
     "priority": dropped(_ENGINE),
     "data_parallel_rank": dropped(_ENGINE),
-    "vllm_xargs": dropped("arguments of extensions that run inside the engine"),
-    "cache_salt": replaced(
-        "by a secret of the tenant's, so that none can read another's prompts from the cache"
-    ),
+    "vllm_xargs": dropped("arguments for extensions that run inside the engine"),
+    "cache_salt": replaced("with a secret of the tenant, which keeps its cached prompts from other tenants"),
     "kv_transfer_params": dropped(_TRANSFER),
     "ec_transfer_params": dropped(_TRANSFER),
-    "stream_interval": dropped("counts must come as fast as tokens: a stream that is cut is billed by them"),
-    "watermarking": dropped("the operator decides whether answers carry a watermark"),
+    "stream_interval": dropped("each chunk must carry token counts, by which an aborted stream is billed"),
+    "watermarking": dropped("the operator decides about watermarks"),
     "length_penalty": dropped("it belongs to beam search"),
-    "routed_experts_prompt_start": dropped("it belongs to the training of models"),
-    "return_weight_versions": dropped("it belongs to the training of models (vLLM 0.33)"),
+    "routed_experts_prompt_start": dropped("it is for model training"),
+    "return_weight_versions": dropped("it is for model training (vLLM 0.33)"),
     "return_token_offsets": dropped(_RENDER),
     "mm_payload": dropped(_RENDER),
     "return_mm_kwargs": dropped(_RENDER),
-    # what would cost others, or not be what was asked for
+    # would harm other tenants, or be ignored
     "use_beam_search": refused(
-        "an engine works on many times the tokens that it counts: ask for `n` answers instead", False
+        "the engine computes many times the tokens that it counts; request `n` answers instead", False
     ),
-    "prompt_logprobs": refused(SCORED),
+    "prompt_logprobs": bounded(integer(0, MAX_LOGPROBS), SCORED),
     "logprob_token_ids": refused(
-        "in a shared batch, vLLM writes these scores over those of other requests: use `top_logprobs`", []
+        "in a shared batch, vLLM overwrites other requests' scores with these; use `top_logprobs`", []
     ),
     "guided_json": refused(_GONE),
     "guided_regex": refused(_GONE),
     "guided_choice": refused(_GONE),
     "guided_grammar": refused(_GONE),
-    "guided_decoding_backend": dropped("the operator chooses it"),
-    "guided_whitespace_pattern": dropped("the operator chooses it"),
-    # OpenAI's own
+    "guided_decoding_backend": dropped("the operator sets it"),
+    "guided_whitespace_pattern": dropped("the operator sets it"),
+    # fields of OpenAI only
     "metadata": dropped(_HINT),
     "service_tier": dropped(_HINT),
-    "store": dropped("nothing is stored"),
+    "store": dropped("Florin stores no answers"),
     "prompt_cache_key": dropped(_HINT),
     "prompt_cache_retention": dropped(_HINT),
     "prompt_cache_options": dropped(_HINT),

@@ -1,8 +1,8 @@
-"""JSON schemas, from which an engine makes grammars: what they may cost in one request.
+"""Limits the cost of a request's JSON schemas, which the engine compiles into grammars.
 
 Measured on vLLM 0.32 (xgrammar 0.2, a vocabulary of 128,000, one busy core; a GPU host is several times
 faster): a schema of 1,000 properties takes 0.4 s, one of 64 KiB 0.5 s; each distinct `maxLength` 1 s, each
-e-mail address 0.1 s; `minProperties` over 64 properties 0.3 s, over 300 more than 30 s. `maxItems` of a
+e-mail address 0.1 s; `minProperties` with 64 properties 0.3 s, with 300 more than 30 s. `maxItems` of a
 million and nesting cost nothing: vLLM stops at 64 levels.
 """
 
@@ -23,13 +23,13 @@ BOUNDS: dict[str, tuple[int, str]] = {
     "values": (4000, "list entries"),
     "lengths": (16, "`minLength` or `maxLength`"),
     "formats": (32, "`format` or `pattern`"),
-    "expressions": (8192, "characters of expressions"),
-    "counted": (64, "properties beside `minProperties` or `maxProperties`"),
+    "expressions": (8192, "characters of regular expressions"),
+    "counted": (64, "properties in objects with `minProperties` or `maxProperties`"),
 }
-"""Of what the engine compiles, in all schemas of a request together."""
-PRINTED = {"bytes": 256 * 1024, "nodes": 32_000, "values": 32_000}
-"""Of tools, which are printed by the template, and compiled only where a call is demanded: `compiled_tools`
-then holds them to BOUNDS."""
+"""For all schemas of a request together that the engine compiles."""
+RENDERED = {"bytes": 256 * 1024, "nodes": 32_000, "values": 32_000}
+"""For tools, which the template renders. Only tools that must be called are compiled, too; `compiled_tools`
+then applies BOUNDS."""
 
 _LENGTHS = ("minLength", "maxLength")
 _FORMATS = ("format", "pattern")
@@ -37,11 +37,11 @@ _COUNTS = ("minProperties", "maxProperties")
 _TOOLS = "tools "
 
 
-def schema(*, printed: bool = False) -> Check:
-    """Takes a schema, or one as a string, and returns the schema."""
+def schema(*, rendered: bool = False) -> Check:
+    """Accepts a schema, also as a string, and returns it as an object."""
 
     def check(value: Any, reading: FieldReading) -> Any:
-        found = _Cost(reading, printed=printed)
+        found = _Cost(reading, rendered=rendered)
         parsed = _parsed(value)
         found.walk(parsed)
         found.spend("bytes", len(orjson.dumps(parsed)))
@@ -51,10 +51,10 @@ def schema(*, printed: bool = False) -> Check:
 
 
 def compiled_tools(reading: FieldReading) -> str:
-    """Why the tools of this request cannot be compiled, as the end of '… must'; empty: they can."""
+    """What prevents the request's tools from being compiled, as the end of '… must'; empty: nothing."""
     for what, (most, of) in BOUNDS.items():
         if reading.spent.get(_TOOLS + what, 0) > most:
-            return f"have at most {most:,} {of} in all where a call is demanded (`tool_choice`) or `strict`"
+            return f"have at most {most:,} {of} in total if a call is required (`tool_choice`) or `strict`"
     return reading.objection
 
 
@@ -70,18 +70,18 @@ def _parsed(value: Any) -> dict[str, Any]:
 
 
 class _Cost:
-    def __init__(self, reading: FieldReading, *, printed: bool) -> None:
+    def __init__(self, reading: FieldReading, *, rendered: bool) -> None:
         self._reading = reading
-        self._printed = printed
+        self._rendered = rendered
 
     def spend(self, what: str, amount: int) -> None:
-        key = _TOOLS + what if self._printed else what
+        key = _TOOLS + what if self._rendered else what
         total = self._reading.spent[key] = self._reading.spent.get(key, 0) + amount
         most, of = BOUNDS[what]
-        if self._printed:
-            most = PRINTED.get(what, total)
+        if self._rendered:
+            most = RENDERED.get(what, total)
         if total > most:
-            raise WrongError(f"have at most {most:,} {of} in all")
+            raise WrongError(f"have at most {most:,} {of} in total")
 
     def walk(self, value: dict[str, Any]) -> None:
         level: list[Any] = [value]
@@ -108,14 +108,14 @@ class _Cost:
     def _expressions(self, node: dict[str, Any]) -> None:
         pattern, patterns, ref = node.get("pattern"), node.get("patternProperties"), node.get("$ref")
         if type(ref) is str and not ref.startswith("#"):
-            self._object("refer (`$ref`) to its own parts only, by `#…`")
+            self._object("use `$ref` only for its own parts (`#…`)")
         for one in (pattern, *(patterns if type(patterns) is dict else ())):
             if type(one) is str:
                 self.spend("expressions", len(one))
                 self._object(objection(one))
 
     def _object(self, reason: str) -> None:
-        if reason and self._printed:
+        if reason and self._rendered:
             self._reading.objection = reason
         elif reason:
             raise WrongError(reason)

@@ -1,4 +1,5 @@
-"""`chat_template_kwargs`: values for the model's own chat template, a Jinja program that the engine runs."""
+"""Chat templates, Jinja programs that the engine runs: values for the model's own (`chat_template_kwargs`),
+and a request's own template if the operator allows it."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from gateway.fields.rule import FieldReading, WrongError
 
 MAX_KWARGS = 32
 MAX_TEXT = 4096
+MAX_TEMPLATE = 64 * 1024
 MAX_NUMBER = 1_000_000
-"""A template may loop so often, or hand it on as a length."""
+"""A template may use a number as a loop count or a length."""
 RESERVED = frozenset(
     {
         "chat_template", "tokenize", "tokenizer", "tokenizer_kwargs", "conversation", "messages", "tools",
@@ -18,8 +20,8 @@ RESERVED = frozenset(
         "return_assistant_tokens_mask", "add_generation_prompt", "continue_final_message", "response_format",
     }
 )  # fmt: skip
-"""Arguments of the function that renders templates (`max_length` with `padding` would allocate as much as the
-client likes), and what has a field of its own."""
+"""Parameters of the function that renders templates (with `max_length` and `padding`, a client could allocate
+any amount of memory), and names that have their own field."""
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,63}", re.ASCII)
 
 
@@ -28,9 +30,9 @@ def template_kwargs(value: Any, _: FieldReading) -> Any:
         raise WrongError(f"be an object of at most {MAX_KWARGS} names")
     for name, one in value.items():
         if _NAME.fullmatch(name) is None:
-            raise WrongError("have names of letters, digits and `_`, which begin with a letter")
+            raise WrongError("have names that begin with a letter and contain only letters, digits and `_`")
         if name in RESERVED:
-            raise WrongError(f"not name `{name}`, which belongs to the engine or has a field of its own")
+            raise WrongError(f"not contain `{name}`, which belongs to the engine or has its own field")
         if not (
             _is_small(one) or (type(one) is list and len(one) <= MAX_KWARGS and all(map(_is_small, one)))
         ):
@@ -38,6 +40,14 @@ def template_kwargs(value: Any, _: FieldReading) -> Any:
                 f"hold true, false, null, numbers up to {MAX_NUMBER:,}, strings up to {MAX_TEXT:,} "
                 f"characters, and lists of up to {MAX_KWARGS} of these"
             )
+    return value
+
+
+def chat_template(value: Any, reading: FieldReading) -> Any:
+    if not reading.policy.chat_templates:
+        raise WrongError("a template is a program that the engine would run", code="unsupported_parameter")
+    if type(value) is not str or len(value) > MAX_TEMPLATE:
+        raise WrongError(f"be a string of at most {MAX_TEMPLATE:,} characters")
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import orjson
 
-from gateway.metering.records import FINAL, Outcome, UsageSource, record_id
+from gateway.metering.records import CONTINUED, FINAL, Outcome, UsageSource, record_id
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.runtime.clock import Clock
 
@@ -160,6 +160,15 @@ class AttemptMeter:
         return self._estimate if silent else self._prompt, self._cached, self._completion
 
     @property
+    def billed(self) -> tuple[int, int, int]:
+        """Prompt, cached and completion tokens that the tenant pays for; zeros if the attempt does not count
+        or has not ended. A continued stream's prompt does not count."""
+        if not self._billable:
+            return 0, 0, 0
+        prompt, cached, completion = self.tokens
+        return (0, 0, completion) if self.outcome in CONTINUED else (prompt, cached or 0, completion)
+
+    @property
     def start(self) -> int:
         return self._start
 
@@ -280,8 +289,8 @@ class AttemptMeter:
             f'"ended":{at if final else "null"},"prompt_tokens":{prompt},'
             f'"cached_tokens":{"null" if cached is None else cached},'
             f'"completion_tokens":{completion},"reasoning_tokens":{self._reasoning},"n":{self._n},'
-            f'"usage_source":"{self._source().value}",'
-            f'"outcome":"{self.outcome.value if final and self.outcome else ""}",'
+            f'"usage_source":"{self._source()}",'
+            f'"outcome":"{self.outcome if final and self.outcome else ""}",'
             f'"billable":{"true" if final and self._billable else "false"},"adapter_loads":{self._loads},'
             f'"hour_marks":{_marked(marks, prompt, completion) if marks else "null"},'
             f'"seq":{seq},"seen":{at}}}\n'

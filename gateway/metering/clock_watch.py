@@ -1,4 +1,4 @@
-"""Asks the other clocks what time it is, so that a wrong one is noticed."""
+"""Compares the gateway's clock with those of the system, Redis and the ledger's database."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import suppress
 from typing import Final
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import CoordinationStore
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import AGAINST, Clock, system_time
 
 CHECK_SECONDS: Final = 10.0
 _SLOW = 2_000_000
-"""Microseconds. An answer that took so long says nothing of the time."""
+"""Microseconds. A slower answer is too imprecise to compare."""
 
 
-async def watch(clock: Clock, store: Store, ledger: Ledger, metrics: Metrics) -> None:
-    """For ever; cancel to stop."""
+async def watch(clock: Clock, store: CoordinationStore, ledger: Ledger, metrics: Metrics) -> None:
+    """Run until cancelled."""
     while True:
         clock.compare(await _ask(clock, store, ledger))
         for name in AGAINST:
@@ -26,8 +26,8 @@ async def watch(clock: Clock, store: Store, ledger: Ledger, metrics: Metrics) ->
         await asyncio.sleep(CHECK_SECONDS)
 
 
-async def _ask(clock: Clock, store: Store, ledger: Ledger) -> dict[str, int]:
-    """What other clocks show less what ours shows: of those that answer, and at once."""
+async def _ask(clock: Clock, store: CoordinationStore, ledger: Ledger) -> dict[str, int]:
+    """Offsets of the other clocks from ours, for those that answer quickly."""
     found = {"system": system_time() - clock.now()}
 
     def note(name: str, before: int, said: int) -> None:

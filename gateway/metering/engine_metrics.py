@@ -1,7 +1,7 @@
-"""What an engine says of itself in its metrics: its load, its token counters, and when it began.
+"""Reads an engine's metrics: its load, its token counters and when it started.
 
-Pure. An engine's host may be wrong or hostile, so every number is held to a bound: what cannot be makes the
-whole sample worthless, and no other engine's."""
+Pure. An engine's host may be faulty or hostile, so every number has a bound. One impossible number
+invalidates the whole sample, and affects no other engine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOVING = re.compile(
     rb"\n(vllm:(?:prompt_tokens_total|generation_tokens_total|iteration_tokens_total_count|num_requests_running|"
     rb"num_requests_waiting|kv_cache_usage_perc|num_preemptions_total|lora_requests_info)[{ ][^\n]*)"
 )
-"""What changes with an engine's steps, whoever they are for. The last is the time of the latest step, and so
-moves in a long prefill too. None changes while vLLM's core is stopped."""
+"""Metrics that change with every step of the engine, for any request. The last is the time of the latest
+step, which also changes during a long prefill. None changes while vLLM's core is stopped."""
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Of an engine's metrics. vLLM's have some 100 KB for each data-parallel rank."""
+"""Largest size in bytes. vLLM's metrics have some 100 KB per data-parallel rank."""
 MOST_LINES = 10_000
-"""Of those that are read here: seven for each rank."""
+"""Most lines that are read here: seven per rank."""
 MOST_COUNTED = 2**53
-"""Tokens: above it a float, which is what Prometheus' text holds, no longer counts by one. No engine gets
+"""Tokens. Above this, a float (the format of Prometheus) no longer represents every integer. No engine gets
 there in a thousand years."""
 MOST_LOAD = 1_000_000
-"""Requests running or waiting on one engine."""
+"""Most requests running or waiting on one engine."""
 _LAST = 4_102_444_800.0
 """The year 2100, Unix seconds."""
 _MOST: dict[bytes, float] = {
@@ -43,35 +43,36 @@ _MOST: dict[bytes, float] = {
 
 
 class BadSampleError(Exception):
-    """The metrics say what cannot be; the message says what."""
+    """The metrics are impossible; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """Times in microseconds, UTC; but for `at`, by the clock of the engine's host."""
+    """Times in microseconds, UTC, by the clock of the engine's host, except `at`."""
 
     at: int
     epoch: int | None
-    """When its process began."""
+    """When the engine's process started."""
     ready: int | None
-    """When it had its model loaded, and made its counters."""
+    """When it had loaded its model and created its counters."""
     prompt_tokens: int
-    """Since its process began, like the others."""
+    """Since the process started, like the others."""
     cached_tokens: int | None
     completion_tokens: int
     skew: int = 0
-    """By how much its host's clock is ahead of ours; 0: not enough to matter, or it does not say."""
+    """By how much its host's clock is ahead of ours; 0: negligible or unknown."""
 
     def by_our_clock(self, time: int | None) -> int | None:
         return time if time is None else time - self.skew
 
     @property
     def began(self) -> int | None:
-        """What tells its process from the one before."""
+        """Identifies its process among those of the engine."""
         return self.epoch or self.ready
 
     def is_of_another_process(self, earlier: EngineSample) -> bool:
-        """Whether the engine was restarted in between: it says so, or its counters have gone back."""
+        """Whether the engine was restarted in between: it reports another start, or its counters have
+        decreased."""
         if self.began and earlier.began:
             return self.began != earlier.began
         return (
@@ -81,17 +82,17 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """One look at an engine's metrics."""
+    """An engine's metrics at one moment."""
 
     running: int = 0
     waiting: int = 0
     """Requests."""
     sample: EngineSample | None = None
-    """None: it shows no tokens."""
+    """None: it reports no tokens."""
 
 
 def read_metrics(text: bytes, at: int, *, skew: int = 0) -> EngineMetrics:
-    """From the text of /metrics; data-parallel ranks are added up. `skew`: see `EngineSample`. Raises
+    """Parse the text of /metrics; data-parallel ranks are summed. `skew`: see `EngineSample`. Raises
     BadSampleError."""
     found = _numbers(text)
     return EngineMetrics(
@@ -102,13 +103,13 @@ def read_metrics(text: bytes, at: int, *, skew: int = 0) -> EngineMetrics:
 
 
 def mark(text: bytes) -> int | None:
-    """Changes while the engine works; None: nothing in its metrics would show that."""
+    """A value that changes while the engine works; None if its metrics cannot show that."""
     moving = _MOVING.findall(b"\n" + text)
     return hash(tuple(moving)) if moving else None
 
 
 def read_sample(text: bytes, at: int) -> EngineSample | None:
-    """The counters in it. None: it shows no tokens. Raises BadSampleError."""
+    """The counters. None: it reports no tokens. Raises BadSampleError."""
     return read_metrics(text, at).sample
 
 
@@ -136,7 +137,7 @@ def _number(name: bytes, text: bytes) -> float:
 
 
 def _bounded(name: bytes, number: float, text: bytes = b"") -> float:
-    if not 0 <= number <= _MOST.get(name, MOST_COUNTED):  # NaN neither
+    if not 0 <= number <= _MOST.get(name, MOST_COUNTED):  # also false for NaN
         said = text[:40].decode("ascii", "replace") if text else f"{number:g}"
         raise BadSampleError(f"{name.decode()} cannot be {said}")
     return number

@@ -5,21 +5,19 @@ ledger.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.metering.attempt import AttemptMeter, Names
+from gateway.metering.attempt_metrics import AttemptMetrics
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
+from gateway.metering.wal.insertion import Inserter
 from gateway.metering.wal.log import WriteAheadLog
 from gateway.metering.wal.segments import WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import Clock
-
-log = logging.getLogger("florin.metering")
 
 _REJECTIONS = 200
 """Rejections recorded per tick (a second), so that a flood cannot fill the ledger."""
@@ -43,8 +41,8 @@ class Meter:
       dies, from the worker that adopts its log.
     - (request id, attempt) identifies a record, so shipping it twice stores it once.
 
-    `begin`, `reject` and the properties are for the event loop. The log's thread calls `_tick`, `_carry` and
-    `_account`, which also updates the metrics.
+    `begin`, `reject` and the properties are for the event loop. The log's thread calls `_tick` and `_carry`,
+    and updates the metrics.
     """
 
     def __init__(
@@ -56,25 +54,24 @@ class Meter:
         serve_when_full: bool = False,
         segment_bytes: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
+        inserter: Inserter | None = None,
     ) -> None:
-        """`root` is `usage` in the state directory, shared by the workers of this host."""
+        """`root` is `usage` in the state directory, shared by the workers of this host. `inserter`: see
+        `Shipper`."""
+        self._inserter = inserter
         self.clock = clock or Clock()
         self._root = root
         self._ledger = ledger
         self._metrics = metrics
         self._serve_when_full = serve_when_full
         self._segment_bytes = segment_bytes
+        self._accounting = AttemptMetrics(metrics)
         self._wal: WriteAheadLog | None = None
         self._shipper: Shipper | None = None
         # Mutable state of the event loop, read by the log's thread:
         self._open: dict[AttemptMeter, None] = {}
         """Attempts with an intent but no final in the log."""
-        self._news: deque[AttemptMeter] = deque()
-        """Attempts that began or ended since the thread's last round."""
         self._rejections = 0
-        self._lost = self._logged = 0
-        # Mutable state of the thread:
-        self._counted = (0, 0)
 
     def __repr__(self) -> str:
         return f"<Meter open={len(self._open)} {self._wal!r}>"
@@ -90,7 +87,7 @@ class Meter:
             segment_bytes=self._segment_bytes,
             tick=self._tick,
             carry=self._carry,
-            after=self._account,
+            after=self._accounting.update,
             synced=self._metrics.wal_write,
         )
         try:
@@ -100,7 +97,13 @@ class Meter:
             directory.release()
             raise
         self._shipper = Shipper(
-            self._root, directory, self._wal, self._ledger, self._metrics, now=self.clock.now
+            self._root,
+            directory,
+            self._wal,
+            self._ledger,
+            self._metrics,
+            now=self.clock.now,
+            inserter=self._inserter,
         )
         self._shipper.start()
 
@@ -179,7 +182,7 @@ class Meter:
             continues=continues,
         )
         self._open[made] = None
-        self._news.append(made)
+        self._accounting.changed(made)
         if self._wal is not None:
             self._wal.append(made.intent(), final=False)
         return made
@@ -210,7 +213,7 @@ class Meter:
 
     def finished(self, attempt: AttemptMeter, line: bytes) -> None:
         self._open.pop(attempt, None)
-        self._news.append(attempt)
+        self._accounting.changed(attempt)
         self._final(line)
 
     async def settled(self) -> None:
@@ -218,10 +221,7 @@ class Meter:
             await self._wal.settled()
 
     def _final(self, line: bytes) -> None:
-        if self._wal is not None and self._wal.append(line):
-            self._logged += 1
-        else:
-            self._lost += 1
+        self._accounting.line(logged=self._wal is not None and self._wal.append(line))
 
     # For the log, in its thread:
 
@@ -238,50 +238,6 @@ class Meter:
                 return list(self._open)
             except RuntimeError:  # the event loop changed it meanwhile
                 continue
-
-    def _account(self) -> None:
-        """Update metrics for attempts that began or ended. Attempts that ended before their first round never
-        appear in the gauge. Tokens are summed first, because updating six counters per attempt would cost
-        more than writing its lines."""
-        metrics, tokens = self._metrics, dict[tuple[str, str, str], list[int]]()
-        for _ in range(len(self._news)):
-            attempt = self._news.popleft()
-            if attempt.outcome is None:
-                attempt.shown = True
-                metrics.in_flight(attempt.engine, 1)
-            elif not attempt.accounted:
-                attempt.accounted = True
-                if attempt.shown:
-                    metrics.in_flight(attempt.engine, -1)
-                metrics.request(attempt.adapter, attempt.outcome.value)
-                engine, adapter = attempt.engine, attempt.adapter
-                if attempt.first:
-                    metrics.first_token(engine, adapter, (attempt.first - attempt.start) / 1e9)
-                metrics.duration(engine, adapter, (attempt.ended - attempt.start) / 1e9)
-                prompt, cached, completion = attempt.tokens
-                sums = tokens.setdefault((attempt.tenant, attempt.adapter, attempt.gpu_type), [0, 0, 0])
-                sums[0] += prompt
-                sums[1] += cached or 0
-                sums[2] += completion
-        for (tenant, adapter, gpu_type), (prompt, hit, completion) in tokens.items():
-            metrics.tokens(
-                tenant=tenant,
-                adapter=adapter,
-                gpu_type=gpu_type,
-                prompt=prompt,
-                cached=hit,
-                completion=completion,
-            )
-        self._account_for_lines()
-
-    def _account_for_lines(self) -> None:
-        done = (self._logged, self._lost)
-        for result, now, before in zip(("logged", "lost"), done, self._counted, strict=True):
-            if now > before:
-                self._metrics.usage_records(result, now - before)
-        if done[1] > self._counted[1]:
-            log.error("Usage log: %d records lost.", done[1] - self._counted[1])
-        self._counted = done
 
 
 def _rejected(

@@ -1,7 +1,7 @@
-"""What Florin's own probes cost engines in tokens: no customer pays for them, but the engines counted them.
+"""Token usage of Florin's own probes: no tenant pays for it, but the engines' counters include it.
 
-Kept in memory and written every few seconds, like what engines do. A worker that is killed loses its last few
-seconds of it, which the reconciliation then shows as unexplained.
+Kept in memory and written every few seconds, like engine time. A killed worker loses its last few seconds,
+which reconciliation then shows as unexplained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.runtime.clock import system_time
 log = logging.getLogger("florin.metering")
 
 _MOST = 10_000
-"""That wait for the ledger."""
+"""Most probes that may wait for the ledger."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,13 @@ class ProbeLog:
     interval: float
     clock: Callable[[], int] = system_time
     """Unix microseconds, UTC."""
-    # Mutable state. The event loop adds at the end; whoever writes, under the lock, removes from the front.
+    # Mutable state. The event loop appends; the writer, under the lock, removes from the front.
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def probed(self, engine: Engine, answer: ProbeAnswer, prompts: int = len(CONTEXTS)) -> None:
-        """Counts that cannot be are no cost: the reconciliation shows what the engine counted."""
+        """Record a probe's usage. Implausible counts are dropped; reconciliation shows what the engine
+        counted."""
         counts = answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, 0
         if not plausible(*counts, prompts=prompts, choices=prompts):
             log.warning("Engine %s: implausible token counts of a probe: %.200r", engine.name, counts)
@@ -56,7 +57,7 @@ class ProbeLog:
             )
 
     async def run(self) -> None:
-        """Write for ever; cancel to stop, then `close`."""
+        """Write until cancelled; then call `close`."""
         while True:
             await asyncio.sleep(self.interval)
             await self.close()
@@ -66,7 +67,7 @@ class ProbeLog:
             await asyncio.to_thread(self.write)
 
     def write(self) -> bool:
-        """False: the ledger is away, and all is kept that it has not taken or refused for good."""
+        """Write what is pending. False if the ledger is unavailable; the rest is kept then."""
         with self._writing:
             rows = list(self._rows)
             if not rows:
@@ -80,8 +81,8 @@ class ProbeLog:
             return True
 
     def _put(self, rows: list[dict[str, Any]]) -> None:
-        """All at once; if the database refuses that, in halves, until the one that it refuses is alone and
-        given up. A row that it has already is passed over. Raises LedgerUnavailableError."""
+        """Insert all rows at once or, if the database refuses, in halves, until the refused row is alone and
+        dropped. Rows that exist are skipped. Raises LedgerUnavailableError."""
         try:
             with self.ledger.write() as connection:
                 connection.execute(insert(connection, engine_probes).on_conflict_do_nothing(), rows)

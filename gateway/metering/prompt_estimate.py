@@ -1,4 +1,4 @@
-"""What a prompt may count when the engine never says: a guess, and marked as one in the record."""
+"""Estimates the tokens of a prompt if the engine reports none. The record marks it as an estimate."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English under today's tokenizers; other scripts have fewer. A guess needs no better."""
+"""Characters per token in English with current tokenizers; fewer in other scripts. Good enough for an
+estimate."""
 PER_MESSAGE = 4
-"""Tokens that a chat template puts around each message."""
+"""Tokens that a chat template adds per message."""
 
 
 def prompt_tokens(body: Mapping[str, Any]) -> int:
-    """At least 1, for a checked request body of any endpoint. Token ids count as what they are, pictures and
-    tools as nothing."""
+    """Estimated prompt tokens, at least 1, of a checked request body of any endpoint. Token ids are counted
+    exactly; images and tools are not counted."""
     messages = body.get("messages")
     if messages:
         texts = sum(_characters(message.get("content")) for message in messages)

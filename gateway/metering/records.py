@@ -144,9 +144,9 @@ MOST_ATTEMPTS = 10_000
 """Per request; the router gives up long before."""
 _MOST_TEXT = 1024
 """Characters of a request id, key id or GPU type."""
-_ODD = re.compile(rb"u0000|:-?\d{19}")
-"""Candidates for values that the databases cannot store: NUL in text, integers beyond 64 bits. One such
-record would block all behind it."""
+_NUL = b"u0000"
+"""In lines that may contain NUL, which the databases cannot store in text. One such record would block all
+behind it."""
 _VERSION = re.compile(r"v[1-9]\d{0,9}", re.ASCII)
 
 
@@ -162,7 +162,7 @@ def parse_line(line: bytes) -> UsageRecord:
     values = tuple(data.values())
     if not _typed(tuple(map(type, values))):
         raise ValueError("not a usage record: a field has a wrong type")
-    if _ODD.search(line) and not all(map(_storable, values)):
+    if _NUL in line and any(isinstance(value, str) and "\0" in value for value in values):
         raise ValueError("not a usage record: a value that no database can store")
     record = UsageRecord(*values)
     if wrong := _impossible(record):
@@ -258,10 +258,6 @@ def _typed(types: tuple[type, ...]) -> bool:
         have is _TYPES[name] or (have is NoneType and name in _MAYBE)
         for have, name in zip(types, _FIELDS, strict=True)
     )
-
-
-def _storable(value: object) -> bool:
-    return "\0" not in value if isinstance(value, str) else not isinstance(value, int) or abs(value) < 2**63
 
 
 def orphaned(last: UsageRecord) -> UsageRecord:

@@ -1,4 +1,4 @@
-"""An engine's token counts, validated: what nobody could have counted is not a count.
+"""Validates an engine's token counts.
 
 Pure. The relay checks what an engine sends, the attempt's meter checks again before it writes a line of the
 usage log, and the log's reader checks that line.
@@ -11,12 +11,12 @@ from typing import Any
 
 MAX_TOKENS_PER_CHOICE = 10_000_000
 """Tokens of one prompt, or of one choice's answer: the longest context that any model known to vLLM has
-(Llama 4 Scout). What an engine reports beyond it is an error or a lie; either way it is billed to nobody."""
+(Llama 4 Scout). A larger count is wrong or forged, and is billed to no one."""
 
 MAX_CHOICES = 1024
-"""Choices of one request, `n` for each prompt: `gateway.dataplane.request` refuses more."""
+"""Most choices of one request, `n` per prompt; `gateway.dataplane.request` refuses more."""
 MAX_GPUS = 1_000_000
-"""GPUs of one engine: `gateway.api.admin` takes no more."""
+"""Most GPUs of one engine; `gateway.api.admin` refuses more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Counts:
     prompt: int
     completion: int
     cached: int | None
-    """Part of `prompt`; None: the engine did not say."""
+    """Part of `prompt`; None: not reported."""
     reasoning: int
     """Part of `completion`."""
 
@@ -32,8 +32,8 @@ class Counts:
 def read_counts(usage: object, *, prompts: int, choices: int) -> Counts | None:
     """The counts in an engine's `usage` object; None if it is malformed or impossible.
 
-    `prompts` of the request, and `choices` in all: `n` for each prompt. A missing or null field
-    counts as zero (`cached`: as not said): not every endpoint and not every version sends all of them.
+    `prompts`: of the request. `choices`: in total, `n` per prompt. A missing or null field counts as zero
+    (`cached`: as not reported), because not every endpoint and version sends all fields.
     """
     if type(usage) is not dict:
         return None
@@ -59,7 +59,7 @@ def read_counts(usage: object, *, prompts: int, choices: int) -> Counts | None:
 def plausible(
     prompt: object, completion: object, cached: object, reasoning: object, *, prompts: int, choices: int
 ) -> bool:
-    """Integers (a bool is none), 0 ≤ each ≤ its bound, and no part above its whole."""
+    """Whether all are integers (not bools) within 0 and their bounds, and no part exceeds its whole."""
     return (
         type(prompt) is int
         and type(completion) is int
@@ -71,5 +71,5 @@ def plausible(
 
 
 def _count(value: Any) -> Any:
-    """Null and missing are zero; everything else is for `plausible` to judge."""
+    """Null and missing are zero; `plausible` judges everything else."""
     return 0 if value is None else value

@@ -149,6 +149,6 @@ class Conditions:
         for check in self._checks:
             try:
                 found += check()
-            except Exception:
+            except Exception:  # a defect in one check must not hide the others
                 log.exception("Condition check failed")
         return sorted(found, key=lambda c: (c.meaning.serves, c.meaning.severity != "problem", c.code))

@@ -1,12 +1,12 @@
-"""Log lines on stderr: one event, one line, whatever the event quotes; as text, or as JSON objects.
+"""Logging to stderr: one line per event, as text or as JSON objects.
 
-Messages quote what engines, sources and clients send. A newline or a terminal control sequence in there could
-forge a line, or rewrite what an operator sees. So a message is kept on one line, control characters are
-escaped, and tracebacks are indented: only a real event begins a line. JSON is ASCII throughout, so that
-nothing but the end of an object ends a line.
+Messages quote what engines, sources and clients send. Newlines or terminal control sequences in them could
+forge log lines or rewrite an operator's screen. So each message is kept on one line, control characters are
+escaped, and tracebacks are indented: only an event begins a line. JSON is pure ASCII, so that lines only end
+where an object ends.
 
-Each event bears the names of the request that it happened in (`request_context`), and whatever of FIELDS the
-caller gives as `extra`.
+Each event carries the ids of the request during which it happened (`request_context`), and those FIELDS that
+the caller passes as `extra`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ FORMATS: Final[tuple[str, ...]] = get_args(Format)
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 LONGEST = 4_000
-"""Characters of one message; the rest is cut off."""
+"""Characters of one message; longer ones are truncated."""
 WAITING = 10_000
-"""Lines that wait to be written."""
+"""Lines that may wait to be written."""
 FLUSH_SECONDS = 2.0
 STDERR: Final = 2
 _LONGEST_TRACEBACK = 20_000
 FIELDS: Final = ("request_id", "client_request_id", "trace_id", "tenant", "adapter", "engine")
-"""What an event may be about, besides its message."""
+"""The fields of an event besides its message."""
 _OWN = ("gateway", "adapters", "deploy", "florin")
-"""Loggers that FLORIN_LOG_LEVEL is about. What libraries say below a warning may quote headers and bodies."""
+"""Loggers to which FLORIN_LOG_LEVEL applies. Libraries only log warnings and errors, since their other
+messages may quote headers and bodies."""
 
 _LINE_BREAKS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _PLAIN = re.compile(r"[^\s\"=]+")
@@ -51,8 +52,8 @@ log = logging.getLogger(__name__)
 
 
 def log_to_stderr(form: str | None = None, level: str | None = None) -> None:
-    """From now on. By default as FLORIN_LOG_FORMAT and FLORIN_LOG_LEVEL say, where they say anything that can
-    be: for what is logged before the settings have been read, and for processes that have none."""
+    """Configure logging. Defaults to FLORIN_LOG_FORMAT and FLORIN_LOG_LEVEL if they are valid, for events
+    before the settings are read and for processes without settings."""
     form = form or _from_environment("FLORIN_LOG_FORMAT", FORMATS, "text")
     level = level or _from_environment("FLORIN_LOG_LEVEL", LEVELS, "info")
     root = logging.getLogger()
@@ -60,7 +61,7 @@ def log_to_stderr(form: str | None = None, level: str | None = None) -> None:
     if not root.handlers:
         ours = [_Stderr()]
         root.addHandler(ours[0])
-    for handler in ours:  # none, where somebody else has taken over the log: a test
+    for handler in ours:  # none if a test has configured logging
         handler.setFormatter(JsonLines() if form == "json" else OneLine(TEXT))
     number = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(max(number, logging.WARNING))
@@ -75,17 +76,17 @@ def log_to_stderr(form: str | None = None, level: str | None = None) -> None:
 
 
 def is_json() -> bool:
-    """Whether stderr is for JSON alone."""
+    """Whether stderr carries only JSON."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def worker_name() -> str:
-    """This process among all of an installation's; its leases in Redis begin with it."""
+    """A name for this process that is unique in the installation; its leases in Redis begin with it."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What an event is about: what it says itself goes before the request it happened in."""
+    """The fields of an event; its own override those of the current request."""
     context = CURRENT.get()
     found: dict[str, Any] = {}
     for name in FIELDS:
@@ -119,7 +120,7 @@ TEXT: Final = "%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s%(abo
 
 
 class JsonLines(logging.Formatter):
-    """One object a line. Own code, since a library would save fifteen lines."""
+    """One object per line. A library would save only fifteen lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,12 +141,12 @@ class JsonLines(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes in a thread of its own: whoever reads stderr slowly, or not at all, holds up nobody. What waits
-    is bounded; what is left out is counted and said."""
+    """Writes from a separate thread, so that a slow reader of stderr delays nothing. The queue is bounded;
+    dropped lines are counted and reported."""
 
     def __init__(self, waiting: int = WAITING) -> None:
         super().__init__()
-        # Mutable. A SimpleQueue, since a destructor may log at any moment, also within a `put`.
+        # Mutable. A SimpleQueue, since a destructor may log at any time, even during a `put`.
         self._queue: queue.SimpleQueue[str | logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._most = waiting
         self._dropped = 0
@@ -156,20 +157,21 @@ class _Stderr(logging.Handler):
         self._thread.start()
 
     def begin_anew(self) -> None:
-        """In a forked child, which has no thread of its parent's; what waited is the parent's to write."""
+        """Start again in a forked child, which does not inherit the thread. The parent writes its own
+        queue."""
         self._queue, self._dropped = queue.SimpleQueue(), 0
         self._start()
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._queue.qsize() >= self._most:
             self._dropped += 1
-        elif "fields" in record.__dict__:  # it says all of itself, and there may be thousands: not here
+        elif "fields" in record.__dict__:  # needs no context, and may be frequent: formatted in the thread
             self._queue.put(record)
         else:
             self._queue.put(self._line(record))
 
     def flush(self) -> None:
-        """Until what has been logged so far is written, unless nobody reads."""
+        """Wait until all lines so far are written, or FLUSH_SECONDS have passed."""
         written = threading.Event()
         self._queue.put(written)
         written.wait(FLUSH_SECONDS)
@@ -177,29 +179,29 @@ class _Stderr(logging.Handler):
     def _line(self, record: logging.LogRecord) -> str:
         try:
             return self.format(record)
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is told in its place
-            message = f"A message could not be put together ({error!r}): {record.msg!r:.500}"
+        except Exception as error:  # noqa: BLE001  # reported in place of the message
+            message = f"Cannot format log message ({error!r}): {record.msg!r:.500}"
             return self.format(_record(record.name, logging.ERROR, message))
 
     def _write(self) -> None:
-        said = 0  # of the lines left out
+        said = 0  # dropped lines that were reported
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
             lines = [item if isinstance(item, str) else self._line(item)]
-            if self._dropped > said and self._queue.qsize() < self._most // 2:  # said once, when it is over
+            if self._dropped > said and self._queue.qsize() < self._most // 2:  # once the reader catches up
                 dropped = self._dropped - said
                 said += dropped
-                message = f"{dropped} lines were left out: stderr is read too slowly"
+                message = f"Dropped {dropped} log lines: stderr is read too slowly"
                 lines.append(self.format(_record(__name__, logging.WARNING, message)))
-            with contextlib.suppress(OSError, ValueError):  # it is closed: nothing can be done about that
+            with contextlib.suppress(OSError, ValueError):  # stderr is closed
                 _write_all("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
 
 
 def _write_all(data: bytes) -> None:
-    """Past sys.stderr, whose lock a child would find held if it were forked within a write."""
+    """Bypasses sys.stderr: a child forked during a write would find its lock held."""
     while data:
         data = data[os.write(STDERR, data) :]
 
@@ -218,13 +220,13 @@ def _record(name: str, level: int, message: str) -> logging.LogRecord:
 
 
 def rfc3339(seconds: float) -> str:
-    """`2026-11-22T04:55:51.042Z`, of seconds since the epoch."""
+    """`2026-11-22T04:55:51.042Z` from Unix seconds."""
     whole = int(seconds)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
 
 
 def one_line(text: str) -> str:
-    """`text` without anything that a terminal or a reader of lines would obey."""
+    """`text` on one line and without control characters."""
     text = cut(text, LONGEST)
     if text.isprintable():
         return text
@@ -237,7 +239,7 @@ def cut(text: str, longest: int) -> str:
 
 
 def shown(value: object) -> str:
-    """As the value in a text line's `name=value`: in quotes where it could be taken for more than one."""
+    """The value of `name=value` in a text line, quoted if it could be mistaken for several."""
     if isinstance(value, str) and not (_PLAIN.fullmatch(value) and value.isprintable()):
         return json.dumps(value)
     return json.dumps(value) if isinstance(value, bool | None) else str(value)
@@ -258,7 +260,7 @@ def _uncaught(
 
 
 def _no_cancellations(record: logging.LogRecord) -> bool:
-    """A request that was cancelled at the end of the grace period is no defect: no traceback for it."""
-    from asyncio import CancelledError  # noqa: PLC0415  # commands that print notes run no event loop
+    """Suppress the traceback of a request that was cancelled at the end of the grace period."""
+    from asyncio import CancelledError  # noqa: PLC0415  # most commands do not need asyncio
 
     return not (record.exc_info and isinstance(record.exc_info[1], CancelledError))

@@ -1,156 +1,45 @@
-"""Prometheus metrics: for dashboards, never for bills.
+"""Prometheus metrics that a worker counts. They are for dashboards, never for bills.
 
-`Metrics` is built once per worker by `create_app`. Label children are resolved once and cached, names are
-capped, and most updates come from the metering's flusher thread, off the event loop.
-
-With several workers their values lie where each can read them (`metrics_crew`), and any worker renders the
-sum over all.
+`create_app` creates one `Metrics` per worker. Label children are resolved once and cached, names are capped,
+and most updates come from the metering's flusher thread, off the event loop. With several workers, their
+values are in shared memory (`process_metrics`), and each worker can render the sum over all.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import version
-from itertools import islice
-from platform import python_version
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client import values as prometheus_values
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from gateway.observability.computed_metrics import LABEL_CAP, ComputedMetrics, LedgerFigures
 from gateway.observability.conditions import CONDITIONS
+from gateway.observability.metric_names import METRICS
 from gateway.observability.process_metrics import CombinedRegistry, ProcessValues
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNKNOWN: Final = "__unknown__"
-"""Label of a name that the registry does not know."""
+"""Label of names that the registry does not know."""
 OTHER: Final = "__other__"
-"""Label of all names past the cap."""
+"""Label of all names beyond the cap."""
 BASE: Final = "__base__"
-"""`adapter` label of requests to the base model itself."""
-LABEL_CAP: Final = 1000
+"""`adapter` label of requests to a base model."""
 HISTOGRAM_CAP: Final = 250
-"""Engines, and adapters, with histograms of their own: each has 9 to 18 series."""
+"""Engines, and adapters, with their own histograms: each has 9 to 18 series."""
 ALARMING: Final = ("lost", "unrecorded", "damaged", "quarantined")
-"""Results of usage records that are shown before there is any, so that the first is seen as a rise."""
+"""Results of usage records that are exported as 0 from the start, so that the first one shows as an
+increase."""
 UNAUTHENTICATED: Final = ("missing_api_key", "invalid_api_key", "revoked_api_key", "expired_api_key")
-"""Errors that are shown before there is any, likewise."""
-
-Series = Sequence[tuple[Sequence[str], float]]
-"""Label values, and the value."""
-
-METRICS: Final[dict[str, str]] = {
-    "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
-    "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes those that came from the cache.",
-    "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes those that came from the cache.",
-    "florin_time_to_first_token_seconds": "From dispatch to an engine until its first token, by engine.",
-    "florin_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by engine.",
-    "florin_adapter_time_to_first_token_seconds": "From dispatch to an engine until its first token, by "
-    "adapter.",
-    "florin_adapter_request_duration_seconds": "From dispatch to an engine until the end of the attempt, by "
-    "adapter.",
-    "florin_adapter_holders": "Engines that hold the adapter's live version now.",
-    "florin_engine_slots": "Versions that the engine can hold for requests at one time.",
-    "florin_engine_slots_used": "Versions that are assigned to the engine's slots now.",
-    "florin_engine_running": "Requests that the engine says it is working on, of all gateways.",
-    "florin_engine_waiting": "Requests that the engine says wait in its own queue, of all gateways.",
-    "florin_requests_waiting": "Requests that are on no engine now: being read, waiting for a place, or "
-    "between two attempts.",
-    "florin_client_aborts_total": "Requests whose client left before the end, by how far they had come: "
-    "`body` (it was being sent), `waiting` (for an engine), `answer` (on an engine, nothing answered yet), "
-    "`stream`.",
-    "florin_redis_call_seconds": "Round trips to Redis, by operation; failed ones count, too.",
-    "florin_ledger_transaction_seconds": "Transactions of the ledger's database, by operation: `read` or "
-    "`write`.",
-    "florin_build_info": "1, with the version of Florin and of Python.",
-    "florin_adapter_info": "1 for each registered adapter with a live version, called or not.",
-    "florin_serving_status_info": "1 for each version that is quarantined or failed, and each engine that is "
-    "suspect: `about` names it.",
-    "florin_adapter_loads_total": "Adapter loads on engines, by result.",
-    "florin_adapter_load_seconds": "Time that engines took to load an adapter.",
-    "florin_verifications_total": "Versions probed after a load, by result: `first`, `sound`, `no_base`, "
-    "`skipped`, `quarantined`, `engine_suspect`, `failed`.",
-    "florin_verification_seconds": "Time that the probes of one verification took.",
-    "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
-    "florin_engine_up": "1 while the engine answers probes, else 0.",
-    "florin_engine_hung": "1 while a worker finds that the engine hangs, though it answers probes: nothing "
-    "is sent there (highest of workers).",
-    "florin_engine_ejections_total": "How often engines were ejected because they hung.",
-    "florin_engine_samples_refused_total": "Looks at an engine's metrics that were refused, because they say "
-    "what cannot be.",
-    "florin_in_flight": "Attempts running on the engine now.",
-    "florin_usage_records_total": "Usage records by what became of them: `logged`, `lost`, `shipped`, "
-    "`duplicate`, `quarantined`, `orphaned`, `damaged`, `unrecorded`.",
-    "florin_wal_oldest_seconds": "Age of the oldest usage record that the ledger does not hold yet.",
-    "florin_wal_write_seconds": "Time that one write of the usage log to the disk took (its sync).",
-    "florin_disk_free_bytes": "Room on the file system of a directory: `state`, `artifacts` or `exports`.",
-    "florin_disk_size_bytes": "Size of that file system.",
-    "florin_condition": "1 while a worker finds that something is wrong with it, by condition: /readyz and "
-    "`florin doctor` say the same (highest of workers).",
-    "florin_feed_connected": "1 while this worker follows the registry's change feed (lowest of workers).",
-    "florin_clock_offset_seconds": "By how much another clock (`system`, `redis` or `ledger`) differs from "
-    "the one by which Florin books, either way (highest of workers); 0 while it cannot be asked.",
-    "florin_tls_certificate_expiry_timestamp_seconds": "When a certificate in use expires, Unix time: "
-    "`server` or `engine client` (earliest of workers).",
-    "florin_tls_certificate_renewal_failing": "1 while the files of a certificate hold something that cannot "
-    "be used, so that the old one stays.",
-    "florin_failovers_total": "Attempts given up and taken elsewhere, by reason.",
-    "florin_stream_resumes_total": "Streams whose engine failed in the middle, by result: `resumed` (another "
-    "engine went on), `completed` (only the end was missing), and with an error event: `not_resumable`, "
-    "`refused` (another engine read it otherwise), `failed` (no engine went on).",
-    "florin_engine_faults_total": "Answers of engines in which something cannot be, by kind: `malformed` "
-    "(given up, and taken elsewhere where possible), `usage` (delivered; the token counts are not exact).",
-    "florin_engine_deaths_total": "Deaths of engines, by tenant and adapter with requests there: once for "
-    "each of them.",
-    "florin_unknown_fields_total": "Fields of requests that were left out because Florin does not know them.",
-    "florin_worker_restarts_total": "Workers that ended by themselves and were replaced.",
-    "florin_errors_total": "Error answers to clients, by error code.",
-    "florin_gpu_provisioned_seconds_total": "GPU-time for which engines were alive: seconds times GPUs.",
-    "florin_gpu_busy_seconds_total": "GPU-time for which something was in flight on an engine.",
-    "florin_cost_total": "Cost in the currency, by who caused it; `bucket` is `usage`, `retry_waste`, "
-    "`headroom`, `startup` or `idle`, the last three without an adapter.",
-    "florin_token_drift_ratio": "What no rule explains of the difference between an engine's own token "
-    "counters and its usage records, of the last whole hour, relative to the counters.",
-    "florin_ledger_imbalance_nano_gpu_hours": "By how much the parts of engine-hours miss their wholes: "
-    "anything but 0 is a defect.",
-    "florin_ledger_set_aside": "Engine-hours that cannot be rolled up, and are in no report: "
-    "`florin cost set-aside` says why.",
-    "florin_bookkeeping_timestamp_seconds": "When the ledger was last rolled up and checked, Unix time; the "
-    "seven metrics of GPU-time, cost and the ledger are of that moment.",
-}
-
-BOOKS: Final[dict[str, tuple[str, ...]]] = {
-    "florin_gpu_provisioned_seconds_total": ("engine", "gpu_type"),
-    "florin_gpu_busy_seconds_total": ("engine", "gpu_type"),
-    "florin_cost_total": ("adapter", "gpu_type", "currency", "bucket"),
-    "florin_token_drift_ratio": ("engine", "token_type"),
-    "florin_ledger_imbalance_nano_gpu_hours": (),
-    "florin_ledger_set_aside": (),
-    "florin_bookkeeping_timestamp_seconds": (),
-}
-"""What the ledger tells, and its labels."""
-
-AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
-    "florin_adapter_info": ("adapter", "tenant", "base_model"),
-    "florin_serving_status_info": ("about", "code"),
-    "florin_adapter_holders": ("adapter",),
-    "florin_engine_slots": ("engine",),
-    "florin_engine_slots_used": ("engine",),
-    "florin_engine_running": ("engine",),
-    "florin_engine_waiting": ("engine",),
-    "florin_build_info": ("version", "python"),
-}
-"""What is told at the scrape, from what the worker knows then, and its labels."""
+"""Error codes that are exported as 0 from the start, likewise."""
 
 _FIRST_TOKEN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _DURATION = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-# Of an adapter, with as few as show whether it is slow: there may be hundreds of adapters.
+# Few buckets, since there may be hundreds of adapters.
 _ADAPTER_FIRST_TOKEN = (0.1, 0.25, 0.5, 1, 2.5, 10)
 _ADAPTER_DURATION = (0.5, 1, 5, 15, 60, 300)
 _ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
@@ -159,8 +48,8 @@ _LOAD = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class LabelCap:
-    """The first `limit` distinct names keep their own label; all later ones share OTHER. So a flood of
-    names cannot grow the series without bound."""
+    """Bounds the number of series: the first `limit` distinct names get their own label, all others share
+    OTHER."""
 
     def __init__(self, limit: int = LABEL_CAP) -> None:
         self._limit = limit
@@ -175,53 +64,24 @@ class LabelCap:
         return name
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerFigures:
-    """What the bookkeeper found at one moment: the series of each metric in BOOKS."""
-
-    at: int
-    """Unix microseconds, UTC."""
-    series: dict[str, Series]
-
-    @classmethod
-    def of(cls, document: Any) -> Self:
-        return cls(**document)
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def never_back(self, before: Self) -> Self:
-        """With counters at least as high as they were. Sums can fall a little: an hour looks idle until the
-        requests that run in it have ended, and corrections are negative too; but to Prometheus a counter that
-        falls has begun anew at 0, and the whole sum would be counted once more."""
-        series = dict(self.series)
-        for name in BOOKS:
-            if name.endswith("_total"):
-                high = {tuple(labels): value for labels, value in before.series.get(name, ())}
-                for labels, value in series.get(name, ()):
-                    high[tuple(labels)] = max(value, high.get(tuple(labels), value))
-                series[name] = sorted(high.items())
-        return type(self)(self.at, series)
-
-
 class Metrics:
     """One worker's metrics. Every method is thread-safe and costs about a microsecond."""
 
-    def __init__(self, *, label_cap: int = LABEL_CAP, crew: ProcessValues | None = None) -> None:
-        """`crew`: when this is one of several workers. Then there is no other Metrics in this process."""
+    def __init__(self, *, label_cap: int = LABEL_CAP, process_values: ProcessValues | None = None) -> None:
+        """`process_values`: for one of several workers; a process can then have only one Metrics."""
         self.registry = CollectorRegistry()
-        self._crew = crew
-        if crew is not None:
-            prometheus_values.ValueClass = crew.value_class  # the seam it has for that
+        self._process_values = process_values
+        if process_values is not None:
+            prometheus_values.ValueClass = process_values.value_class  # prometheus_client's extension point
         # Mutable state: the names seen so far.
         self._adapters = LabelCap(label_cap)
         self._tenants = LabelCap(label_cap)
         self._engines: set[str] = set()
-        """Those that are registered, as far as probes have told."""
-        self._flights: dict[str, int] = {}
-        """Attempts running, by engine, also on those that have left."""
-        self._showing = threading.Lock()
-        self._books: LedgerFigures | None = None
+        """Registered engines, as far as they have been probed."""
+        self._running_attempts: dict[str, int] = {}
+        """Attempts in flight by engine, including engines that were removed."""
+        self._engines_lock = threading.Lock()
+        self._ledger_figures: LedgerFigures | None = None
         self._requests = self._counter("florin_requests_total", "adapter", "outcome")
         self._tokens = self._counter("florin_tokens_total", "adapter", "gpu_type", "token_type")
         self._tenant_tokens = self._counter("florin_tenant_tokens_total", "tenant", "token_type")
@@ -236,6 +96,13 @@ class Metrics:
             "florin_adapter_request_duration_seconds", _ADAPTER_DURATION, "adapter"
         )
         self._requests_waiting = self._gauge("florin_requests_waiting", "livesum")
+        self._queue_waiting = self._gauge("florin_queue_waiting", "livesum", "base_model", "priority")
+        self._queue_wait = self._histogram("florin_queue_wait_seconds", _FIRST_TOKEN, "priority")
+        self._queue_refused = self._counter("florin_queue_refused_total", "reason")
+        service = self._counter("florin_tenant_service_total", "tenant")
+        self._engine_credit = self._gauge("florin_engine_credit", "livemax", "engine")
+        self._connections = self._gauge("florin_connections", "livesum")
+        self._connections_closed = self._counter("florin_connections_closed_total", "reason")
         self._client_aborts = self._counter("florin_client_aborts_total", "stage")
         self._redis_call = self._histogram("florin_redis_call_seconds", _ROUND_TRIP, "operation")
         self._ledger_transaction = self._histogram("florin_ledger_transaction_seconds", _LOAD, "operation")
@@ -267,18 +134,22 @@ class Metrics:
             "florin_tls_certificate_renewal_failing", "livemax", "certificate"
         )
         self._failovers = self._counter("florin_failovers_total", "reason")
+        self._placement_moves = self._counter("florin_placement_moves_total", "kind")
         self._stream_resumes = self._counter("florin_stream_resumes_total", "result")
         self._engine_faults = self._counter("florin_engine_faults_total", "engine", "kind")
         self._engine_deaths = self._counter("florin_engine_deaths_total", "tenant", "adapter")
         self._unknown_fields = self._counter("florin_unknown_fields_total")
         self._errors = self._counter("florin_errors_total", "code")
-        self._counter("florin_worker_restarts_total")  # the parent counts; one worker alone has none
+        self._limit_refusals = self._counter("florin_limit_refusals_total", "tenant", "limit")
+        self._budget_used = self._gauge("florin_budget_used_ratio", "livemax", "tenant", "budget")
+        self._counter("florin_worker_restarts_total")  # counted by the parent process
         for code in UNAUTHENTICATED:
             self._errors.labels(code)
-        # Label children by label values: `labels()` takes a lock and builds a key each time. Bounded because
-        # the values are capped or come from small sets.
+        # Cached label children, since `labels()` takes a lock and builds a key. Bounded, since label values
+        # are capped or come from small sets.
         self._request = cache(self._requests.labels)
         self._token = cache(self._tokens.labels)
+        self._service = cache(service.labels)
         self._tenant_token = cache(self._tenant_tokens.labels)
         self._running = cache(self._in_flight.labels)
         self._engine_first_token, self._engine_duration = cache(first_token.labels), cache(duration.labels)
@@ -295,7 +166,7 @@ class Metrics:
         return Histogram(name, METRICS[name], labels, registry=self.registry, buckets=buckets)
 
     def adapter_label(self, adapter: str | None) -> str:
-        """None: a name that the registry does not know; empty: the base model."""
+        """`adapter`: None for a name that the registry does not know, empty for the base model."""
         if adapter is None:
             return UNKNOWN
         return self._adapters(adapter) if adapter else BASE
@@ -327,6 +198,29 @@ class Metrics:
     def requests_waiting(self, count: int) -> None:
         self._requests_waiting.set(count)
 
+    def queue_waiting(self, base_model: str, priority: str, count: int) -> None:
+        self._queue_waiting.labels(base_model, priority).set(count)
+
+    def queue_wait(self, priority: str, seconds: float) -> None:
+        self._queue_wait.labels(priority).observe(seconds)
+
+    def queue_refused(self, reason: str) -> None:
+        """`reason`: `expected_wait`, `timeout`, `tenant_limit`, `worker_limit`."""
+        self._queue_refused.labels(reason).inc()
+
+    def served(self, tenant: str, tokens: float) -> None:
+        self._service(self._tenants(tenant)).inc(tokens)
+
+    def engine_credit(self, engine: str, credit: int) -> None:
+        self._engine_credit.labels(engine).set(credit)
+
+    def connections(self, count: int) -> None:
+        self._connections.set(count)
+
+    def connection_closed(self, reason: str) -> None:
+        """`reason`: one of `connection_limits.CLOSE_REASONS`."""
+        self._connections_closed.labels(reason).inc()
+
     def client_abort(self, stage: str) -> None:
         self._client_aborts.labels(stage).inc()
 
@@ -337,7 +231,7 @@ class Metrics:
         self._ledger_transaction.labels(operation).observe(seconds)
 
     def adapter_load(self, engine: str, result: str, seconds: float) -> None:
-        """`result`: `ok`, `failed`, `timeout` …: a small fixed set."""
+        """`result`: one of a small fixed set: `ok`, `failed`, `timeout`, …"""
         self._loads.labels(engine, result).inc()
         self._load_seconds.observe(seconds)
 
@@ -350,9 +244,9 @@ class Metrics:
 
     def engine_up(self, engine: str, gpu_type: str, *, up: bool) -> None:
         if engine not in self._engines:
-            with self._showing:
+            with self._engines_lock:
                 self._engines.add(engine)
-                self._running(engine).set(self._flights.get(engine, 0))
+                self._running(engine).set(self._running_attempts.get(engine, 0))
         self._engine_up.labels(engine, gpu_type).set(int(up))
 
     def engine_hung(self, engine: str, *, hung: bool) -> None:
@@ -365,27 +259,28 @@ class Metrics:
         self._samples_refused.labels(engine).inc()
 
     def forget_engine(self, engine: str, gpu_type: str) -> None:
-        """The engine left the registry: its gauges end. (Counters stay: a dashboard may still ask.)"""
+        """Remove the gauges of an engine that left the registry. Counters stay for dashboards."""
         gone = (
             (self._engine_up, (engine, gpu_type)),
             (self._engine_hung, (engine,)),
             (self._in_flight, (engine,)),
+            (self._engine_credit, (engine,)),
         )
-        with self._showing:
+        with self._engines_lock:
             self._engines.discard(engine)
             for gauge, labels in gone:
                 with suppress(KeyError):
                     gauge.remove(*labels)
-            if self._crew is not None:
-                self._crew.forget_engine(engine)
+            if self._process_values is not None:
+                self._process_values.forget_engine(engine)
             self._running.cache_clear()
 
     def in_flight(self, engine: str, change: int) -> None:
-        """Shown while the engine is registered: what ends after it left must not bring it back."""
-        with self._showing:
-            count = self._flights.pop(engine, 0) + change
+        """Exported only while the engine is registered: an attempt that ends later must not bring it back."""
+        with self._engines_lock:
+            count = self._running_attempts.pop(engine, 0) + change
             if count:
-                self._flights[engine] = count
+                self._running_attempts[engine] = count
             if engine in self._engines:
                 self._running(engine).set(count)
 
@@ -407,12 +302,12 @@ class Metrics:
         self._feed_connected.set(int(connected))
 
     def conditions(self, codes: Collection[str]) -> None:
-        """Those that this worker finds; every other one shows 0."""
+        """Set the conditions of this worker; all others become 0."""
         for code in CONDITIONS:
             self._condition.labels(code).set(int(code in codes))
 
     def all_conditions(self) -> set[str]:
-        """Those that any worker of this gateway found last."""
+        """The latest conditions of all workers of this gateway."""
         samples = (s for m in self._all().collect() if m.name == "florin_condition" for s in m.samples)
         return {sample.labels["condition"] for sample in samples if sample.value}
 
@@ -422,6 +317,9 @@ class Metrics:
     def certificate(self, name: str, *, expiry: float, failing: bool) -> None:
         self._certificate_expiry.labels(name).set(expiry)
         self._renewal_failing.labels(name).set(int(failing))
+
+    def placement_move(self, kind: str) -> None:
+        self._placement_moves.labels(kind).inc()
 
     def failover(self, reason: str) -> None:
         self._failovers.labels(reason).inc()
@@ -441,44 +339,26 @@ class Metrics:
     def error(self, code: str) -> None:
         self._errors.labels(code).inc()
 
-    def show_books(self, figures: LedgerFigures) -> None:
-        """From now on, until there are newer ones. Every worker shows the same."""
-        self._books = figures
+    def limit_refusal(self, tenant: str, limit: str) -> None:
+        self._limit_refusals.labels(self._tenants(tenant), limit).inc()
+
+    def budget_used(self, tenant: str, budget: str, ratio: float) -> None:
+        self._budget_used.labels(self._tenants(tenant), budget).set(ratio)
+
+    def show_ledger_figures(self, figures: LedgerFigures) -> None:
+        """Export these figures until newer ones arrive. Every worker exports the same."""
+        self._ledger_figures = figures
 
     def render(
         self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]] = MappingProxyType({})
     ) -> bytes:
-        """The text exposition: of all workers when there are several. `known`: of AT_SCRAPE, what this worker
-        knows now; of each so many series at most."""
-        return generate_latest(self._all()) + generate_latest(_AtScrape(known, self._books))
+        """The text exposition, for all workers. `known`: the series of AT_SCRAPE, as this worker knows
+        them."""
+        return generate_latest(self._all()) + generate_latest(ComputedMetrics(known, self._ledger_figures))
 
     def _all(self) -> CollectorRegistry:
-        return self.registry if self._crew is None else CombinedRegistry(self._crew.values, METRICS)
-
-
-class _AtScrape(CollectorRegistry):
-    """What is the same on every worker, and belongs to none: from registry, engines and ledger."""
-
-    def __init__(
-        self, known: Mapping[str, Iterable[tuple[Sequence[str], float]]], books: LedgerFigures | None
-    ) -> None:
-        super().__init__()
-        self._known = {"florin_build_info": [((_version("florin-gateway"), python_version()), 1.0)], **known}
-        self._series = books.series if books else {}
-
-    def collect(self) -> Iterator[Metric]:
-        for name, labels in AT_SCRAPE.items():
-            yield _family(name, labels, islice(self._known.get(name, ()), LABEL_CAP))
-        for name, labels in BOOKS.items():
-            yield _family(name, labels, self._series.get(name, ()))
-
-
-_version = cache(version)
-
-
-def _family(name: str, labels: Sequence[str], series: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    family = kind(name, METRICS[name], labels=labels)
-    for values, value in series:
-        family.add_metric(values, value)
-    return family
+        return (
+            self.registry
+            if self._process_values is None
+            else CombinedRegistry(self._process_values.values, METRICS)
+        )

@@ -1,8 +1,7 @@
-"""The metrics of several workers as one: prometheus_client's values kept where all of them can be read, and
-their sum.
+"""Aggregates the metrics of several workers: prometheus_client's values in shared memory, and their sum.
 
-prometheus_client's own way for several processes (`PROMETHEUS_MULTIPROC_DIR`) maps sparse files into memory:
-on a full disk, the first write to a new page kills the worker (SIGBUS). It also cannot forget a label.
+prometheus_client's own multiprocess mode (`PROMETHEUS_MULTIPROC_DIR`) maps sparse files into memory: on a
+full disk, the first write to a new page kills the worker (SIGBUS). It also cannot remove a label.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ _JOIN: Final[dict[str, Callable[[list[float]], float]]] = {"livesum": sum, "live
 
 
 class ProcessValues:
-    """All workers of this gateway, and which of them this is."""
+    """The shared values of all workers, and this worker's slot in them."""
 
     def __init__(self, values: SharedValues, slot: int) -> None:
         self.values = values
         self._mine: Writer = values.writer(slot)
 
     def value_class(self, *what: Any, multiprocess_mode: str = "", **_: Any) -> Value:
-        """What prometheus_client builds one of for each sample: see its `values.ValueClass`."""
+        """Called by prometheus_client for each sample: see its `values.ValueClass`."""
         kind, family, sample, label_names, label_values, _help = what
         labels = tuple(zip(label_names, label_values, strict=True))
         name = Name(kind, family, sample, labels, multiprocess_mode)
         return self._mine.value(name)
 
     def forget_engine(self, engine: str) -> None:
-        """This worker's gauges about it."""
+        """Remove this worker's gauges of the engine."""
         label = ("engine", engine)
         self._mine.forget(lambda name: name.kind == "gauge" and label in name.labels)
 
 
 class CombinedRegistry(CollectorRegistry):
-    """Every worker's metrics, put together when they are collected. Those that died still count."""
+    """The metrics of all workers, aggregated when collected. Counters of dead workers are included."""
 
     def __init__(self, values: SharedValues, helps: Mapping[str, str]) -> None:
         super().__init__()
@@ -64,14 +63,14 @@ class CombinedRegistry(CollectorRegistry):
 
 
 def _order(name: Name) -> tuple[Any, ...]:
-    """As prometheus_client would: buckets by their bounds, not by their names."""
+    """The order of prometheus_client: buckets by bound, not by name."""
     others = tuple(pair for pair in name.labels if pair[0] != "le")
     bound = float(dict(name.labels).get("le", "inf"))
     return name.family, others, name.sample, bound
 
 
 def _accumulate(family: Metric) -> None:
-    """Each bucket holds its own; the format wants it with all below. What they come to is the count."""
+    """Make buckets cumulative, as the format requires, and add the count."""
     samples, family.samples = family.samples, []
     below = 0.0
     for sample in samples:

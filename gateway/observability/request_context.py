@@ -1,22 +1,23 @@
-"""What is known of the request that a task serves: for the log, and for nothing else.
+"""The context of the request that a task serves, for the log only.
 
-The data plane makes one for each request, the lifecycle fills it in as it finds things out, and whatever is
-logged meanwhile, however deep, bears its names.
+The data plane creates one per request and the lifecycle fills it in. All events that are logged meanwhile
+carry its ids.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Protocol
 
 CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-"""What a client's own request id may be: anything else is left out, for it goes into logs and headers."""
+"""Valid request ids of clients. Others are ignored, because ids go into logs and headers."""
 _CLIENT_IDS = frozenset({b"x-request-id", b"x-client-request-id"})
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-"""Of W3C Trace Context: version, trace id, parent id, flags; later versions may add to it."""
+"""W3C Trace Context: version, trace id, parent id, flags; later versions may append fields."""
 _KEY = rb"[a-z0-9][a-z0-9_*/@-]{0,255}"
 _MEMBER = (
     rb"[ \t]*(?:" + _KEY + rb"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e][ \t]*)?"
@@ -28,7 +29,7 @@ _ASKED = _CLIENT_IDS | _TRACE_HEADERS
 
 
 class Counted(Protocol):
-    """The attempt that was made last (metering's AttemptMeter)."""
+    """The latest attempt (metering's AttemptMeter)."""
 
     @property
     def start(self) -> int: ...
@@ -48,9 +49,9 @@ class RequestContext:
     """Mutable; one for each request on the data plane."""
 
     request_id: str
-    """Florin's own."""
+    """Florin's id."""
     client_request_id: str = ""
-    """The client's, if it sent one that may be shown."""
+    """The client's id, if it sent a valid one."""
     trace: dict[str, str] = field(default_factory=dict)
     """`traceparent` and `tracestate`, for the engine."""
     tenant: str = ""
@@ -61,9 +62,11 @@ class RequestContext:
     attempts: int = 0
     stream: bool = False
     status: int = 0
-    """Of the answer; 0: it has not begun."""
+    """HTTP status; 0: the answer has not begun."""
     error: str = ""
-    """The error's code."""
+    """Error code."""
+    cors: Sequence[tuple[bytes, bytes]] = ()
+    """Response headers for a request of another origin's page."""
     attempt: Counted | None = None
     began: float = field(default_factory=monotonic)
 
@@ -73,14 +76,14 @@ class RequestContext:
         return parent.split("-")[1] if parent else ""
 
     def ids(self) -> list[tuple[bytes, bytes]]:
-        """Headers of the answer: Florin's id, which is on the bill, and the client's own."""
-        ids = [(b"x-request-id", self.request_id.encode())]
+        """Response headers: Florin's id, which usage records have too, and the client's."""
+        ids = [(b"x-request-id", self.request_id.encode()), *self.cors]
         if self.client_request_id:
             ids.append((b"x-client-request-id", self.client_request_id.encode()))
         return ids
 
     def read(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """What the client's headers say of where this request belongs. What is malformed is left out."""
+        """Read ids and trace context from the client's headers. Malformed ones are ignored."""
         asked = [(name, value) for name, value in headers if name in _ASKED]
         if not asked:
             return
@@ -98,7 +101,7 @@ class RequestContext:
 
 
 def traceparent(value: bytes) -> str:
-    """As it is passed on: of a later version, what version 00 knows of it. Empty: it is none."""
+    """The header to pass on, reduced to version 00; empty if it is malformed."""
     match = _TRACEPARENT.fullmatch(value)
     if match is None:
         return ""
@@ -109,4 +112,4 @@ def traceparent(value: bytes) -> str:
 
 
 CURRENT: ContextVar[RequestContext | None] = ContextVar("florin_request", default=None)
-"""Of the task that runs, and of those that it starts."""
+"""Set for the current task and for tasks that it starts."""

@@ -1,11 +1,10 @@
-"""Numbers that several processes write and each of them can read.
+"""Numbers that several processes write and all of them can read.
 
-They lie in memory that no disk backs, so that a full one cannot hurt, and that outlives a process that is
-killed: one anonymous file of the parent (`memfd`), handed down to its workers. It has segments of a fixed
-size, one for each process that writes, so that nobody shares a number with anybody: a header, an array of
-doubles, and the names of these, one JSON line each, in the same order. Names are only ever added. The
-worker that takes a dead one's segment goes on counting where that one stopped, so that sums never run
-backwards; what holds only while a process lives (gauges) it forgets first. NaN: nothing to show.
+They live in one anonymous file of the parent (`memfd`), which its workers inherit. It uses no disk, which
+could be full, and survives a killed process. Each process writes to its own segment of fixed size: a header,
+an array of doubles, and their names in the same order, one JSON line each. Names are never removed. The
+replacement of a dead worker takes over its segment and continues its counters, so that sums never decrease;
+it clears the gauges, which only hold while a process lives. NaN means absent.
 """
 
 from __future__ import annotations
@@ -25,17 +24,18 @@ from typing import Any, Final, Self
 log = logging.getLogger(__name__)
 
 PARENT: Final = 0
-"""The parent's own segment."""
+"""Index of the parent's segment."""
 ABSENT: Final = math.nan
 
 _HEADER = 4096
 _NUMBERS = 1 << 18
-"""Numbers in a segment: more than all capped labels make together."""
+"""Numbers in a segment: more than all capped labels need."""
 _NAMES = _HEADER + 8 * _NUMBERS
 _SEGMENT_BYTES = 64 << 20
-"""Bytes of a segment. Memory is taken only as it is used."""
-_ALIVE, _USED = 0, 1
-"""Words of the header: whether its process lives, and how many bytes of names there are."""
+"""Size of a segment. Memory is only allocated as it is used."""
+_ALIVE, _USED, _CONNECTIONS = 0, 1, 2
+"""Words of the header: whether the process lives, the number of bytes of names, and 1 plus the number of its
+client connections (0: it accepts none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Name:
     sample: str
     labels: tuple[tuple[str, str], ...] = ()
     mode: str = ""
-    """Of a gauge, how those of several workers become one: `livesum`, `livemin`, `livemax`."""
+    """How a gauge is aggregated over workers: `livesum`, `livemin`, `livemax`."""
 
     def line(self) -> bytes:
         return json.dumps([self.kind, self.family, self.sample, self.labels, self.mode]).encode() + b"\n"
@@ -58,7 +58,7 @@ class Name:
 
 
 class _Segment:
-    """Of one process, as everybody sees it. Mutable: the names read so far."""
+    """One process's segment, as every process sees it. Mutable: the names read so far."""
 
     def __init__(self, file: int, index: int) -> None:
         self._map = mmap.mmap(file, _SEGMENT_BYTES, offset=index * _SEGMENT_BYTES)
@@ -71,13 +71,13 @@ class _Segment:
         self._names: list[Name] = []
 
     def names(self) -> list[Name]:
-        """By index."""
+        """The names, by index."""
         with self._lock:
             self._catch_up()
             return self._names.copy()
 
     def add(self, name: Name) -> int | None:
-        """The index of a new name; None: there is no room. For the segment's own process."""
+        """Add a name and return its index, or None if the segment is full. Only for the segment's process."""
         line = name.line()
         with self._lock:
             self._catch_up()
@@ -86,7 +86,7 @@ class _Segment:
                 return None
             self._text[used : used + len(line)] = line
             self.doubles[index] = ABSENT
-            self.header[_USED] = used + len(line)  # from here on it can be seen
+            self.header[_USED] = used + len(line)  # makes it visible
         return index
 
     def _catch_up(self) -> None:
@@ -97,7 +97,7 @@ class _Segment:
 
 
 class SharedValues:
-    """`file`: of `create`, in this process or, inherited, in its parent."""
+    """`file`: the descriptor from `create`, which workers inherit."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -109,7 +109,8 @@ class SharedValues:
 
     @classmethod
     def create(cls, segments: int) -> Self:
-        """Of the parent, and for so many besides. The parent's own is alive from the start."""
+        """Create the memory in the parent, with a segment for itself, which is alive at once, and `segments`
+        for workers."""
         if sys.platform == "linux":
             file = os.memfd_create("florin-metrics")
         else:
@@ -121,30 +122,35 @@ class SharedValues:
         return made
 
     def close(self) -> None:
-        """The memory itself stays while a worker, or somebody here, has it mapped."""
+        """Close the file; the memory remains while any process has it mapped."""
         os.close(self.file)
 
-    # For the parent:
-
     def mark_dead(self, index: int) -> None:
-        """The process of that segment is gone, and its gauges with it."""
+        """Record that the segment's process has exited, which ends its gauges. Only for the parent."""
         self._segments[index].header[_ALIVE] = 0
+        self.accepts(index, None)
 
-    # For the process whose segment it is:
+    def accepts(self, index: int, connections: int | None) -> None:
+        """Record that the segment's process has that many client connections; None: it accepts none."""
+        self._segments[index].header[_CONNECTIONS] = 0 if connections is None else 1 + connections
+
+    def fewest_connections(self) -> int | None:
+        """The smallest number of connections of a process that accepts them; None if there is none."""
+        counts = [segment.header[_CONNECTIONS] for segment in self._segments]
+        return min((count - 1 for count in counts if count), default=None)
 
     def writer(self, index: int) -> Writer:
+        """Only for the segment's process."""
         return Writer(self._segments[index])
 
-    # For all:
-
     def of(self, index: int, name: Name) -> float:
-        """The number of that name in one segment; NaN where there is none."""
+        """The value of a name in one segment; NaN if absent."""
         segment = self._segments[index]
         names = segment.names()
         return float(segment.doubles[names.index(name)]) if name in names else ABSENT
 
     def read(self) -> list[tuple[Name, float]]:
-        """Each number of each process: gauges only of the living ones."""
+        """All numbers of all processes; gauges only of living processes."""
         found: list[tuple[Name, float]] = []
         for segment in self._segments:
             names, alive = segment.names(), segment.header[_ALIVE]
@@ -155,7 +161,7 @@ class SharedValues:
 
 
 class Writer:
-    """One process's own segment. Mutable: where each name is."""
+    """Writes one process's segment. Mutable: the index of each name."""
 
     def __init__(self, segment: _Segment) -> None:
         self._segment = segment
@@ -168,13 +174,13 @@ class Writer:
         segment.header[_ALIVE] = 1
 
     def value(self, name: Name) -> Value:
-        """The number of that name: a counter goes on where it was, anything absent begins at 0."""
+        """The value of a name; continues from its current value, or starts at 0."""
         with self._lock:
             index = self._indexes.get(name)
             if index is None:
                 index = self._segment.add(name)
                 if index is None:
-                    log.error("There is no room for the metric %s: it is not shown.", name.sample)
+                    log.error("Metric %s is not exported: the shared memory for metrics is full", name.sample)
                     return Value(memoryview(bytearray(8)).cast("d"), 0)
                 self._indexes[name] = index
             value = Value(self._segment.doubles, index)
@@ -183,7 +189,7 @@ class Writer:
             return value
 
     def forget(self, which: Callable[[Name], bool]) -> None:
-        """Show these no more, until somebody asks for their value again."""
+        """Remove these until `value` is called for them again."""
         with self._lock:
             for name, index in self._indexes.items():
                 if which(name):
@@ -191,7 +197,7 @@ class Writer:
 
 
 class Value:
-    """One number, thread-safe, in the form that prometheus_client expects of a value."""
+    """One number, thread-safe, with the interface of prometheus_client's values."""
 
     __slots__ = ("_doubles", "_index", "_lock")
     _multiprocess = True

@@ -32,6 +32,6 @@ def find(state: State, key: Key, digest: str, file: str) -> Path:
 def _may_fetch(state: State, key: Key, digest: str) -> bool:
     if key.role is not Role.ENGINE:
         return True
-    placed = state.residency.slots(key.engine)
+    placed = state.residency.placed(key.engine)
     versions = (state.catalog.by_engine_name.get(name) for name in placed)
     return any(version is not None and version.digest == digest for version in versions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from adapters.errors import StoreUnavailableError
-from gateway.metering.ledger.audit_log import Logged, Wanted, read
+from gateway.metering.ledger.audit_log import Logged, Subjects, Wanted, read
 from gateway.metering.ledger.audit_shipper import tail
 from gateway.metering.records import UsageRecord
 from gateway.operations.state import State
@@ -22,6 +22,15 @@ async def entries(state: State, wanted: Wanted, limit: int) -> tuple[list[Logged
     found = {(e.id, e.digest): e for e in await asyncio.to_thread(read, state.ledger, wanted, limit)}
     found |= {(e.id, e.digest): e for e in recent if wanted.takes(e)}
     return sorted(found.values(), key=lambda e: e.position, reverse=True)[:limit], complete
+
+
+def own_subjects(state: State, tenant: str | None) -> Subjects | None:
+    """What a tenant may see; None, for an operator: everything."""
+    if tenant is None:
+        return None
+    known = state.directory.tenants.get(tenant)
+    keys = frozenset(key.id for key in state.directory.keys.values() if key.own_tenant == tenant)
+    return Subjects(tenant, keys, known.created if known else state.clock.now())
 
 
 async def attempts(state: State, request_id: str) -> tuple[list[UsageRecord], bool]:

@@ -13,17 +13,19 @@ from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObse
 from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
 from gateway.operations.exposure_checks import of_exposure
-from gateway.operations.installation_checks import missing_files, of_books, of_conditions, of_disk, of_store
+from gateway.operations.installation_checks import missing_files, of_conditions, of_disk, of_ledger, of_store
+from gateway.operations.limits import without_prices
 from gateway.operations.state import State
+from gateway.operations.tenants import unmet
 
 _ORDER = {"problem": 0, "warning": 1, "ok": 2}
 
 
 async def diagnose(state: State) -> list[Diagnosis]:
     """The result of every check, worst first. Queries each engine."""
-    store, books, disk, exposed, view = await asyncio.gather(
+    store, ledger, disk, exposed, view = await asyncio.gather(
         of_store(state.store),
-        of_books(state),
+        of_ledger(state),
         asyncio.to_thread(of_disk, state.artifacts, state.settings.max_adapter_bytes),
         of_exposure(state),
         look(state),
@@ -31,11 +33,13 @@ async def diagnose(state: State) -> list[Diagnosis]:
     found: list[Diagnosis] = [
         *of_conditions(state),
         *store,
-        *books,
+        *ledger,
         *disk,
         *of_engines(view),
         *of_registry(view),
         *of_suspects(state),
+        *of_requirements(state),
+        *of_budgets(state),
         *exposed,
     ]
     return sorted(found, key=lambda d: _ORDER[d.status])
@@ -51,15 +55,43 @@ def of_suspects(state: State) -> list[Diagnosis]:
             "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
             "Until then the tenant must not send it.",
         )
-        for (tenant, adapter), (deaths, left) in sorted(state.router.refusals().items())
+        for (tenant, adapter), (deaths, left) in sorted(state.deaths.suspects.refusals().items())
+    ]
+
+
+def of_requirements(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "tenant_requirements",
+            "problem",
+            tenant.name,
+            f"{warning}.",
+            "Register an engine with these labels, or change what the tenant requires: "
+            f"florin tenant update {tenant.name} --require …",
+        )
+        for _, tenant in sorted(state.directory.tenants.items())
+        for warning in unmet(state.catalog, tenant)
+    ]
+
+
+def of_budgets(state: State) -> list[Diagnosis]:
+    return [
+        Diagnosis(
+            "budget_without_prices",
+            "problem",
+            name,
+            f"The budget in money of {name} is not enforced: there are no token prices.",
+            "Set FLORIN_PRICE_INPUT and FLORIN_PRICE_OUTPUT.",
+        )
+        for name in without_prices(state)
     ]
 
 
 async def look(state: State) -> FleetObservation:
     catalog = state.catalog
-    slots = {name: state.residency.slots(name) for name in catalog.engines}  # before the engines are asked
+    placed = {name: state.residency.placed(name) for name in catalog.engines}  # before the engines are asked
     engines = list(catalog.engines.values())
-    heard = await _beats(state)
+    heard = await _heartbeats(state)
     looks = await asyncio.gather(*(_ask(state, engine, heard) for engine in engines))
     found = {engine.name: look for engine, look in zip(engines, looks, strict=True)}
     now = state.clock.now()
@@ -67,15 +99,15 @@ async def look(state: State) -> FleetObservation:
         catalog.pending_deletions,
         catalog.versions.values(),
         {name: look.listing.loras if look.listing else None for name, look in found.items()},
-        {version for held in slots.values() for version in held},
+        {version for held in placed.values() for version in held},
         now=now,
         grace=int(state.settings.artifact_grace * 3600 * 1e6),
     )
     missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
-    return FleetObservation(catalog, found, slots, now, missing, pending_deletions)
+    return FleetObservation(catalog, found, placed, now, missing, pending_deletions)
 
 
-async def _beats(state: State) -> Mapping[str, str]:
+async def _heartbeats(state: State) -> Mapping[str, str]:
     try:
         return await state.store.heartbeats()
     except StoreUnavailableError:

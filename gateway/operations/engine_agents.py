@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from adapters.engine_agent.timing import HEARTBEAT_TTL_MS
+from adapters.engine_agent.state import HEARTBEAT_TTL_MS
 from adapters.errors import ConflictError, NotFoundError, StoreUnavailableError
-from adapters.model import Engine, dump
+from adapters.model import Drain, Engine, dump
+from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote
-from gateway.operations.inputs import HostFields
+from adapters.store.protocol.registry import AuditNote
+from gateway.operations.inputs import ProcessFields
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
 from gateway.tenants.directory import Key, Role
@@ -33,9 +34,11 @@ async def record_heartbeat(state: State, name: str, said: Json, *, key: Key, lea
     return True
 
 
-async def stop(state: State, name: str, *, epoch: str, actor: str) -> Engine:
-    """Send the engine no new requests until its next epoch, because its host is about to stop it. Raises
-    NotFoundError, ConflictError (another epoch)."""
+async def stop(state: State, name: str, *, epoch: str, seconds: float, actor: str) -> Engine:
+    """Send the engine no new requests until its next epoch, because its host stops it in `seconds`. Half of
+    that time is for loading its adapters elsewhere, during which it still serves them, and half for its
+    requests to finish. Idempotent. Raises NotFoundError, ConflictError (another epoch)."""
+    now = state.clock.now()
 
     def plan(reading: RegistryReading) -> Proposal[Engine]:
         old = reading.catalog.engines.get(name)
@@ -43,11 +46,24 @@ async def stop(state: State, name: str, *, epoch: str, actor: str) -> Engine:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
         if old.epoch != epoch:
             raise ConflictError(f"Engine {name} is registered as another epoch.")
-        new = replace(old, stopping=True)
+        drain = old.drain
+        if old.takes_requests:
+            drain = drain or Drain(now + int(seconds * 5e5), release=False)
+            drain = replace(drain, until=min(drain.until, now + int(seconds * 5e5)))
+            over = now >= drain.until or not _can_move(state, reading.catalog, old)
+            drain = replace(drain, moved=over)
+        new = replace(old, stopping=True, drain=drain)
         changes = [reading.change("engine", name, dump(new), dump(old))] if new != old else []
-        return Proposal(changes, new, AuditNote(actor, "engine.stop", name))
+        note = None if old.stopping else AuditNote(actor, "engine.stop", name, details={"seconds": seconds})
+        return Proposal(changes, new, note)
 
     return await change(state, plan)
+
+
+def _can_move(state: State, catalog: Catalog, engine: Engine) -> bool:
+    """Whether it holds something that another engine could load."""
+    others = (e for e in catalog.fleet(engine.base_model) if e.name != engine.name and e.takes_adapters)
+    return any(state.pool.usable(e.name) for e in others) and bool(state.residency.slots(engine.name))
 
 
 def own_id(key: Key) -> str:
@@ -64,7 +80,7 @@ async def living(state: State) -> Heartbeats:
     return {engine: json.loads(text) for engine, text in said.items()}
 
 
-async def check_agent(state: State, name: str, host: HostFields | None) -> None:
+async def check_agent(state: State, name: str, host: ProcessFields | None) -> None:
     """Raises ConflictError if another agent runs the engine of that name; with `host` None, if any does."""
     heartbeat = (await living(state)).get(name)
     if heartbeat is None or (host and heartbeat.get("instance") == host.instance):
@@ -83,7 +99,7 @@ async def lose_if_new(state: State, wanted: Engine) -> None:
         await state.store.mark_lost(wanted.name)
 
 
-async def greet(state: State, engine: Engine, host: HostFields) -> str:
+async def greet(state: State, engine: Engine, host: ProcessFields) -> str:
     """Record the first heartbeat of a newly registered agent, and return the token by which it recognizes
     the gateway. An emptied Redis gets this worker's secret back, so that later workers use the same one."""
     secret = await state.store.secret("agent", state.control.agent_secret.decode())

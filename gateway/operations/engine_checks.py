@@ -42,7 +42,7 @@ class BaseFields(Protocol):
     def base_aliases(self) -> tuple[str, ...]: ...
     @property
     def brought(self) -> tuple[dict[str, Any] | None, str | None] | None:
-        """Config and template digest, as the engine's own host has them; None: nobody brought any."""
+        """Config and template digest, as the engine's own host has them; None: not reported."""
 
 
 def normal_url(url: str) -> str:

@@ -14,11 +14,12 @@ from adapters.errors import ConflictError
 from adapters.model import BaseModel, Engine, dump
 from adapters.registry.catalog import Catalog
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
 from gateway.operations.engine_agents import check_agent, greet, lose_if_new
 from gateway.operations.engine_checks import merge_base, normal_url, read_base, verify
 from gateway.operations.inputs import NewEngine
+from gateway.operations.prompt_scores import learn
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import directory
@@ -46,16 +47,21 @@ async def register(
         _check_claims(own, body, peer)
     wanted = replace(body.engine(), key=own.id if own else "")
     now = state.clock.now()
-    await check_agent(state, wanted.name, body.host)
-    listing = await verify(state.control, wanted) if body.verify or own else None
+    await check_agent(state, wanted.name, body.process)
+    listing = None
+    if body.verify or own:
+        listing = await verify(state.control, wanted)
+        wanted = await learn(state.control, wanted, state.catalog.engines.values(), now)
     told = await read_base(body, listing)
     await lose_if_new(state, wanted)
 
     def plan(reading: RegistryReading) -> Proposal[EngineRegistration]:
         _check_url_free(reading, wanted)
         old = reading.catalog.engines.get(wanted.name)
-        kept = {"state": old.state, "registered": old.registered} if old else {"registered": now}
-        new = replace(wanted, **kept)
+        new = replace(wanted, registered=now)
+        if old:
+            drain = old.drain if old.state == "draining" or wanted.stopping else None
+            new = replace(wanted, registered=old.registered, state=old.state, drain=drain)
         known = reading.catalog.bases.get(body.base)
         base = merge_base(known, told)
         base = _modest(reading.catalog, known, base) if own else base
@@ -71,9 +77,9 @@ async def register(
     done = await change(state, plan)
     if _holds_other_adapters(done):
         await state.store.unplace(done.engine.name)
-    if body.host is None:
+    if body.process is None:
         return done
-    return replace(done, agent_token=await greet(state, done.engine, body.host))
+    return replace(done, agent_token=await greet(state, done.engine, body.process))
 
 
 def _holds_other_adapters(done: EngineRegistration) -> bool:
@@ -86,11 +92,11 @@ def _holds_other_adapters(done: EngineRegistration) -> bool:
 
 def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
     """Check the URLs before any request is sent to them. Raises FlorinError."""
-    if body.host is None:
+    if body.process is None:
         raise FlorinError(
-            "invalid_value", "An engine's key registers what `florin engine run` runs.", param="host"
+            "invalid_value", "An engine's key registers what `florin engine run` runs.", param="process"
         )
-    for url in (normal_url(body.url), normal_url(body.host.agent)):
+    for url in (normal_url(body.url), normal_url(body.process.agent)):
         if not may_claim(own.pins, url, peer):
             may = own.pins.address or f"{peer}, from where it connects"
             raise FlorinError(

@@ -10,7 +10,8 @@ from adapters.model import Engine, Fingerprint, dump
 from adapters.placement.fingerprint import fingerprint
 from adapters.registry.serving_status import SUSPECT
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
+from gateway.errors import FlorinError
 from gateway.operations.engine_agents import living
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
@@ -19,13 +20,13 @@ from gateway.operations.transaction import RegistryReading, change, differences
 async def set_state(
     state: State, name: str, wanted: Literal["active", "cordoned", "draining"], *, actor: str
 ) -> Engine:
-    """Idempotent. Raises NotFoundError."""
+    """Idempotent. Ends a drain in progress. Raises NotFoundError."""
 
     def plan(reading: RegistryReading) -> Proposal[Engine]:
         old = reading.catalog.engines.get(name)
         if old is None:
             raise NotFoundError(f"There is no engine {name[:80]!r}.")
-        new = replace(old, state=wanted)
+        new = replace(old, state=wanted, drain=None)
         changes = [reading.change("engine", name, dump(new), dump(old))] if new != old else []
         return Proposal(changes, new, AuditNote(actor, "engine.state", name, details=differences(old, new)))
 
@@ -51,6 +52,22 @@ async def remove(state: State, name: str, *, actor: str) -> bool:
     if known:
         await state.store.unplace(name)
     return known
+
+
+async def restart(state: State, name: str, *, actor: str) -> None:
+    """Let the engine's agent restart it, as a new process and epoch. Raises NotFoundError, FlorinError (it
+    has no agent), EngineError."""
+    engine = state.catalog.engines.get(name)
+    if engine is None:
+        raise NotFoundError(f"There is no engine {name[:80]!r}.")
+    if not engine.agent:
+        raise FlorinError(
+            "invalid_value",
+            f"Engine {name} was not started by `florin engine run`, so Florin cannot restart it: restart it "
+            "yourself.",
+        )
+    await state.control.restart(engine)
+    await state.store.commit((), audit=AuditNote(actor, "engine.restart", name))
 
 
 async def trust(state: State, name: str, *, actor: str) -> tuple[str, int]:

@@ -12,12 +12,12 @@ from dataclasses import asdict, replace
 
 from adapters.errors import ConflictError
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
-from gateway.lifecycle import USED_UP
 from gateway.operations.keys import check_engine
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, RegistryReading, change
+from gateway.tenants.authentication import USED_UP
 from gateway.tenants.directory import Key, Pins, Role, dump, mint
 
 _KEPT_MICROS = 86_400_000_000

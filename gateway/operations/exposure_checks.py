@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -13,10 +14,10 @@ import aiohttp
 from adapters.model import Engine
 from adapters.reconcile.diagnosis import SHOWN, Diagnosis
 from adapters.reconcile.exposure import is_loopback
-from gateway.fields.exposure import media_exposure
+from gateway.config import Settings
 from gateway.operations.state import State
 from gateway.runtime.exposure import exposure_of
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Key, Role, Tenant
 
 SHORT_KEY = 20
 """Characters. Shorter than that, a bootstrap key may have been thought up, and can be guessed."""
@@ -33,7 +34,10 @@ async def of_exposure(state: State) -> list[Diagnosis]:
         *seen,
         *of_ports(remote, open_ports),
         *of_keys(state.directory.keys.values(), state.settings.bootstrap_key),
-        *media_exposure(state.settings.allowed_media_hosts, {e.name: bool(e.agent) for e in engines}),
+        *media_exposure(
+            media_hosts(state.settings, state.directory.tenants.values()),
+            {e.name: bool(e.agent) for e in engines},
+        ),
     ]
 
 
@@ -85,3 +89,32 @@ def of_keys(keys: Iterable[Key], bootstrap: str) -> Iterator[Diagnosis]:
     listed = ", ".join(f"{count[role]} {role}" for role in Role if count[role]) or "none in the registry"
     known = f"Keys by role: {listed}{' and the bootstrap key' if bootstrap else ''}."
     yield Diagnosis(check, "ok", "", known)
+
+
+_MEDIA_CHECK = "media_policy"
+
+
+def media_hosts(settings: Settings, tenants: Iterable[Tenant]) -> set[str]:
+    """Hosts from which any tenant's media may come."""
+    own = (tenant.policy.media_hosts or () for tenant in tenants)
+    return {*settings.allowed_media_hosts, *chain.from_iterable(own)}
+
+
+def media_exposure(hosts: Collection[str], by_agent: Mapping[str, bool]) -> Iterator[Diagnosis]:
+    """From where engines may fetch media. `hosts`: those allowed to any tenant. `by_agent`: engine → whether
+    `florin engine run` started it."""
+    if not hosts:
+        yield Diagnosis(_MEDIA_CHECK, "ok", "", "No host is allowed: engines fetch no media for clients.")
+        return
+    named = ", ".join(sorted(hosts))
+    domains = " ".join(sorted({host.partition(":")[0] for host in hosts}))
+    unseen = sorted(name for name, agent in by_agent.items() if not agent)
+    for name in unseen:
+        yield Diagnosis(
+            _MEDIA_CHECK, "warning", name,
+            f"Clients can make it fetch media from {named}. Florin cannot see whether it follows redirects "
+            "from there into your network.",
+            f"Start it with VLLM_MEDIA_URL_ALLOW_REDIRECTS=0 and --allowed-media-domains {domains}.",
+        )  # fmt: skip
+    if not unseen:
+        yield Diagnosis(_MEDIA_CHECK, "ok", "", f"Engines fetch media only from {named}, without redirects.")

@@ -1,4 +1,4 @@
-"""What operations are given: checked, typed, and without a field that nobody knows."""
+"""Inputs of operations: typed, validated, and without unknown fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.operations.engine_checks import normal_url
 
 
 def as_json(config: dict[str, Any]) -> dict[str, Any]:
-    """`config`, which can be stored and read again. Raises ValueError."""
+    """`config`, if it is storable JSON. Raises ValueError."""
     try:
         json.dumps(config, allow_nan=False)
         orjson.dumps(config)
@@ -26,19 +26,17 @@ def as_json(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class StrictBody(BaseModel):
-    """A request body: unknown fields are refused, so that a slip is not silently without effect."""
+    """A request body. Unknown fields are rejected, so that a typo is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NewPrice(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class NewPrice(StrictBody):
     gpu_type: Annotated[
         str, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$", description="As engines are labelled.")
     ]
     rate_per_gpu_hour: Annotated[
-        str, Field(max_length=40, description="A decimal of at most six places.", examples=["2.50"])
+        str, Field(max_length=40, description="A decimal with at most six places.", examples=["2.50"])
     ]
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
     purchase: Literal["on_demand", "spot", "reserved"] = "on_demand"
@@ -46,18 +44,18 @@ class NewPrice(BaseModel):
     valid_from: Annotated[
         str | None,
         Field(
-            description="ISO 8601, UTC. Left out: the first price of its series holds from the beginning of "
-            "what is not closed, a later one from now on."
+            description="ISO 8601, UTC. Default: the end of the last closed month for the first price of a "
+            "series, and now for a later one."
         ),
     ] = None
     valid_to: Annotated[
-        str | None, Field(description="Not included. Left out: until the next price of its series.")
+        str | None, Field(description="Exclusive. Default: until the next price of the series.")
     ] = None
     speedup: Annotated[
         str | None,
         Field(
             max_length=40,
-            description="How many times as fast as the reference GPU; a decimal of at most three places.",
+            description="Speed relative to the reference GPU; a decimal with at most three places.",
             examples=["2.5"],
         ),
     ] = None
@@ -69,10 +67,33 @@ class NewPrice(BaseModel):
     ] = None
 
 
+class ClosingTerms(StrictBody):
+    policy: Annotated[
+        Literal["none", "proportional", "even", "fixed"] | None,
+        Field(description="Who bears idle time, headroom and start-up. Default: none."),
+    ] = None
+    shares: Annotated[
+        dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
+        Field(
+            description="For policy `fixed`: shares by tenant, in any proportion.", examples=[{"acme": 60}]
+        ),
+    ] = None
+    allow_missing_prices: Annotated[
+        bool,
+        Field(description="Charge nothing for unpriced GPU time; a price added later becomes a correction."),
+    ] = False
+    force: Annotated[
+        bool,
+        Field(
+            description="Close within an hour of the month's end, although workers may still hold records."
+        ),
+    ] = False
+
+
 Token = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]
 
 
-class HostFields(StrictBody):
+class ProcessFields(StrictBody):
     epoch: Token = Field(description="Of the engine's process; another one holds nothing.")
     instance: Token = Field(description="Of the agent's process.")
     agent: str = Field(max_length=2000, description="Where the gateway reaches the agent.")
@@ -92,6 +113,28 @@ Label = Annotated[
     str, StringConstraints(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+( [\x21-\x7e]+)*$")
 ]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Replicas = Annotated[int, Field(ge=0, le=10_000)]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$")]
+Labels = Annotated[dict[LabelName, Label], Field(max_length=32)]
+HostName = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9._:/-]*$")]
+
+
+def check_replicas(least: int, most: int | None) -> None:
+    """Raises ValueError."""
+    if most == 0:
+        raise ValueError("max_replicas is 0: it must be at least 1, or null for no limit")
+    if most is not None and least > most:
+        raise ValueError(f"min_replicas is {least}, which exceeds max_replicas ({most})")
+
+
+def _not_reserved(labels: dict[str, str]) -> dict[str, str]:
+    for label in ("region", "gpu_type"):
+        if label in labels:
+            raise ValueError(f"{label} is a label already: set the field {label} instead")
+    return labels
+
+
+EngineLabels = Annotated[Labels, AfterValidator(_not_reserved)]
 
 
 class NewEngine(StrictBody):
@@ -108,9 +151,20 @@ class NewEngine(StrictBody):
         examples=["eu-1"],
     )
     purchase: Purchase = "on_demand"
+    labels: EngineLabels = Field(
+        default_factory=dict,
+        description="What tenants may require of it, besides `region` and `gpu_type`.",
+        examples=[{"pool": "acme"}],
+    )
+    host: HostName = Field(
+        "",
+        description="Failure domain that it shares with other engines; empty: the host of its URL.",
+        examples=["rack7"],
+    )
     slots: Count = Field(description="--max-loras")
     cpu_slots: Count | None = Field(None, description="--max-cpu-loras; as many as `slots` if left out.")
     max_rank: Count = Field(description="--max-lora-rank")
+    seats: Count | None = Field(None, description="--max-num-seqs; learned from its metrics if left out.")
     verify: bool = Field(True, description="Ask the engine, and refuse it if its answers do not fit.")
     base_config: str | None = Field(
         None, max_length=4096, description="Path of the base model's config.json on the gateway's host."
@@ -118,11 +172,13 @@ class NewEngine(StrictBody):
     base_aliases: tuple[Label, ...] = Field(
         (), max_length=100, description="Other names that adapters give the base model."
     )
-    host: HostFields | None = Field(None, description="What `florin engine run` says of its host.")
+    process: ProcessFields | None = Field(
+        None, description="What `florin engine run` says of the process that it runs."
+    )
 
     @property
     def brought(self) -> tuple[dict[str, Any] | None, str | None] | None:
-        return None if self.host is None else (self.host.config, self.host.chat_template)
+        return None if self.process is None else (self.process.config, self.process.chat_template)
 
     def engine(self) -> Engine:
         check_name("engine", self.name)
@@ -142,9 +198,12 @@ class NewEngine(StrictBody):
             max_rank=self.max_rank,
             gpu_count=self.gpu_count,
             cpu_slots=cpu_slots,
+            seats=self.seats or 0,
             region=self.region,
             purchase=self.purchase,
-            epoch=self.host.epoch if self.host else "",
-            agent=normal_url(self.host.agent) if self.host else "",
-            stopping=self.host.stopping if self.host else False,
+            labels=self.labels,
+            host=self.host,
+            epoch=self.process.epoch if self.process else "",
+            agent=normal_url(self.process.agent) if self.process else "",
+            stopping=self.process.stopping if self.process else False,
         )

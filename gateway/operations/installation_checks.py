@@ -13,7 +13,7 @@ from adapters.errors import StoreUnavailableError
 from adapters.model import Engine, Version
 from adapters.reconcile.diagnosis import Diagnosis
 from adapters.registry.artifacts import ArtifactStore
-from adapters.store.protocol import ServerInfo, Store
+from adapters.store.protocol.coordination import CoordinationStore, ServerInfo
 from gateway.costs.maintenance.health import LedgerHealth, health
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
@@ -29,7 +29,7 @@ SPARE_VERSIONS = 2
 """So many of the largest size allowed should still fit the disk."""
 
 
-async def of_store(store: Store) -> list[Diagnosis]:
+async def of_store(store: CoordinationStore) -> list[Diagnosis]:
     started = time.monotonic()
     try:
         facts = await store.server_info()
@@ -95,19 +95,19 @@ def _memory(facts: ServerInfo) -> Iterator[Diagnosis]:
         yield Diagnosis(check, "ok", "", "It never drops what it holds.")
 
 
-async def of_books(state: State) -> list[Diagnosis]:
-    """The ledger, the log in front of it, and prices."""
+async def of_ledger(state: State) -> list[Diagnosis]:
+    """Check the ledger, its maintenance, the usage log and prices."""
     found: list[Diagnosis] = []
     if await asyncio.to_thread((state.settings.state_dir / "usage" / REFUSED).exists):
         refused = Diagnosis(
-            "usage_refused", "warning", "", "There are usage records that no ledger takes.",
-            f"Look at them, and move the file away: {state.settings.state_dir / 'usage' / REFUSED}",
+            "usage_refused", "warning", "", "The ledger refused some usage records.",
+            f"Inspect them, and move the file away: {state.settings.state_dir / 'usage' / REFUSED}",
         )  # fmt: skip
         found.append(refused)
     try:
         prices = await asyncio.to_thread(list_prices, state.ledger)
-        books = await asyncio.to_thread(
-            health, state.ledger, state.clock.now(), interval=state.settings.bookkeeping_interval
+        maintained = await asyncio.to_thread(
+            health, state.ledger, state.clock.now(), interval=state.settings.ledger_maintenance_interval
         )
     except LedgerUnavailableError as error:
         away = Diagnosis(
@@ -116,35 +116,36 @@ async def of_books(state: State) -> list[Diagnosis]:
         )  # fmt: skip
         return [*found, away]
     found.append(Diagnosis("ledger", "ok", "", "It answers."))
-    found += _kept(books)
+    found += _maintenance(maintained)
     found += _prices(PriceBook(prices), state.catalog.engines.values())
     return found
 
 
-def _kept(books: LedgerHealth) -> Iterator[Diagnosis]:
-    if books.first is not None:
+def _maintenance(ledger: LedgerHealth) -> Iterator[Diagnosis]:
+    if ledger.first is not None:
         yield Diagnosis(
-            "books_set_aside", "problem", books.first.engine,
-            f"{books.set_aside:,} engine-hours cannot be rolled up, and are in no report and no bill; the "
-            f"first is {books.first}.",
-            "See florin cost set-aside; florin cost exclude puts the records that cannot be into quarantine. "
-            "Look at the engine that counted so.",
+            "set_aside_hours", "problem", ledger.first.engine,
+            f"{ledger.set_aside:,} engine-hours cannot be rolled up, and are in no report and no bill; the "
+            f"first is {ledger.first}.",
+            "Run `florin cost set-aside` to list them, and `florin cost exclude` to quarantine their "
+            "implausible records. Check the engine that reported such counts.",
         )  # fmt: skip
-    if books.trouble:
+    check = "ledger_maintenance"
+    if ledger.trouble:
         yield Diagnosis(
-            "books", "problem", "", f"The last ledger maintenance failed: {books.trouble}",
-            "See the gateway's log for what was met; reports roll up for themselves meanwhile, or fail as "
-            "this did.",
+            check, "problem", "", f"The last ledger maintenance failed: {ledger.trouble}",
+            "See the gateway's log for the error. Meanwhile, reports roll up on demand, or fail with the "
+            "same error.",
         )  # fmt: skip
-    elif books.late:
-        since = "never" if books.last_pass is None else f"last at {iso(books.last_pass)}"
+    elif ledger.late:
+        since = "never" if ledger.last_pass is None else f"last at {iso(ledger.last_pass)}"
         yield Diagnosis(
-            "books", "problem", "", f"Ledger maintenance does not run: {since}.",
-            "See that a gateway runs that reaches Redis (which says who keeps them) and the ledger, and "
-            "look for \"Ledger maintenance\" in the gateways' logs.",
+            check, "problem", "", f"Ledger maintenance does not run: {since}.",
+            "Check that a gateway runs that can reach Redis, which elects the gateway that does it, and the "
+            "ledger; look for \"Ledger maintenance\" in the gateways' logs.",
         )  # fmt: skip
     else:
-        yield Diagnosis("books", "ok", "", "Ledger maintenance is up to date.")
+        yield Diagnosis(check, "ok", "", "Ledger maintenance is up to date.")
 
 
 def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:
@@ -194,7 +195,7 @@ def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
         low = Diagnosis(
             "artifact_dir", "warning", "",
             f"{said}: too little for {SPARE_VERSIONS} of the largest versions.",
-            "Make room: remove or retire versions that nobody calls, or move it to a larger disk.",
+            "Make room: remove or retire unused versions, or move it to a larger disk.",
         )  # fmt: skip
         found.append(low)
     return found or [Diagnosis("artifact_dir", "ok", "", f"{said}.")]

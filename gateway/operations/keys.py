@@ -1,60 +1,188 @@
-"""Create and revoke API keys."""
+"""Create, change, rotate and revoke API keys."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
-from adapters.errors import NotFoundError
+from adapters.errors import ConflictError, NotFoundError
 from adapters.model import check_name
 from adapters.model import dump as dump_engine
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote, Change
+from adapters.store.protocol.registry import AuditNote, Change
 from gateway.errors import FlorinError
+from gateway.operations import quotas
+from gateway.operations.authorization import Authority
+from gateway.operations.limits import check_money
 from gateway.operations.state import State
-from gateway.operations.transaction import RegistryReading, change
-from gateway.tenants.directory import Key, Role, dump, mint
+from gateway.operations.terms import KeyTerms, check_terms, expiry, seconds, updated
+from gateway.operations.transaction import RegistryReading, change, differences
+from gateway.tenants import delegation
+from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Role, dump, mint
+from gateway.tenants.terms import NO_BUDGET
+
+MAX_OVERLAP_SECONDS: Final = 30 * 86_400
+_OWN: Final = frozenset({"tenant", "role", "engine", "expires"})
+"""Fields of bodies that are not terms."""
+_UNSAID: Final = "unchanged"
 
 
-async def create(state: State, *, tenant: str, role: Role, engine: str, actor: str) -> tuple[Key, str]:
-    """Return the key and its text, which is not stored. Raises FlorinError, NotFoundError,
-    InvalidNameError."""
+async def create(
+    state: State,
+    *,
+    tenant: str,
+    role: Role,
+    terms: KeyTerms,
+    authority: Authority,
+    engine: str = "",
+    expires: str | None = None,
+) -> tuple[Key, str]:
+    """Return the key and its text, which is not stored. `tenant`: empty means that of the caller, if it has
+    one. `expires`: a duration or a time. Raises FlorinError, NotFoundError, InvalidNameError,
+    QuotaExceededError."""
+    tenant = tenant or authority.tenant or ""
+    authority.check_tenant(tenant)
     _check_owner(tenant, role, engine)
-    if tenant and tenant not in state.directory.tenants:
-        raise NotFoundError(f"There is no tenant {tenant[:80]!r}: add it first.")
-    key, text = mint(tenant, role, state.clock.now(), engine=engine)
-    await change(
-        state,
-        lambda _: Proposal(
-            [Change("key", key.id, dump(key), expect=None)], None, _note(actor, "key.create", key)
-        ),
-    )
+    _check_terms(role, terms)
+    now = state.clock.now()
+    until = None if expires is None else expiry("expires", expires, now)
+    bare, text = mint(tenant, role, now, engine=engine, expires=until)
+    wanted = updated(bare, terms, leave=_OWN)
+    key = wanted if authority.key is None else delegation.created(authority.key, wanted)
+    check_money(state, NO_BUDGET, key.budget, tenant)
+
+    def plan(reading: RegistryReading) -> Proposal[None]:
+        changes = [Change("key", key.id, dump(key), expect=None), *tenant_proof(reading, tenant)]
+        if authority.tenant is not None:
+            changes.append(quotas.admit_key(state, reading, authority.tenant, now))
+        note = AuditNote(authority.actor, "key.create", key.id, details=details(key))
+        return Proposal(changes, None, note)
+
+    await change(state, plan)
     return key, text
 
 
-async def revoke(state: State, key_id: str, *, actor: str) -> Key:
+async def update(
+    state: State, key_id: str, terms: KeyTerms, *, authority: Authority, expires: str | None = _UNSAID
+) -> Key:
+    """Change the fields that `terms` sets. `expires`: a duration or a time; None: never. Raises FlorinError,
+    NotFoundError, QuotaExceededError (for an expired key), ConflictError for a revoked key."""
+    now = state.clock.now()
+    until = None if expires in (None, _UNSAID) else expiry("expires", expires, now)
+
+    def plan(reading: RegistryReading) -> Proposal[Key]:
+        old = _valid(reading, key_id, authority, "changed")
+        _check_terms(old.role, terms)
+        new = updated(old, terms, leave=_OWN)
+        if expires != _UNSAID:
+            new = replace(new, expires=until)
+        if authority.key is not None:
+            new = delegation.changed(authority.key, old, new)
+        if new == old:
+            return Proposal([], old)
+        check_money(state, old.budget, new.budget, old.tenant)
+        note = AuditNote(authority.actor, "key.update", key_id, details=differences(old, new))
+        changes = [reading.change("key", key_id, dump(new), dump(old))]
+        if authority.tenant is not None and new.valid(now) and not old.valid(now):
+            changes.append(quotas.admit_key(state, reading, authority.tenant, now))
+        return Proposal(changes, new, note)
+
+    return await change(state, plan)
+
+
+async def rotate(
+    state: State, key_id: str, *, overlap: str, authority: Authority, expires: str | None = None
+) -> tuple[Key, str, Key]:
+    """Replace a key: a new one, its text, and the old one, which expires once `overlap` (a duration) is over,
+    or earlier if it would have anyway. The new key has the same owner, role and terms, and is valid for as
+    long as the old one was, or until `expires`.
+
+    A key is replaced once: of two rotations at a time, one is refused. Raises FlorinError, NotFoundError,
+    QuotaExceededError, ConflictError."""
+    wait = seconds("overlap", overlap)
+    if wait > MAX_OVERLAP_SECONDS:
+        raise FlorinError("invalid_value", "overlap: at most 30d.", param="overlap")
+    now = state.clock.now()
+    until = None if expires is None else expiry("expires", expires, now)
+    seed, text = mint("", Role.TENANT, now)
+
+    def plan(reading: RegistryReading) -> Proposal[tuple[Key, str, Key]]:
+        old = _valid(reading, key_id, authority, "rotated")
+        _check_rotation(reading, old, now)
+        if authority.key is not None:
+            delegation.check_within(authority.key, old)
+        end = now + wait * 1_000_000
+        lifetime = None if old.expires is None else now + old.expires - old.created
+        new = replace(old, id=seed.id, digest=seed.digest, created=now, expires=until or lifetime)
+        ending = replace(
+            old, expires=end if old.expires is None else min(end, old.expires), replaced_by=new.id
+        )
+        note = AuditNote(
+            authority.actor, "key.rotate", key_id, details={"new": new.id, "overlap": overlap, **details(new)}
+        )
+        changes = [
+            reading.change("key", key_id, dump(ending), dump(old)),
+            Change("key", new.id, dump(new), expect=None),
+        ]
+        if authority.tenant is not None:
+            changes.append(quotas.admit_rotation(state, reading, authority.tenant, now))
+        return Proposal(changes, (new, text, ending), note)
+
+    return await change(state, plan)
+
+
+async def revoke(state: State, key_id: str, *, authority: Authority) -> Key:
     """Revoke a key and drain the engine that was registered with it. Idempotent. Raises NotFoundError."""
     now = state.clock.now()
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
-        old = reading.directory.keys.get(key_id)
-        if old is None:
-            raise NotFoundError(f"There is no key {key_id[:80]!r}.")
+        old = _own(reading.directory, key_id, authority)
         if old.revoked is not None:
             return Proposal([], old)
         new = replace(old, revoked=now)
         changes = [reading.change("key", key_id, dump(new), dump(old)), *drain_engine_of(reading, old)]
-        return Proposal(changes, new, _note(actor, "key.revoke", new))
+        note = AuditNote(authority.actor, "key.revoke", key_id, details=details(new))
+        return Proposal(changes, new, note)
 
     return await change(state, plan)
+
+
+def visible(state: State, authority: Authority) -> list[Key]:
+    """The keys that the caller may see, by tenant and age."""
+    found = (key for key in state.directory.keys.values() if authority.sees_key(key))
+    return sorted(found, key=lambda k: (k.tenant, k.created))
+
+
+def find(state: State, key_id: str, authority: Authority) -> Key:
+    """Raises NotFoundError."""
+    return _own(state.directory, key_id, authority)
+
+
+def details(key: Key) -> dict[str, object]:
+    """What an audit note says of a key."""
+    said = {"tenant": key.tenant, "role": key.role, "engine": key.engine, "label": key.label}
+    return {name: value for name, value in said.items() if value or name in {"tenant", "role"}}
+
+
+def tenant_proof(reading: RegistryReading, tenant: str) -> list[Change]:
+    """That the tenant is there when the commit happens. Raises NotFoundError."""
+    if not tenant:
+        return []
+    known = reading.directory.tenants.get(tenant)
+    if known is None:
+        raise NotFoundError(f"There is no tenant {tenant[:80]!r}: add it first.")
+    return [reading.proof("tenant", tenant, dump(known))]
 
 
 def drain_engine_of(reading: RegistryReading, revoked: Key) -> list[Change]:
     """The changes that drain the engine registered with this key, to be committed with its revocation: the
     host may be compromised, so it must not receive prompts any more."""
     engine = reading.catalog.engines.get(revoked.engine) if revoked.role is Role.ENGINE else None
-    if engine is None or engine.key != revoked.id or engine.state == "draining":
+    if engine is None or engine.key != revoked.id:
         return []
-    drained = replace(engine, state="draining")
+    drained = replace(engine, state="draining", drain=None)
+    if drained == engine:
+        return []
     return [reading.change("engine", engine.name, dump_engine(drained), dump_engine(engine))]
 
 
@@ -70,8 +198,8 @@ def _check_owner(tenant: str, role: Role, engine: str) -> None:
         raise FlorinError(
             "invalid_value", "Enrolment tokens are made by `florin engine token create`.", param="role"
         )
-    if role is Role.TENANT and not tenant:
-        raise FlorinError("invalid_value", "A key of role tenant needs a tenant.", param="tenant")
+    if role in TENANT_ROLES and not tenant:
+        raise FlorinError("invalid_value", f"A key of role {role} needs a tenant.", param="tenant")
     if role is Role.ENGINE:
         check_engine(engine)
     elif engine:
@@ -80,6 +208,41 @@ def _check_owner(tenant: str, role: Role, engine: str) -> None:
         raise FlorinError("invalid_value", f"A key of role {role} is no tenant's.", param="tenant")
 
 
-def _note(actor: str, action: str, key: Key) -> AuditNote:
-    details = {"tenant": key.tenant, "role": key.role}
-    return AuditNote(actor, action, key.id, details=details | ({"engine": key.engine} if key.engine else {}))
+def _check_terms(role: Role, terms: KeyTerms) -> None:
+    try:
+        check_terms(role, terms)
+    except ValueError as error:
+        raise FlorinError("invalid_value", f"{error}.", param=str(error).partition(":")[0]) from error
+
+
+def _check_rotation(reading: RegistryReading, old: Key, now: int) -> None:
+    if old.role is Role.ENGINE:
+        raise FlorinError(
+            "invalid_value",
+            f"The key of an engine's host is replaced by enrolling it again: `florin engine token create "
+            f"--name {old.engine}`.",
+        )
+    if not old.valid(now):
+        raise ConflictError(f"Key {old.id} has expired: create a new one with `florin key create`.")
+    successor = reading.directory.keys.get(old.replaced_by)
+    if successor is not None and successor.valid(now):
+        raise ConflictError(
+            f"Key {old.id} was rotated: key {successor.id} replaces it. If nobody has its text, run "
+            f"`florin key revoke {successor.id}`, then rotate again."
+        )
+
+
+def _valid(reading: RegistryReading, key_id: str, authority: Authority, done: str) -> Key:
+    key = _own(reading.directory, key_id, authority)
+    if key.role is Role.ENROLMENT:
+        raise FlorinError("invalid_value", f"{key_id} is an enrolment token, and cannot be {done}.")
+    if key.revoked is not None:
+        raise ConflictError(f"Key {key_id} is revoked, and cannot be {done}: create a new one.")
+    return key
+
+
+def _own(directory: Directory, key_id: str, authority: Authority) -> Key:
+    key = directory.keys.get(key_id)
+    if key is None or not authority.sees_key(key):
+        raise NotFoundError(f"There is no key {key_id[:80]!r}.")
+    return key

@@ -8,7 +8,7 @@ from typing import Literal
 from adapters.errors import ConflictError
 from adapters.store.continuity import Position, next_epoch
 from adapters.store.local_snapshot import LocalSnapshot
-from adapters.store.protocol import AuditNote, Snapshot
+from adapters.store.protocol.registry import AuditNote, Snapshot
 from gateway.operations.state import State
 
 _HEARD_SECONDS = 5.0

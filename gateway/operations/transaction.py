@@ -4,7 +4,7 @@ worker's views include it, so that callers read their own writes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeVar
 
 from adapters.registry.catalog import Catalog
@@ -53,9 +53,25 @@ async def catch_up(state: State) -> None:
 
 def differences(old: Any, new: Any) -> Json:
     """The fields in which two dataclass instances differ, for an audit note: {field: {"old": …, "new": …}},
-    or {field: {"new": …}} for every field if `old` is None. Never pass an object that holds a secret."""
-    after = asdict(new)
+    with dotted names for the fields of nested instances; or {field: {"new": …}} for every field that has a
+    value if `old` is None. Never pass an object that holds a secret."""
+    after = _fields(new)
     if old is None:
-        return {name: {"new": value} for name, value in after.items()}
-    before = asdict(old)
-    return {name: {"old": before[name], "new": v} for name, v in after.items() if before[name] != v}
+        return {name: {"new": value} for name, value in after.items() if value is not None}
+    before = _fields(old)
+    names = dict.fromkeys((*after, *before))
+    return {
+        name: {"old": before.get(name), "new": after.get(name)}
+        for name in names
+        if before.get(name) != after.get(name)
+    }
+
+
+def _fields(instance: Any) -> Json:
+    found: Json = {}
+    for name, value in asdict(instance).items():
+        if isinstance(value, dict) and is_dataclass(getattr(instance, name)):
+            found |= {f"{name}.{inner}": v for inner, v in value.items()}
+        else:
+            found[name] = value
+    return found

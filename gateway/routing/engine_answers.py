@@ -1,6 +1,6 @@
 """Validates engine responses: complete responses, choices of stream events, error objects.
 
-Pure. An engine is another process on another host, perhaps of another version, so its responses are checked
+An engine is another process on another host, perhaps of another version, so its responses are checked
 as clients' bodies are. The checks cover only what Florin and its clients rely on: choices are objects with a
 valid index, a finish reason that is a string, and content. Everything else passes through unchanged. (For
 token counts, see `gateway.metering.token_counts`.)
@@ -8,12 +8,16 @@ token counts, see `gateway.metering.token_counts`.)
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
-LONGEST_MESSAGE = 2000
-"""Maximum characters of an engine's error message that reach the client and the log."""
+log = logging.getLogger(__name__)
+
+LOG_SECONDS = 60.0
 
 
 class MalformedError(Exception):
@@ -71,7 +75,23 @@ def read_error(body: bytes) -> dict[str, Any]:
     return error if type(error) is dict else {}
 
 
-def message_of(error: dict[str, Any], otherwise: str) -> str:
-    """The message of an error object, truncated; `otherwise` if it has none."""
-    message = error.get("message")
-    return message[:LONGEST_MESSAGE] if type(message) is str and message else otherwise
+class EngineFaults:
+    """Counts malformed responses, and logs them once a minute for each engine and kind of fault.
+
+    Mutable: when each was last logged. Operators name engines, so there are few."""
+
+    def __init__(
+        self, count: Callable[[str, str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`count(engine, kind)` is called for each fault."""
+        self._count = count
+        self._clock = clock
+        self._logged: dict[tuple[str, str], float] = {}
+
+    def note(self, engine: str, kind: str, words: str) -> None:
+        self._count(engine, kind)
+        now = self._clock()
+        last = self._logged.get((engine, kind))
+        if last is None or now - last >= LOG_SECONDS:
+            self._logged[engine, kind] = now
+            log.warning("Engine %s: malformed response (%s): %s", engine, kind, words[:500])

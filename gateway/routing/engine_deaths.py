@@ -3,7 +3,7 @@
 Each worker knows only its own requests. It reports each death with the requests that it had on the engine,
 and later which of them were answered, as documents of kind `death`:
 
-    <engine>/<worker>   {"at": Unix microseconds, "witnesses": [[fingerprint, tenant, adapter, begun], …]}
+    <engine>/<worker>   {"at": Unix microseconds, "requests": [[fingerprint, tenant, adapter, begun], …]}
     /<worker>           {"at": …, "answered": [[fingerprint, tenant, adapter], …]}
 
 So there are few of them: the last death of each engine as each worker saw it. No request waits for this.
@@ -28,10 +28,10 @@ from typing import Any
 import orjson
 
 from adapters.errors import ConflictError, StoreUnavailableError
-from adapters.store.protocol import Change, Event, Store
+from adapters.store.protocol.registry import Change, Event, RegistryStore
 from gateway.errors import FlorinError
 from gateway.routing.outlier_ejection import LONGEST_PAUSE
-from gateway.routing.query_of_death import FORGET, Group, Suspects, Witness
+from gateway.routing.query_of_death import FORGET, Group, SuspectRequest, Suspects
 from gateway.routing.request_identity import RequestIdentity
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 KIND, HANG_KIND = "death", "hang"
 REPORT_SECONDS = 0.1
 SWEEP_SECONDS = 60.0
-MOST_WITNESSES = 1000
+MAX_REPORTED_REQUESTS = 1000
 """Maximum requests in one report: about 100 KB."""
 REQUEST_HANGS = 3
 """Higher than for deaths, since engines may hang together for a reason other than their requests."""
@@ -54,7 +54,7 @@ class DeathTracker:
 
     def __init__(
         self,
-        store: Store,
+        store: RegistryStore,
         worker: str,
         count: Callable[[str, str], None],
         *,
@@ -74,7 +74,7 @@ class DeathTracker:
         self._count = count
         self._wall = wall
         self._reports: dict[str, str] = {}
-        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MOST_WITNESSES)
+        self._answered: deque[tuple[str, str, str]] = deque(maxlen=MAX_REPORTED_REQUESTS)
         self._heard: dict[str, str] = {}
         """Documents of all workers, so that a snapshot processes none of them twice."""
 
@@ -83,16 +83,16 @@ class DeathTracker:
 
     # -- this worker's observations
 
-    def died(self, engine: str, witnesses: Iterable[Witness]) -> None:
+    def died(self, engine: str, requests: Iterable[SuspectRequest]) -> None:
         """Record that an engine died with these requests on it."""
-        listed = list(witnesses)[:MOST_WITNESSES]
+        listed = list(requests)[:MAX_REPORTED_REQUESTS]
         if not listed and not self._hangs:
             return
         self._suspect(engine, self._worker, listed, 0.0)
         for group in {each.group for each in listed}:
             self._count(*group)
         rows = [(each.fingerprint, *each.group, each.begun) for each in listed]
-        self._reports[f"{engine}/{self._worker}"] = self._document(witnesses=rows)
+        self._reports[f"{engine}/{self._worker}"] = self._document(requests=rows)
 
     def answered(self, identity: RequestIdentity) -> None:
         """Record that an engine has answered the request."""
@@ -146,17 +146,19 @@ class DeathTracker:
         if worker == self._worker or ago > FORGET:
             return
         if engine:
-            rows = document["witnesses"]
-            witnesses = [Witness(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows]
-            self._suspect(engine, worker, witnesses, ago)
+            rows = document["requests"]
+            requests = [
+                SuspectRequest(print_, (tenant, adapter), begun) for print_, tenant, adapter, begun in rows
+            ]
+            self._suspect(engine, worker, requests, ago)
             if ago < FRESH_REPORT:
                 self.on_report(engine)
         else:
             for fingerprint, tenant, adapter in document["answered"]:
                 self.suspects.answered(fingerprint, (tenant, adapter), ago=ago)
 
-    def _suspect(self, engine: str, reporter: str, witnesses: list[Witness], ago: float) -> None:
-        for group in self.suspects.death(engine, reporter, witnesses, ago=ago):
+    def _suspect(self, engine: str, reporter: str, requests: list[SuspectRequest], ago: float) -> None:
+        for group in self.suspects.death(engine, reporter, requests, ago=ago):
             left = self.suspects.group_refused(group)
             if left and not self._hangs:
                 log.warning(

@@ -1,4 +1,4 @@
-"""The pool's mutable data: what one worker knows of an engine, and its own requests there."""
+"""What one worker knows about an engine, and its own requests there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,42 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from adapters.model import Engine
-from gateway.admission.overload import CompletionRate, EngineLoad
-from gateway.routing.outlier_ejection import Standing
+from adapters.placement.mirror import Mirror
+from adapters.placement.requirements import SCORES_PROMPTS
+from adapters.placement.scheduling.learned_costs import LearnedCosts
+from adapters.placement.scheduling.view import EngineView
+from adapters.store.protocol.loads import Load, bit_of
+from gateway.admission.fair_queue.credits import EngineCredit
+from gateway.admission.fair_queue.fleet_queue import Charge
+from gateway.routing.outlier_ejection import EjectionState
 from gateway.routing.request_identity import RequestIdentity
+from gateway.runtime.cancel_scope import CancelScope
 
 log = logging.getLogger(__name__)
+
+
+class AnsweredAttempt(Protocol):
+    """The part of an attempt's usage record that tells what an answer cost."""
+
+    first: int
+    """Monotonic nanoseconds, like `start` and `ended`; 0: not a stream."""
+    ended: int
+
+    @property
+    def outcome(self) -> str | None: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def tokens(self) -> tuple[int, int | None, int]: ...
+
+
+class EngineLostError(Exception):
+    """The attempt was abandoned: see `Lease.abandoned`."""
 
 
 @dataclass(slots=True)
@@ -35,8 +63,7 @@ class Lease:
     """One request in flight on one engine, which keeps its adapter's slot there.
 
     The request's task calls `send`, `received`, `begin` and, on every path, `end`, which takes effect once.
-    Whoever finds the engine dead or hung calls `abandon` to cancel the task, which then finds out why with
-    `acknowledge_abandonment`.
+    It waits for the engine inside `scope`. Whoever finds the engine dead or hung calls `abandon`.
     """
 
     state: EngineState
@@ -44,14 +71,11 @@ class Lease:
     clock: Callable[[], float]
     begun: bool = False
     """The client is receiving the answer, so the request cannot start over elsewhere."""
-    abandoned: Literal["", "down", "hung", "first_byte", "idle"] = ""
-    """Why the attempt was abandoned: the engine is down or hung, or the answer did not start in time or
-    stopped. The request is retried, its stream is resumed, or its stream ends."""
-    woken: bool = False
-    """Its task was cancelled for that reason, and has not noticed yet."""
-    writing: bool = False
-    """Its task is waiting for the client."""
-    task: asyncio.Task[object] | None = None
+    abandoned: Literal["", "down", "hung", "first_byte", "idle", "deadline"] = ""
+    """Why the attempt was abandoned: the engine is down or hung, the answer did not start in time or stopped,
+    or the request's own deadline passed. The request is retried, or its stream is resumed or ends."""
+    scope: CancelScope = field(default_factory=CancelScope)
+    """Left with EngineLostError if the attempt is abandoned."""
     ended: bool = False
     identity: RequestIdentity | None = None
     deaths: int = 0
@@ -69,16 +93,50 @@ class Lease:
     last_byte_at: float = -math.inf
     """When the last byte of the answer arrived."""
     streams: bool = False
+    prompt_tokens: int = 0
+    """Estimated."""
+    answered: bool = False
+    """Its first token arrived, or it ended without one."""
+    answer_by: float = math.inf
+    """When a stream's first token must have arrived, on `clock`."""
+    timer: asyncio.TimerHandle | None = None
+    """Abandons the attempt then."""
+    record: AnsweredAttempt | None = None
+    """What the attempt has used so far; None: it was not sent."""
+    charge: Charge | None = None
+    """What its tenant has been charged for it."""
+    on_end: Callable[[Lease], None] | None = None
+    met: tuple[int, int] = (0, 0)
+    """Requests in flight and prompt tokens pending on the engine when it was sent, its own included."""
 
     @property
     def movable(self) -> bool:
         """Whether another engine can take over the request."""
         return not self.begun or self.resumable
 
-    def send(self, *, streams: bool) -> None:
+    def send(self, *, streams: bool, record: AnsweredAttempt | None = None) -> None:
         """The request is being sent; it waits for the engine."""
+        self.record = record
         self.sent = self.waits_from = self.clock()
         self.streams = streams
+        view = self.state.view
+        self.met = view.load, view.pending + view.others_pending
+        if streams and self.answer_by < math.inf:
+            left = max(0.0, self.answer_by - self.sent)
+            self.timer = asyncio.get_running_loop().call_later(left, self._expire)
+
+    def learn(self, record: AnsweredAttempt, *, answers: int) -> None:
+        """The engine answered: learn from it what it costs there. Only a stream of one answer tells."""
+        if not record.first or answers > 1 or record.outcome != "ok":
+            return
+        tokens = record.tokens[2]
+        self.state.learned.answered(
+            in_flight=self.met[0],
+            pending=self.met[1],
+            first_token_ms=(record.first - record.start) / 1e6,
+            token_ms=(record.ended - record.first) / 1e6 / max(1, tokens - 1),
+            tokens=tokens,
+        )
 
     def received(self) -> None:
         """Part of the answer arrived, which shows that the engine's core works."""
@@ -87,9 +145,21 @@ class Lease:
     def begin(self) -> None:
         """The answer is about to reach the client."""
         self.begun = True
+        self._leave_queue()
         if self.identity is not None:
             self.identity.begin()
         self._end_trial()
+
+    def _expire(self) -> None:
+        if not self.begun:
+            self.abandon("deadline")
+
+    def _leave_queue(self) -> None:
+        if not self.answered:
+            self.answered = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self.state.view.answering(self.prompt_tokens)
 
     def record_loss(self) -> None:
         """Remember that the attempt failed or was given up: if the engine is found dead soon, the request was
@@ -106,35 +176,21 @@ class Lease:
             self.state.trials.discard(self)
             settle()
 
-    def abandon(self, why: Literal["down", "hung", "first_byte", "idle"]) -> None:
-        """End the attempt from outside, because the engine is dead, hung or too slow: cancel the request's
-        task, which retries, resumes, or ends its stream."""
-        if not self.abandoned and self.task is not None:
+    def abandon(self, why: Literal["down", "hung", "first_byte", "idle", "deadline"]) -> None:
+        """End the attempt from outside, because the engine is dead, hung or too slow: its task retries,
+        resumes, or ends its stream as soon as it waits for the engine, but completes what it is sending to
+        the client."""
+        if not self.abandoned:
             self.abandoned = why
-            if not self.writing:
-                self.woken = True
-                self.task.cancel()
-
-    def acknowledge_abandonment(self) -> bool:
-        """Whether a CancelledError is due to `abandon` alone. Acknowledges it, so call it once per error."""
-        if not self.woken:
-            return False
-        self.woken = False
-        task = asyncio.current_task()
-        assert task is not None
-        return task.uncancel() == 0
+            self.scope.cancel(EngineLostError(why))
 
     @contextmanager
-    def uninterrupted(self) -> Iterator[None]:
-        """Protect a write to the client from `abandon`, which only sets its mark meanwhile: whether a
-        cancelled write was delivered is unknown. Nor does the time count as waiting for the engine: a slow
-        client is not its fault."""
-        self.writing, waits = True, self.waits_from
-        self.waits_from = None
+    def writing(self) -> Iterator[None]:
+        """A write to the client does not count as waiting for the engine: a slow client is not its fault."""
+        waits, self.waits_from = self.waits_from, None
         try:
             yield
         finally:
-            self.writing = False
             if waits is not None:
                 self.waits_from = self.clock()
 
@@ -152,24 +208,25 @@ class Lease:
         self.ended = True
         self._end_trial()
         state = self.state
-        state.in_flight -= 1
+        self._leave_queue()
+        state.view.ended(self.version)
         state.leases.discard(self)
         state.last_activity = max(state.last_activity, self.last_byte_at)
         use = state.uses.get(self.version)
-        if self.begun:
-            state.completion_rate.record(self.clock())
         if use is not None:
             use.in_flight -= 1
             use.last_used = self.clock()
             use.dirty = True
+        if self.on_end is not None:
+            self.on_end(self)
 
 
 @dataclass(slots=True, eq=False)
 class EngineState:
     """Mutable: what this worker knows about one engine in addition to its registration.
 
-    The prober writes health and load, leases write activity and failures, the hang detector writes
-    `standing`, `ejected` and `doubtful`.
+    `EngineHealth` writes its health, the scraper its load, leases write activity and failures, and the hang
+    detector writes `ejection`, `ejected` and `doubtful`.
     """
 
     engine: Engine
@@ -177,15 +234,16 @@ class EngineState:
     """None: not probed yet."""
     suspect: bool = False
     """A connection to it failed; the next probe decides."""
-    in_flight: int = 0
-    in_flight_of_others: int = 0
-    """Other workers' requests, according to its metrics at the last probe."""
     running: int = 0
     waiting: int = 0
     concurrency: int = 0
     """Requests that it ran while its queue was not empty at two probes in a row; 0: its queue is empty."""
-    completion_rate: CompletionRate = field(default_factory=CompletionRate)
-    """Of this worker's requests."""
+    credit: EngineCredit = field(default_factory=EngineCredit)
+    """How many requests may be on it at a time, over all workers."""
+    limited: bool = False
+    """Whether its requests are limited by this credit."""
+    scrape_wanted: bool = False
+    """Its next probe must read its metrics."""
     process_started: int = 0
     """When its process started, according to its metrics; Unix microseconds; 0: unknown."""
     uses: dict[str, Use] = field(default_factory=dict)
@@ -221,7 +279,7 @@ class EngineState:
     seen_up: float = -math.inf
     first_missed: float = 0.0
     """When the first of `consecutive_failures` occurred."""
-    standing: Standing = field(default_factory=Standing)
+    ejection: EjectionState = field(default_factory=EjectionState)
     """Whether it hangs although it passes health checks."""
     ejected: bool = False
     """It hangs and is ejected for a period. Otherwise it returns at the first sign of life."""
@@ -233,14 +291,78 @@ class EngineState:
     """Sum of its counters at the last scrape. It changes while the engine works."""
     control_calls: set[asyncio.Timeout] = field(default_factory=set)
     """Timeouts of control calls in progress, such as loads. They expire if the engine hangs."""
+    in_flight_of_workers: int = 0
+    """Other workers' requests, as they last reported."""
+    in_flight_of_strangers: int = 0
+    """Requests that did not come through Florin, according to its metrics at the last two scrapes."""
+    unexplained: int = 0
+    """Requests in its metrics at the last scrape beyond those that workers reported."""
+    view: EngineView = field(init=False)
+    """What the scheduler knows about it: requests in flight, and residency."""
+    learned: LearnedCosts = field(init=False)
 
-    def load(self, now: float) -> EngineLoad:
-        return EngineLoad(
-            self.in_flight,
-            self.in_flight + self.in_flight_of_others,
-            self.concurrency,
-            self.completion_rate.at(now),
-        )
+    def __post_init__(self) -> None:
+        self.view = EngineView(self.engine.name, 0, 0, 0)
+        self.learned = LearnedCosts(self.view.costs)
+        self.registered(self.engine)
+
+    def registered(self, engine: Engine) -> None:
+        """Its registration has changed."""
+        self.engine = engine
+        view = self.view
+        view.slots, view.max_rank = engine.slots, engine.max_rank
+        self._label()
+        self.credit.registered(engine.seats)
+        if self.limited and view.limit == math.inf:
+            view.limit = self.credit.value
+        cpu_slots = max(engine.slots, engine.cpu_slots)
+        if view.mirror is None or view.cpu_slots != cpu_slots:
+            view.cpu_slots, view.mirror = cpu_slots, Mirror(engine.slots, cpu_slots)
+        view.refresh()
+
+    def process_seen(self, started: int) -> None:
+        """Its process started then (Unix microseconds), according to its metrics; 0: unknown."""
+        if started != self.process_started:
+            self.process_started = started
+            self._label()
+
+    def _label(self) -> None:
+        """A process that is not the registered one may be another build."""
+        engine, labels = self.engine, self.engine.all_labels
+        registered = 0 in (self.process_started, engine.started) or self.process_started == engine.started
+        if engine.prompt_scores == "safe" and registered:
+            labels |= SCORES_PROMPTS
+        self.view.labels = labels
+
+    @property
+    def in_flight(self) -> int:
+        """This worker's requests on it."""
+        return self.view.in_flight
+
+    def own_load(self) -> Load:
+        """This worker's requests on it."""
+        view = self.view
+        versions = 0
+        for version in view.uses:
+            versions |= bit_of(version)
+        return Load(view.in_flight + view.waiting, view.pending, versions)
+
+    def heard(self, others: Load) -> None:
+        """The other workers' requests on it."""
+        self.in_flight_of_workers = others.in_flight
+        active = others.distinct(self.own_load().versions)
+        self.view.heard(others.in_flight + self.in_flight_of_strangers, others.pending, active)
+
+    def scraped(self, running: int, waiting: int, own: int, of_workers: int) -> None:
+        """Its metrics count so many requests. `own` and `of_workers`: this and the other workers' when the
+        scrape began. One scrape may count requests that their worker has yet to report; two do not."""
+        total = running + waiting
+        self.credit.scraped(running, waiting, own + of_workers + self.in_flight_of_strangers)
+        known = max(own, self.view.in_flight) + max(of_workers, self.in_flight_of_workers)
+        last, self.unexplained = self.unexplained, max(0, total - known)
+        self.in_flight_of_strangers = min(last, self.unexplained)
+        self.view.others_in_flight = self.in_flight_of_workers + self.in_flight_of_strangers
+        self.view.refresh()
 
     def announce_probe(self) -> None:
         self.probe_done.set()
@@ -250,7 +372,7 @@ class EngineState:
     def usable(self) -> bool:
         """Whether requests may be sent to it. Engines not probed yet count as healthy, so that a new worker
         can serve at once."""
-        healthy = self.healthy is not False and not self.suspect and not self.standing.hangs
+        healthy = self.healthy is not False and not self.suspect and not self.ejection.hangs
         return healthy and self.engine.takes_requests
 
     def last_sign(self) -> float:

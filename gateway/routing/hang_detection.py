@@ -22,7 +22,7 @@ from gateway.observability.conditions import Condition
 from gateway.routing import outlier_ejection
 from gateway.routing.engine_deaths import DeathTracker
 from gateway.routing.engine_state import EngineState
-from gateway.routing.outlier_ejection import Action, Observation, Probe, Rules, Standing
+from gateway.routing.outlier_ejection import Action, EjectionState, Observation, Probe, Rules
 from gateway.routing.pool import Pool
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class HangDetector:
 
     `run` checks every engine about once a second: it feeds the observations into `outlier_ejection`, sends
     one-token probes in tasks of their own, and abandons the leases on engines that hang. It also enforces the
-    timeouts of single streams. It alone writes `EngineState.standing`, `ejected` and `doubtful`.
+    timeouts of single streams. It alone writes `EngineState.ejection`, `ejected` and `doubtful`.
 
     Control calls to engines, such as loads, run inside `guard`: they end when the engine is found to hang,
     and their success counts as activity. Everything runs on the worker's event loop.
@@ -75,7 +75,6 @@ class HangDetector:
         self._looked = clock()
         self._probes: dict[EngineState, asyncio.Task[Probe]] = {}
         control.guard = self.guard
-        pool.hanging = self.describe
         reports.on_report = self.on_report
 
     def reconfigure(self, *, rules: Rules, first_byte_timeout: float, idle_timeout: float) -> None:
@@ -112,30 +111,30 @@ class HangDetector:
         for state in states:
             probe = self._probe_of(state)
             if state.healthy is False:
-                state.standing = outlier_ejection.down(state.standing)
+                state.ejection = outlier_ejection.down(state.ejection)
                 self._observer.engine_hung(state.engine.name, hung=False)
                 continue
             seen = Observation(now, passed, state.has_waiters, state.last_sign() > before, probe)
-            old = state.standing
-            state.standing, act = outlier_ejection.evaluate(old, seen, self.rules, ejected=state.ejected)
-            state.doubtful = state.standing.hangs or state.standing.silent >= self.rules.timeout / 4
+            old = state.ejection
+            state.ejection, act = outlier_ejection.evaluate(old, seen, self.rules, ejected=state.ejected)
+            state.doubtful = state.ejection.hangs or state.ejection.silent >= self.rules.timeout / 4
             if old.hangs and probe is Probe.FAILED:
                 self._still(state)
             self._act(state, act, old)
-            self._observer.engine_hung(state.engine.name, hung=state.standing.hangs)
+            self._observer.engine_hung(state.engine.name, hung=state.ejection.hangs)
             if now - before <= 2 * self._every:  # otherwise data that arrived meanwhile is still unread
                 self._deadlines(state, now)
         for state in self._probes.keys() - set(states):  # removed
             self._probes.pop(state).cancel()
 
-    def _act(self, state: EngineState, act: Action, old: Standing) -> None:
+    def _act(self, state: EngineState, act: Action, old: EjectionState) -> None:
         name = state.engine.name
         match act:
             case Action.PROBE:
                 if not old.hangs:
                     log.warning(
                         "Engine %s: no sign of work for %.0f s with %d in flight; probing it",
-                        name, state.standing.silent, state.in_flight,
+                        name, state.ejection.silent, state.in_flight,
                     )  # fmt: skip
                 self._probe(state)
             case Action.EJECT:
@@ -153,7 +152,7 @@ class HangDetector:
         sizes = Counter(s.engine.base_model for s in able)
         ejected = set[str]()
         for base, size in sizes.items():
-            fleet = {s.engine.name: s.standing.since for s in able if s.engine.base_model == base}
+            fleet = {s.engine.name: s.ejection.since for s in able if s.engine.base_model == base}
             hanging = {name: since for name, since in fleet.items() if since is not None}
             ejected |= outlier_ejection.who_is_ejected(hanging, size)
         for state in states:
@@ -163,13 +162,13 @@ class HangDetector:
 
     def _hangs(self, state: EngineState, silent: float) -> None:
         """Abandon everything on the engine that another engine can take over."""
-        name, standing = state.engine.name, state.standing
+        name, ejection = state.engine.name, state.ejection
         moving = [lease for lease in state.leases if lease.movable]
         log.error(
             "Engine %s hung: no activity for %.0f s, probe unanswered. %s; retrying %d requests elsewhere",
             name,
             silent,
-            f"Ejected for {standing.until - self._clock():.3g} s"
+            f"Ejected for {ejection.until - self._clock():.3g} s"
             if state.ejected
             else "Held until it responds",
             len(moving),
@@ -178,7 +177,7 @@ class HangDetector:
         if state.ejected:
             self._observer.engine_ejection(name)
         self.reports.died(
-            name, [i.witness(begun=lease.begun) for lease in state.leases if (i := lease.identity)]
+            name, [i.suspect(begun=lease.begun) for lease in state.leases if (i := lease.identity)]
         )
         for lease in moving:
             lease.abandon("hung")
@@ -232,9 +231,9 @@ class HangDetector:
     def on_report(self, engine: str) -> None:
         """Another worker reports that the engine hangs: probe it."""
         state = self._pool.state(engine)
-        if state is not None and state not in self._probes and not state.standing.hangs:
+        if state is not None and state not in self._probes and not state.ejection.hangs:
             log.warning("Engine %s reported as hung by another worker; probing it", engine)
-            state.standing = outlier_ejection.reported(state.standing, self.rules)
+            state.ejection = outlier_ejection.reported(state.ejection, self.rules)
             self._probe(state)
 
     @contextlib.asynccontextmanager
@@ -245,7 +244,7 @@ class HangDetector:
         if state is None:
             yield
             return
-        if state.standing.hangs:
+        if state.ejection.hangs:
             raise EngineUnreachableError(f"{engine.name} hangs")
         try:
             async with asyncio.timeout(None) as limit:
@@ -269,16 +268,21 @@ class HangDetector:
 
     def describe(self, state: EngineState) -> str:
         """A description of the hang; empty: the engine does not hang, or fails health checks anyway."""
-        if not state.standing.hangs or state.healthy is False:
+        if not state.ejection.hangs or state.healthy is False:
             return ""
-        return outlier_ejection.describe(state.standing, self.rules, self._clock(), ejected=state.ejected)
+        return outlier_ejection.describe(state.ejection, self.rules, self._clock(), ejected=state.ejected)
+
+    def hanging(self, base_model: str) -> list[EngineState]:
+        """The hung engines of a fleet, whether or not they pass health checks."""
+        states = self._pool.states()
+        return [s for s in states if s.engine.base_model == base_model and s.ejection.hangs]
 
     def lasted(self, state: EngineState) -> float:
         """Seconds since the engine was found to hang."""
-        since = state.standing.since
+        since = state.ejection.since
         return 0.0 if since is None else self._clock() - since
 
     def next_probe(self, state: EngineState) -> float:
         """Seconds until the next probe of an engine that hangs."""
-        due = outlier_ejection.next_probe(state.standing, self.rules, ejected=state.ejected)
+        due = outlier_ejection.next_probe(state.ejection, self.rules, ejected=state.ejected)
         return max(0.0, due - self._clock())

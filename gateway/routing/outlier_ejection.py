@@ -1,4 +1,4 @@
-"""Decides which engines hang and for how long they are ejected. Pure: observations in, a new standing out.
+"""Decides which engines hang and for how long they are ejected. Pure: observations in, a new state out.
 
 An engine can be stuck and still pass health checks: vLLM's HTTP server returns 200 while its core hangs.
 Activity shows that it works: response bytes, a load that succeeds, metrics counters that change, or an answer
@@ -73,7 +73,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EjectionState:
     """Whether an engine hangs, and its recent history."""
 
     silent: float = 0.0
@@ -109,48 +109,48 @@ class Action(StrEnum):
 
 
 def evaluate(
-    standing: Standing, seen: Observation, rules: Rules, *, ejected: bool
-) -> tuple[Standing, Action]:
-    """The standing after a check, and the action to take. `ejected`: whether a hung engine is ejected rather
+    ejection: EjectionState, seen: Observation, rules: Rules, *, ejected: bool
+) -> tuple[EjectionState, Action]:
+    """The state after a check, and the action to take. `ejected`: whether a hung engine is ejected rather
     than held, see `who_is_ejected`."""
-    if standing.hangs:
-        return _hanging(standing, seen, rules, ejected=ejected)
-    if standing.returned is not None and seen.now - standing.returned >= FORGIVEN:
-        standing = replace(standing, ejections=0, returned=None)
+    if ejection.hangs:
+        return _hanging(ejection, seen, rules, ejected=ejected)
+    if ejection.returned is not None and seen.now - ejection.returned >= FORGIVEN:
+        ejection = replace(ejection, ejections=0, returned=None)
     if seen.probe is Probe.PASSED:
         return replace(
-            standing, silent=0.0, probed=False, false_alarms=standing.false_alarms + 1
+            ejection, silent=0.0, probed=False, false_alarms=ejection.false_alarms + 1
         ), Action.NOTHING
     if seen.moved:
-        return replace(standing, silent=0.0, probed=False, false_alarms=0), Action.NOTHING
-    if not (seen.waits or standing.probed):  # a client that gave up waiting is not activity
-        return standing, Action.NOTHING
-    standing = replace(standing, silent=standing.silent + seen.passed)
-    patience = _probe_after(standing, rules)
+        return replace(ejection, silent=0.0, probed=False, false_alarms=0), Action.NOTHING
+    if not (seen.waits or ejection.probed):  # a client that gave up waiting is not activity
+        return ejection, Action.NOTHING
+    ejection = replace(ejection, silent=ejection.silent + seen.passed)
+    patience = _probe_after(ejection, rules)
     if seen.probe in {Probe.FAILED, Probe.VOID}:
-        if standing.silent >= patience + rules.timeout * PROBED_SHARE:
-            return _eject(standing, seen.now, rules), Action.EJECT
-        standing = replace(standing, probed=False)  # too early to tell: probe again if something waits
+        if ejection.silent >= patience + rules.timeout * PROBED_SHARE:
+            return _eject(ejection, seen.now, rules), Action.EJECT
+        ejection = replace(ejection, probed=False)  # too early to tell: probe again if something waits
         if not seen.waits:
-            return standing, Action.NOTHING
-    if standing.silent >= patience and not standing.probed:
-        return replace(standing, probed=True), Action.PROBE
-    return standing, Action.NOTHING
+            return ejection, Action.NOTHING
+    if ejection.silent >= patience and not ejection.probed:
+        return replace(ejection, probed=True), Action.PROBE
+    return ejection, Action.NOTHING
 
 
-def reported(standing: Standing, rules: Rules) -> Standing:
-    """The standing of an engine that is probed because another worker found it hung."""
-    if standing.hangs:
-        return standing
-    return replace(standing, silent=max(standing.silent, _probe_after(standing, rules)), probed=True)
+def reported(ejection: EjectionState, rules: Rules) -> EjectionState:
+    """The state of an engine that is probed because another worker found it hung."""
+    if ejection.hangs:
+        return ejection
+    return replace(ejection, silent=max(ejection.silent, _probe_after(ejection, rules)), probed=True)
 
 
-def down(standing: Standing) -> Standing:
-    """The standing of an engine that fails health checks. When it passes again, it may be a new process or
+def down(ejection: EjectionState) -> EjectionState:
+    """The state of an engine that fails health checks. When it passes again, it may be a new process or
     just less busy: if it hung before, it is probed at once and used after it has answered."""
-    if standing.hangs:
-        return replace(standing, until=-math.inf, active_since_probe=True)
-    return replace(standing, silent=0.0, probed=False)
+    if ejection.hangs:
+        return replace(ejection, until=-math.inf, active_since_probe=True)
+    return replace(ejection, silent=0.0, probed=False)
 
 
 def pause(ejections: int, rules: Rules) -> float:
@@ -165,48 +165,50 @@ def who_is_ejected(hanging: Mapping[str, float], engines: int) -> set[str]:
     return set(sorted(hanging, key=lambda name: (hanging[name], name))[:room])
 
 
-def next_probe(standing: Standing, rules: Rules, *, ejected: bool) -> float:
+def next_probe(ejection: EjectionState, rules: Rules, *, ejected: bool) -> float:
     """When a hung engine is probed next."""
     if not ejected:
         return (
-            standing.probe_failed_at
-            if standing.active_since_probe
-            else standing.probe_failed_at + rules.timeout * HELD_SHARE
+            ejection.probe_failed_at
+            if ejection.active_since_probe
+            else ejection.probe_failed_at + rules.timeout * HELD_SHARE
         )
-    if standing.active_since_probe:
-        return standing.until
-    return max(standing.until, standing.probe_failed_at + pause(standing.ejections, rules))
+    if ejection.active_since_probe:
+        return ejection.until
+    return max(ejection.until, ejection.probe_failed_at + pause(ejection.ejections, rules))
 
 
-def describe(standing: Standing, rules: Rules, now: float, *, ejected: bool) -> str:
+def describe(ejection: EjectionState, rules: Rules, now: float, *, ejected: bool) -> str:
     """A description of a hung engine, without its name."""
-    lasted = now - (standing.since if standing.since is not None else now)
-    left = max(0.0, next_probe(standing, rules, ejected=ejected) - now)
+    lasted = now - (ejection.since if ejection.since is not None else now)
+    left = max(0.0, next_probe(ejection, rules, ejected=ejected) - now)
     kept = "ejected" if ejected else "held until it responds"
     return f"hangs: found inactive {lasted:.0f} s ago; {kept}, next probe in {left:.0f} s"
 
 
-def _probe_after(standing: Standing, rules: Rules) -> float:
+def _probe_after(ejection: EjectionState, rules: Rules) -> float:
     """Seconds of silence before a probe. They double while probes pass without other activity, as they do if
     a single request is stuck."""
-    return rules.timeout / 2 * float(2 ** min(standing.false_alarms, MAX_FALSE_ALARMS))
+    return rules.timeout / 2 * float(2 ** min(ejection.false_alarms, MAX_FALSE_ALARMS))
 
 
-def _eject(standing: Standing, now: float, rules: Rules) -> Standing:
-    ejections = standing.ejections + 1
-    return Standing(since=now, ejections=ejections, until=now + pause(ejections, rules), probe_failed_at=now)
+def _eject(ejection: EjectionState, now: float, rules: Rules) -> EjectionState:
+    ejections = ejection.ejections + 1
+    return EjectionState(
+        since=now, ejections=ejections, until=now + pause(ejections, rules), probe_failed_at=now
+    )
 
 
 def _hanging(
-    standing: Standing, seen: Observation, rules: Rules, *, ejected: bool
-) -> tuple[Standing, Action]:
+    ejection: EjectionState, seen: Observation, rules: Rules, *, ejected: bool
+) -> tuple[EjectionState, Action]:
     if seen.probe in {Probe.PASSED, Probe.VOID}:  # for VOID, requests will show
-        return Standing(ejections=standing.ejections, returned=seen.now), Action.RETURN
+        return EjectionState(ejections=ejection.ejections, returned=seen.now), Action.RETURN
     if seen.probe is Probe.FAILED:
-        more = standing.ejections + (1 if ejected else 0)
+        more = ejection.ejections + (1 if ejected else 0)
         return replace(
-            standing, ejections=more, probe_failed_at=seen.now, active_since_probe=False
+            ejection, ejections=more, probe_failed_at=seen.now, active_since_probe=False
         ), Action.NOTHING
-    standing = replace(standing, active_since_probe=standing.active_since_probe or seen.moved)
-    due = seen.now >= next_probe(standing, rules, ejected=ejected)
-    return standing, Action.PROBE if due and seen.probe is Probe.NONE else Action.NOTHING
+    ejection = replace(ejection, active_since_probe=ejection.active_since_probe or seen.moved)
+    due = seen.now >= next_probe(ejection, rules, ejected=ejected)
+    return ejection, Action.PROBE if due and seen.probe is Probe.NONE else Action.NOTHING

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from adapters.errors import AdaptersError, LoadFailedError, NoEngineError, PlacementError, QuarantinedError
 from adapters.model import Engine, Version
 from adapters.placement.loader import Loader
-from adapters.registry.catalog import Target
-from gateway.routing.pool import Pool
+from adapters.placement.scheduling.view import Action
+from adapters.registry.catalog import Catalog, Target
+from gateway.routing.fleets import Fleets
 from gateway.routing.router import Router
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ class Prewarmed:
 
 @dataclass(slots=True)
 class Prewarmer:
-    pool: Pool
+    catalog: Catalog
+    fleets: Fleets
     router: Router
     loader: Loader
     timeout: float
@@ -92,22 +94,24 @@ class Prewarmer:
         await asyncio.gather(*self._later, return_exceptions=True)
 
     def _holders(self, version: Version) -> list[str]:
-        return [candidate.engine for candidate in self.pool.holders(version, set())]
+        return [state.engine.name for state in self.fleets.holders(version)]
 
     def _open(
         self, version: Version, likes: Collection[str], passed: Collection[str]
     ) -> tuple[list[Engine], str]:
         """Engines that can load the version, best first, without those in `passed`; and the reasons of
         all."""
-        scores = self.router.scores(Target(version, version.base_model))
+        scores = self.router.scores(
+            Target(version, version.base_model), self.loader.requires(version.tenant), even_full=True
+        )
         could = sorted(
             (s.cost, s.engine not in likes, s.engine)
             for s in scores
-            if s.cost is not None and s.engine not in passed
+            if s.cost is not None and s.action is not Action.SERVE and s.engine not in passed
         )
-        states = (self.pool.state(name) for _, _, name in could)
+        engines = (self.catalog.engines.get(name) for _, _, name in could)
         reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
-        return [state.engine for state in states if state], reasons
+        return [engine for engine in engines if engine], reasons
 
     async def _load(self, version: Version, engines: list[Engine], have: Collection[str]) -> str:
         """Load the version on the first engine that accepts it, other than those that `have` it. Returns the

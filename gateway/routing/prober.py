@@ -1,4 +1,4 @@
-"""Health probes of engines, and what follows from them: health, load, billed time."""
+"""Probes engines' health."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
+from typing import Protocol
 
 import aiohttp
 
-from adapters.security.tls import explain
-from gateway.metering.engine_metrics import (
-    MOST_BYTES,
-    BadSampleError,
-    EngineMetrics,
-    EngineSample,
-    mark,
-    read_metrics,
-)
-from gateway.metering.engine_time import EngineTime
+from adapters.model import Engine
+from adapters.security.handshake_errors import explain
+from gateway.metering.engine_metrics import EngineSample
 from gateway.observability.metrics import Metrics
-from gateway.routing.pool import EngineState, Pool
-from gateway.runtime.clock import TOLERANCE, system_time
+from gateway.routing.engine_health import EngineHealth
+from gateway.routing.engine_scraper import EngineScraper
+from gateway.routing.engine_state import EngineState
+from gateway.routing.pool import Pool
+from gateway.runtime.clock import system_time
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +29,28 @@ METRICS_EVERY = 3
 FINAL_PROBE_SECONDS = 0.5
 
 
+class ProbeObserver(Protocol):
+    """Notified of each probe's result, to meter the engine's time. `now`: Unix microseconds."""
+
+    def alive(self, engine: Engine, now: int, sample: EngineSample | None = None) -> None: ...
+
+    def missed(self, engine: Engine, now: int, *, down: bool) -> None: ...
+
+    def gone(self, name: str) -> None: ...
+
+
 class Prober:
+    """Probes each registered engine in a task of its own, reports the results, and has its metrics scraped at
+    every third probe, and whenever it may have restarted: they identify its process."""
+
     def __init__(
         self,
         pool: Pool,
+        health: EngineHealth,
+        scraper: EngineScraper,
         session: aiohttp.ClientSession,
         metrics: Metrics,
-        engine_time: EngineTime,
+        observer: ProbeObserver,
         *,
         interval: float,
         timeout: float,
@@ -47,22 +58,21 @@ class Prober:
     ) -> None:
         """`clock`: Unix microseconds."""
         self._pool = pool
+        self._health = health
+        self._scraper = scraper
         self._session = session
         self._metrics = metrics
-        self._engine_time = engine_time
+        self._observer = observer
         self._clock = clock
-        self._interval = interval
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        # Mutable state: the two above (`reconfigure`), and:
+        self.reconfigure(interval=interval, timeout=timeout)
         self._watched: dict[str, tuple[asyncio.Task[None], EngineState]] = {}
-        self._refused: set[str] = set()
-        """Engines whose last metrics were refused."""
+        """Mutable: the tasks."""
 
     def reconfigure(self, *, interval: float, timeout: float) -> None:
         self._interval, self._timeout = interval, aiohttp.ClientTimeout(total=timeout)
 
     async def run(self) -> None:
-        """Probe every registered engine in a task of its own, until cancelled."""
+        """Probe every registered engine until cancelled."""
         try:
             while True:
                 states = {s.engine.name: s for s in self._pool.states() if not s.engine.stopped}
@@ -71,8 +81,8 @@ class Prober:
                         del self._watched[name]
                         task.cancel()
                         self._metrics.forget_engine(name, state.engine.gpu_type)
-                        self._engine_time.gone(name)
-                        self._refused.discard(name)
+                        self._observer.gone(name)
+                        self._scraper.forget(name)
                 for name, state in states.items():
                     if name not in self._watched:
                         task = asyncio.create_task(self._watch(state), name=f"probe {name}")
@@ -97,9 +107,9 @@ class Prober:
         for count in itertools.count():
             state.wake.clear()
             try:
-                await self.probe(
-                    state, scrape=count % METRICS_EVERY == 0 or state.doubtful or state.waiting > 0
-                )
+                busy_or_doubtful = state.waiting > 0 or state.doubtful or state.suspect or not state.healthy
+                wanted, state.scrape_wanted = state.scrape_wanted, False
+                await self.probe(state, scrape=wanted or busy_or_doubtful or count % METRICS_EVERY == 0)
             except Exception:  # without probes, a suspect engine would never be used again
                 log.exception("Engine %s: probe failed unexpectedly", state.engine.name)
             with contextlib.suppress(TimeoutError):
@@ -107,7 +117,9 @@ class Prober:
                     await state.wake.wait()
 
     async def probe(self, state: EngineState, *, scrape: bool = True) -> None:
-        engine = state.engine
+        """Probe the engine once. An engine is up if its health check and, with `scrape`, its metrics are
+        answered."""
+        engine, health = state.engine, self._health
         up, sample = False, None
         try:
             async with self._session.get(
@@ -116,69 +128,17 @@ class Prober:
                 status = response.status
             if status == 200:
                 if scrape:
-                    sample = await self._scrape(state)
-                self._pool.mark_up(state)
+                    sample = await self._scraper.scrape(state, self._timeout)
+                health.mark_up(state)
                 up = True
             else:
-                self._pool.mark_down(state, f"/health returned {status}")
+                health.mark_down(state, f"/health returned {status}")
         except TimeoutError:
-            self._pool.probe_timed_out(state, "/health timed out")
+            health.probe_timed_out(state, "/health timed out")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self._pool.mark_down(state, f"/health: {explain(error, engine.url) or error}")
+            health.mark_down(state, f"/health: {explain(error, engine.url) or error}")
         if up:
-            self._engine_time.alive(engine, self._clock(), sample)
+            self._observer.alive(engine, self._clock(), sample)
         else:
-            self._engine_time.missed(engine, self._clock(), down=state.healthy is False)
+            self._observer.missed(engine, self._clock(), down=state.healthy is False)
         self._metrics.engine_up(engine.name, engine.gpu_type, up=state.healthy is True)
-
-    async def _scrape(self, state: EngineState) -> EngineSample | None:
-        """What it says of itself; None: nothing, or what cannot be. That costs the engine its sample and
-        nobody else anything. Raises what the session raises, ValueError."""
-        own, name = state.in_flight, state.engine.name
-        async with self._session.get(
-            state.engine.url + "/metrics", timeout=self._timeout, allow_redirects=False
-        ) as response:
-            if response.status != 200:
-                return None
-            said, asked = response.headers.get("date", ""), self._clock()
-            text = await _read(response)
-        self._pool.record_counters(state, mark(text))
-        try:
-            reading = read_metrics(text, self._clock(), skew=_skew(said, asked))
-        except BadSampleError as error:
-            self._metrics.sample_refused(name)
-            if name not in self._refused:
-                log.warning("Engine %s: its metrics are refused: %s.", name, error)
-            self._refused.add(name)
-            self._take_load(state, EngineMetrics(), own)
-            return None
-        if name in self._refused:
-            log.warning("Engine %s: its metrics are taken again.", name)
-            self._refused.discard(name)
-        self._take_load(state, reading, own)
-        state.process_started = (reading.sample and reading.sample.began) or 0
-        return reading.sample
-
-    def _take_load(self, state: EngineState, reading: EngineMetrics, own: int) -> None:
-        state.concurrency = reading.running if reading.waiting and state.waiting else 0
-        state.running, state.waiting = reading.running, reading.waiting
-        state.in_flight_of_others = max(0, state.running + state.waiting - max(own, state.in_flight))
-
-
-def _skew(date: str, now: int) -> int:
-    """By how many microseconds the host whose answer has this date is ahead; 0: too little to matter."""
-    try:
-        said = int(parsedate_to_datetime(date).timestamp() * 1e6)
-    except (ValueError, OverflowError):
-        return 0
-    return said - now if abs(said - now) > TOLERANCE else 0
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """The body, or a little more of it than can be right: the rest is left to the engine."""
-    text = bytearray()
-    async for chunk in response.content.iter_chunked(65536):
-        text += chunk
-        if len(text) > MOST_BYTES:
-            break
-    return bytes(text)

@@ -52,7 +52,7 @@ Group = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class SuspectRequest:
     """A request that was on an engine when it died, or had just failed there."""
 
     fingerprint: str
@@ -133,7 +133,7 @@ class Suspects:
     # -- events
 
     def death(
-        self, engine: str, reporter: str, witnesses: Iterable[Witness], *, ago: float = 0.0
+        self, engine: str, reporter: str, requests: Iterable[SuspectRequest], *, ago: float = 0.0
     ) -> set[Group]:
         """Record that an engine died `ago` seconds ago. Returns the groups for which it is a new death.
 
@@ -145,7 +145,7 @@ class Suspects:
         if found is None or reporter in found.reporters or abs(at - found.at) > self._same:
             found = self._found[engine] = _Found(at, set())
         found.reporters.add(reporter)
-        everyone = list(witnesses)
+        everyone = list(requests)
         alone = len({each.group for each in everyone} | found.groups.keys()) == 1
         counted = set[Group]()
         for each in everyone:
@@ -216,12 +216,12 @@ class Suspects:
 
     # -- steps
 
-    def _suspect(self, witness: Witness, at: float) -> None:
-        request = self._requests.pop(witness.fingerprint, None)
+    def _suspect(self, suspect: SuspectRequest, at: float) -> None:
+        request = self._requests.pop(suspect.fingerprint, None)
         if request is None:
-            request = _Request(at, group=witness.group)
-            self._known[witness.group] += 1
-        self._requests[witness.fingerprint] = request
+            request = _Request(at, group=suspect.group)
+            self._known[suspect.group] += 1
+        self._requests[suspect.fingerprint] = request
         request.last = max(request.last, at)
         request.deaths += 1
         request.in_all += 1

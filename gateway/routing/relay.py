@@ -6,11 +6,9 @@ Whatever a client may take for the end of the response (the last choice's finish
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
-
-import aiohttp
+from functools import partial
 
 from adapters.registry.catalog import Target
 from gateway.dataplane.exchange import Exchange
@@ -19,12 +17,12 @@ from gateway.errors import FlorinError
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
-from gateway.routing.engine_answers import MalformedError, read_answer, render
-from gateway.routing.engine_faults import EngineFaults
-from gateway.routing.pool import Lease
+from gateway.routing.engine_answers import EngineFaults, MalformedError, read_answer, render
+from gateway.routing.engine_state import EngineLostError, Lease
 from gateway.routing.resume import ResumableStream
 from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
-from gateway.routing.upstream import BROKEN, RetryElsewhere, abandoned, connection_lost, read_whole, refused
+from gateway.routing.upstream import RetryElsewhere, abandoned, connection_lost, read_whole, refused
+from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +47,21 @@ class Relay:
     record: AttemptMeter
     faults: EngineFaults
     metrics: Metrics
-    answer: ResumableStream | None = None
+    answer: ResumableStream | None
     """What the client has received of a stream that another engine can resume; None: not resumable."""
+    max_answer_bytes: int
+    """Maximum size of a response that is not a stream."""
+    _held: bytes = b""
+    """Events of a stream that were not sent yet."""
 
-    async def whole(self, response: aiohttp.ClientResponse) -> None:
+    async def whole(self, response: EngineConnection) -> None:
         """Relay a response that is not a stream, after reading all of it."""
         call = self.call
-        body = await read_whole(response)
+        try:
+            with self.lease.scope:
+                body = await read_whole(response, self.max_answer_bytes)
+        except ResponseTooLargeError as error:
+            raise self._malformed(error) from error
         self.lease.received()
         self.lease.waits_from = None
         usage = Usage()
@@ -75,7 +81,7 @@ class Relay:
         await self.record.logged()
         await self.exchange.respond(200, rendered)
 
-    async def stream(self, response: aiohttp.ClientResponse) -> None:
+    async def stream(self, response: EngineConnection) -> None:
         """Relay events as they arrive. Before the first one with content, another engine can start over;
         after that, another may resume."""
         rewriter = self._rewriter()
@@ -87,7 +93,7 @@ class Relay:
             self._check(rewriter.usage)
         await self._begin(rewriter)
         self.record.end(Outcome.OK, billable=True, exact=rewriter.usage.exact)
-        with self.lease.uninterrupted():
+        with self.lease.writing():
             await self.record.logged()
             await self.exchange.end_stream(held)
 
@@ -111,42 +117,53 @@ class Relay:
             answer=answer if answer is not None and not answer.obstacle else None,
         )
 
-    async def _pass_on(self, response: aiohttp.ClientResponse, rewriter: StreamRewriter) -> bytes:
+    async def _pass_on(self, response: EngineConnection, rewriter: StreamRewriter) -> bytes:
         """Relay all events but the last ones, which are returned: they must not be sent before the usage is
         logged. Raises _FailedError."""
-        lease, held = self.lease, b""
+        lease = self.lease
         try:
-            while data := await response.content.readany():
-                lease.received()
-                held += rewriter.feed(data)
-                self._observe(rewriter.usage)
+            while True:
+                with lease.scope:
+                    stopped = await response.deliver(partial(self._forward, rewriter))
+                if not stopped:
+                    break
                 if rewriter.aborted:
-                    raise _FailedError(_stopping(), held)
-                if rewriter.closing or not rewriter.has_content:
-                    if len(held) > MOST_HELD:
-                        raise StreamError("too many events without content", malformed=True)
-                    continue
-                if held:
-                    await self._begin(rewriter)
-                    out, held = held, b""
-                    await self._write(out)
-                    if lease.abandoned:
-                        raise _FailedError(abandoned(lease), b"")
+                    raise _FailedError(_stopping(), self._held)
+                await self._begin(rewriter)
+                out, self._held = self._held, b""
+                await self._write(out)
         except StreamError as error:
             self._observe(rewriter.usage)  # of events before the bad one in the same chunk
-            raise _FailedError(self._broken_by(error), held + rewriter.unsent) from error
-        except BROKEN as error:
+            raise _FailedError(self._broken_by(error), self._held + rewriter.unsent) from error
+        except OSError as error:
             if not rewriter.done:
-                raise _FailedError(connection_lost(error), held) from error
-        except asyncio.CancelledError:
-            if not lease.acknowledge_abandonment():
-                raise
-            raise _FailedError(abandoned(lease), held) from None
+                raise _FailedError(connection_lost(error), self._held) from error
+        except EngineLostError as error:
+            raise _FailedError(abandoned(lease), self._held) from error
         finally:
             lease.waits_from = None
         if not rewriter.done:
-            raise _FailedError(connection_lost(ConnectionError("the stream ended early")), held)
-        return held
+            raise _FailedError(connection_lost(ConnectionError("the stream ended early")), self._held)
+        return self._held
+
+    def _forward(self, rewriter: StreamRewriter, data: bytes) -> bool:
+        """Forward part of the stream, in the callback that received it. Returns False if the task must act:
+        start the response, wait for the client, or fail."""
+        lease = self.lease
+        lease.received()
+        held = self._held = self._held + rewriter.feed(data)
+        usage = rewriter.usage
+        self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)
+        if rewriter.aborted:
+            return False
+        if rewriter.closing or not rewriter.has_content:
+            if len(held) > MOST_HELD:
+                raise StreamError("too many events without content", malformed=True)
+            return True
+        if not lease.begun or not self.exchange.write_now(held):
+            return not held
+        self._held = b""
+        return True
 
     async def _begin(self, rewriter: StreamRewriter) -> None:
         """The first content has arrived: commit to this engine and start the response."""
@@ -166,13 +183,11 @@ class Relay:
             self.metrics.stream_resume("resumed")
             log.info("Request %s: stream resumed on engine %s", exchange.request_id, lease.state.engine.name)
             return
-        with lease.uninterrupted():
+        with lease.writing():
             await exchange.begin_stream()
 
     async def _write(self, data: bytes) -> None:
-        """Write to the client without interruption, so that each part is delivered completely or not at
-        all."""
-        with self.lease.uninterrupted():
+        with self.lease.writing():
             await self.exchange.write(data)
 
     # -- when the engine fails

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from gateway.routing.query_of_death import Group, Witness
+from gateway.routing.query_of_death import Group, SuspectRequest
 
 _WHOLE = 128 * 1024
 """Payloads of up to this size are hashed completely; of longer ones, both ends and the length. So a hash
@@ -53,5 +53,5 @@ class RequestIdentity:
         if len(self._payload) > _SMALL:
             self.fingerprint  # noqa: B018
 
-    def witness(self, *, begun: bool) -> Witness:
-        return Witness(self.fingerprint, self.group, begun)
+    def suspect(self, *, begun: bool) -> SuspectRequest:
+        return SuspectRequest(self.fingerprint, self.group, begun)

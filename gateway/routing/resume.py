@@ -187,9 +187,16 @@ class ResumableStream:
             piece = said["content"]
         else:
             piece = self._said(said)
+        if type(piece) is str:
+            self.add_text(piece.encode(), completion)
+        elif piece:
+            self.spoilt = "content"
+
+    def add_text(self, piece: bytes, completion: int) -> None:
+        """Add the text of an event that has nothing else to add."""
         if piece and not self.obstacle:
             text = self._text
-            text += piece.encode()
+            text += piece
             self.tokens = self.before + completion
             if len(text) > self._taken - len(self.payload):
                 self._grow(_STEP)

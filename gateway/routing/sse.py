@@ -11,10 +11,13 @@ import orjson
 
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, read_counts
 from gateway.routing.engine_answers import MalformedError, check_choice
+from gateway.routing.event_bytes import PlainEvent, learn
 from gateway.routing.resume import ResumableStream
 
 _DONE = b"[DONE]"
 _LARGEST_EVENT = 16 * 1024 * 1024
+_MOST_LESSONS = 8
+"""How many events of a stream may be tried to be learned. Its reasoning and its answer have a shape each."""
 
 
 class StreamError(Exception):
@@ -89,6 +92,9 @@ class StreamRewriter:
         """Key and type of the content in a plain event: `delta` and dict, or `text` and str. The key is empty
         until the first event with content."""
         self._per_choice: dict[int, tuple[int, int]] | None = {} if choices > 1 else None
+        self._plain: PlainEvent | None = None
+        """What most events look like; None: not known yet."""
+        self._lessons = _MOST_LESSONS if choices == 1 else 0
         self._rest = b""
         self._counted = False
         """The final counts were passed on."""
@@ -108,14 +114,18 @@ class StreamRewriter:
         """The output for `data`; empty if no event is complete yet. Raises StreamError."""
         if self._rest:
             data = self._rest + data
+            self._rest = b""
+        out: list[bytes] = []
+        if self._plain is not None:
+            read = self._plain_events(self._plain, data, out)
+            if read == len(data):
+                return b"".join(out)
+            data = data[read:]
         events = data.split(b"\n\n")
         self._rest = events.pop()
-        if len(self._rest) > _LARGEST_EVENT:
-            raise StreamError("the engine sent an event that is too long", malformed=True)
-        out: list[bytes] = []
         try:
-            if len(events) == 1:
-                return self._event(events[0])
+            if len(self._rest) > _LARGEST_EVENT:
+                raise MalformedError("the engine sent an event that is too long")
             for event in events:
                 out.append(self._event(event))  # noqa: PERF401 - the part before an error is needed
             return b"".join(out)
@@ -137,6 +147,30 @@ class StreamRewriter:
             missing = self._write(chunk) + missing
         return missing
 
+    def _plain_events(self, shape: PlainEvent, data: bytes, out: list[bytes]) -> int:
+        """Read the plain events with which `data` begins, and add the output to `out`. Returns their length.
+        Has the same effect as `_event` for each."""
+        at, head, match = 0, shape.head, shape.rest.match
+        usage, answer = self.usage, self._answer if shape.resumable else None
+        while data.startswith(head, at) and (event := match(data, at + len(head))) is not None:
+            text = event["text"]
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                break
+            if shape.counts:  # see `_count`
+                prompt, completion = int(event["prompt"]), int(event["completion"])
+                if not (0 < prompt <= MAX_TOKENS_PER_CHOICE >= completion >= usage.completion):
+                    break
+                usage.prompt, usage.completion = prompt, completion
+            if answer is not None:
+                said = orjson.loads(b'"%b"' % text).encode() if b"\\" in text else text
+                answer.add_text(said, usage.completion)
+            new_rest = shape.new_rest
+            out.append(shape.new_head + (event[0] if new_rest is None else text + new_rest))
+            at = event.end()
+        return at
+
     def _event(self, event: bytes) -> bytes:
         if not event.startswith(b"data: "):
             return b""  # comments and keep-alives
@@ -157,15 +191,26 @@ class StreamRewriter:
                 if self.aborted:
                     return b""
                 self._answer.add(chunk, self.usage.completion)
-            if not self._continuous:
-                if self._include_usage:
-                    chunk["usage"] = None
-                elif usage is not None:
-                    del chunk["usage"]
-        elif not self._close(choices, usage):
+            if self._lessons and self.has_content and not self.closing:
+                self._learn(event, chunk)
+            return self._write_token(chunk)
+        if not self._close(choices, usage):
             return b""
-        else:
-            self._counted = True
+        self._counted = True
+        return self._write(chunk)
+
+    def _learn(self, event: bytes, chunk: dict[str, Any]) -> None:
+        """Remember the shape of an event, unless events like it must be parsed."""
+        self._lessons -= 1
+        plain = learn(event + b"\n\n", chunk, self._write_token, keeps_usage=self._continuous)
+        self._plain = plain or self._plain
+
+    def _write_token(self, chunk: dict[str, Any]) -> bytes:
+        if not self._continuous:
+            if self._include_usage:
+                chunk["usage"] = None
+            elif chunk.get("usage") is not None:
+                del chunk["usage"]
         return self._write(chunk)
 
     def _write(self, chunk: dict[str, Any]) -> bytes:
@@ -205,8 +250,13 @@ class StreamRewriter:
                 raise MalformedError("an event's choices are not a list")
             for each in choices:
                 self._say(each)
-        if usage is not None and not self._count(usage, choices[0]["index"]):
-            self.usage.unsound = True
+        if usage is not None:
+            try:
+                counts = usage["prompt_tokens"], usage["completion_tokens"]
+            except (KeyError, TypeError):
+                counts = None, None
+            if not self._count(*counts, choices[0]["index"]):
+                self.usage.unsound = True
 
     def _say(self, choice: Any) -> None:
         """Check one choice of an event in full. Raises MalformedError."""
@@ -220,6 +270,7 @@ class StreamRewriter:
             self._ended.add(choice["index"])
             self.closing = len(self._ended) >= self._choices
             self.aborted = self.aborted or reason == "abort"
+            self._plain = None  # what follows the end is read with care
         if not self.has_content:
             self.has_content = bool(reason) or _says_something(said)
             if not self.has_content:
@@ -233,13 +284,9 @@ class StreamRewriter:
         self.done = True
         return b"data: [DONE]\n\n"
 
-    def _count(self, usage: Any, index: int) -> bool:
-        """Read a choice's running counts. Returns False if they are impossible. Written out for speed,
-        since it runs for every token."""
-        try:
-            prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
-        except (KeyError, TypeError):
-            return False
+    def _count(self, prompt: Any, completion: Any, index: int) -> bool:
+        """Note a choice's running counts. Returns False if they are impossible. Written out for speed, since
+        it runs for every token."""
         if type(prompt) is not int or type(completion) is not int or not 0 < prompt <= MAX_TOKENS_PER_CHOICE:
             return False
         kept, per_choice = self.usage, self._per_choice
@@ -270,7 +317,7 @@ class ContinuedRewriter(StreamRewriter):
 
     def _write(self, chunk: dict[str, Any]) -> bytes:
         chunk.update(self._so_far.head)
-        if chunk.get("usage"):
+        if type(chunk.get("usage")) is dict:
             chunk["usage"] = self._so_far.usage(chunk["usage"], self.usage.completion)
         for choice in chunk["choices"]:
             delta = choice.get("delta")

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
-
-import aiohttp
-from yarl import URL
 
 from adapters.model import Engine
 from adapters.registry.catalog import Target
 from gateway.errors import FlorinError
-from gateway.routing.engine_answers import message_of, read_error
+from gateway.routing.engine_answers import read_error
+from gateway.routing.engine_messages import refusal
 from gateway.routing.engine_state import Lease
+from gateway.runtime.cancel_scope import CancelScope
+from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
+from gateway.transport.engine_pool import Address, EnginePool, address
 
 _CLIENT_ERRORS = range(400, 500)
 _BUSY = frozenset({429, 503})
 _DENIED = frozenset({401, 403})
 """Concerns Florin's own token (FLORIN_ENGINE_TOKEN_FILE), never the client."""
-_AT_ONCE = 256 * 1024
-"""Bodies of up to this size are written at once; longer ones are passed as files, which aiohttp sends in
-chunks."""
-BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_MAX_ERROR_BYTES = 256 * 1024
 
 
 class RetryElsewhere(Exception):  # noqa: N818  # an instruction, not an error
@@ -59,54 +55,131 @@ class Upstream:
     client's headers is passed on but its trace context.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, *, connect_timeout: float) -> None:
-        self._session = session
+    def __init__(
+        self,
+        pool: EnginePool,
+        *,
+        connect_timeout: float,
+        authorization: Callable[[], str] = str,
+    ) -> None:
+        """`authorization` returns the header for engines; empty: none."""
+        self._pool = pool
+        self._authorization = authorization
         # No read timeout: it would set a timer for every packet. The hang detector ends silent streams, and
         # probes distinguish a busy engine from a dead one.
         self.reconfigure(connect_timeout=connect_timeout)
-        self._urls: dict[tuple[str, str], URL] = {}
 
     def reconfigure(self, *, connect_timeout: float) -> None:
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
+        self._connect_timeout = connect_timeout
 
-    @asynccontextmanager
-    async def post(
+    @property
+    def connections_in_use(self) -> int:
+        return self._pool.in_use
+
+    def post(
         self,
         engine: Engine,
         path: str,
         payload: bytes,
         request_id: str,
         target: Target,
+        *,
+        scope: CancelScope,
         trace: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Post a request; the response has status 200. `trace`: validated `traceparent` and `tracestate`.
-        Raises RetryElsewhere, or FlorinError if the engine refuses the request.
+    ) -> _Post:
+        """Post a request, in an `async with` block: its target is the response, whose status is 200.
+        Entering, which happens in `scope`, raises RetryElsewhere, or FlorinError if the engine refuses the
+        request. `trace`: validated `traceparent` and `tracestate`.
 
-        Leaving the context before the body is read closes the connection, which makes the engine abort.
+        Leaving the block before the body is read closes the connection, which makes the engine abort.
         """
-        url = self._urls.get((engine.url, path))
-        if url is None:
-            url = self._urls[engine.url, path] = URL(engine.url + path)
+        where = address(engine.url)
         # No other headers of the client are forwarded: some of them control the engine.
-        headers = {"content-type": "application/json", "x-request-id": request_id, **(trace or {})}
-        data = payload if len(payload) <= _AT_ONCE else io.BytesIO(payload)
+        head = _opening(where, path, self._authorization())
+        if trace:
+            head += b"".join([f"{name}: {value}\r\n".encode() for name, value in trace.items()])
+        head += b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (request_id.encode(), len(payload))
+        return _Post(self._pool, self._connect_timeout, where, head, payload, target, scope=scope)
+
+
+class _Post:
+    """A context manager as a class: a generator would cost three times as much."""
+
+    __slots__ = (
+        "_connect_timeout",
+        "_connection",
+        "_head",
+        "_payload",
+        "_pool",
+        "_scope",
+        "_target",
+        "_where",
+        "sent",
+    )
+
+    def __init__(
+        self,
+        pool: EnginePool,
+        connect_timeout: float,
+        where: Address,
+        head: bytes,
+        payload: bytes,
+        target: Target,
+        *,
+        scope: CancelScope,
+    ) -> None:
+        self._pool = pool
+        self._connect_timeout = connect_timeout
+        self._where = where
+        self._head = head
+        self._payload = payload
+        self._target = target
+        self._scope = scope
+        self.sent = False
+        """The engine may have received the request."""
+
+    async def __aenter__(self) -> EngineConnection:
+        with self._scope:
+            return await self._send()
+
+    async def _send(self) -> EngineConnection:
+        pool, where = self._pool, self._where
+        connection = pool.idle(where)
+        if connection is None:
+            try:
+                connection = await pool.connect(where, timeout=self._connect_timeout)
+            except OSError as error:
+                why = str(error) or f"no connection within {self._connect_timeout:g} s"
+                raise RetryElsewhere("unreachable", why, suspect=True, engine_worked=False) from error
+        self._connection = connection
+        self.sent = True
+        payload, self._payload = self._payload, b""  # it may be megabytes, and streams last minutes
         try:
-            response = await self._session.post(
-                url, data=data, headers=headers, timeout=self._timeout, allow_redirects=False
-            )
-        except aiohttp.ClientConnectorError as error:
-            raise RetryElsewhere("unreachable", str(error), suspect=True, engine_worked=False) from error
-        except BROKEN as error:
+            status = await connection.send(self._head, payload)
+            if status == 200:
+                return connection
+            raise await _refusal(connection, self._target)
+        except OSError as error:
+            pool.release(where, connection)
             raise connection_lost(error) from error
-        del payload, data  # may be megabytes, and streams last minutes
-        whole = False
-        try:
-            if response.status != 200:
-                raise await _refusal(response, target)
-            yield response
-            whole = response.content.at_eof()
-        finally:
-            response.release() if whole else response.close()
+        except BaseException:
+            pool.release(where, connection)
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.release(self._where, self._connection)
+
+
+@lru_cache(maxsize=4096)
+def _opening(where: Address, path: str, authorization: str) -> bytes:
+    """The part of a request's head that is the same for many requests."""
+    lines = [
+        b"POST %b%b HTTP/1.1" % (where.prefix, path.encode()),
+        b"host: " + where.host_header,
+        b"content-type: application/json",
+        *([b"authorization: " + authorization.encode()] if authorization else []),
+    ]
+    return b"".join(line + b"\r\n" for line in lines)
 
 
 def connection_lost(error: Exception) -> RetryElsewhere:
@@ -122,22 +195,30 @@ def abandoned(lease: Lease) -> RetryElsewhere:
         "hung": "hangs",
         "first_byte": "did not start to answer in time",
         "idle": "stopped sending",
+        "deadline": "did not start to answer by the request's deadline",
     }
     return RetryElsewhere(why, f"{name} {words[why]}", engine_worked=why in {"first_byte", "idle"})
 
 
-async def read_whole(response: aiohttp.ClientResponse) -> bytes:
+async def read_whole(response: EngineConnection, limit: int) -> bytes:
+    """Raises RetryElsewhere, and ResponseTooLargeError above `limit` bytes."""
     try:
-        return await response.read()
-    except BROKEN as error:
+        return await response.read(limit)
+    except ResponseTooLargeError:
+        raise
+    except OSError as error:
         raise connection_lost(error) from error
 
 
-async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exception:
+async def _refusal(response: EngineConnection, target: Target) -> Exception:
     """The exception for a status other than 200."""
-    status, body = response.status, await read_whole(response)
+    status = response.status
+    try:
+        body = await read_whole(response, _MAX_ERROR_BYTES)
+    except ResponseTooLargeError:
+        body = b""
     error = read_error(body)
-    message = message_of(error, f"status {status}")
+    message = refusal(error).message if error else f"status {status}"
     if status == 404 and error.get("param") in ("model", None):
         return RetryElsewhere("unknown_model", message, unknown_model=True, engine_worked=False)
     if status in _BUSY:
@@ -148,15 +229,11 @@ async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Exceptio
 
 
 def refused(status: int, error: dict[str, Any], target: Target) -> FlorinError | None:
-    """The engine's error message about a client's mistake, without internal names; None: not the client's
-    mistake."""
+    """The engine's error about a client's mistake, in words for clients; None: not the client's mistake."""
     if status not in _CLIENT_ERRORS:
         return None
-    message = message_of(error, "The engine rejected the request.").replace(target.engine_name, target.label)
-    param = error.get("param")
+    said = refusal(error)
+    message = said.message.replace(target.engine_name, target.label)
     return FlorinError(
-        "request_refused",
-        message,
-        param=param[:200].removeprefix("body.") if type(param) is str else None,
-        status=status if status in {400, 413, 422} else 400,
+        said.code, message, param=said.param, status=status if status in {400, 413, 422} else 400
     )

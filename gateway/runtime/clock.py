@@ -107,7 +107,8 @@ class Clock:
         return self._base(up) + up
 
     def now_ns(self) -> int:
-        return self.now() * 1000
+        up = self._uptime()
+        return (self._base(up) + up) * 1000
 
     @property
     def era(self) -> int:
@@ -169,7 +170,8 @@ class Clock:
         return last
 
     def _base(self, up: int) -> int:
-        return self._eras[self._era(up)][1]
+        eras = self._eras
+        return eras[self._era(up) if len(eras) > 1 else 0][1]
 
     def _adopt(self) -> bool:
         """Adopt the eras in the shared file if they are from this boot and not older than ours."""

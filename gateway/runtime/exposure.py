@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from adapters.model import Engine
 from adapters.reconcile import exposure
 from adapters.reconcile.diagnosis import Diagnosis
-from adapters.security.tls import Identity
+from adapters.security.renewal import Identity
 from gateway.config import Settings
 
 REMEDY = (
@@ -16,15 +16,20 @@ REMEDY = (
 )
 
 
-def of_listener(settings: Settings, host: str) -> Diagnosis:
-    """`host`: the bound address, or FLORIN_HOST."""
-    return exposure.of_listener(
-        host,
-        tls=settings.tls_cert is not None,
-        behind_proxy=settings.behind_proxy,
-        what="The gateway",
-        remedy=REMEDY,
-    )
+def of_listeners(settings: Settings, addresses: Sequence[str] = ()) -> list[Diagnosis]:
+    """`addresses`: those bound, if known: the main port's, and the admin port's if there is one."""
+    hosts = [settings.host, *([settings.admin_host] if settings.admin_port is not None else [])]
+    parts = ["The gateway"] if len(hosts) == 1 else ["The data plane", "The admin and finance API"]
+    found = []
+    for host, what in zip(addresses or hosts, parts, strict=True):
+        if settings.uds and what != "The admin and finance API":
+            text = f"{what} listens on a Unix socket only."
+            found.append(Diagnosis("listener", "ok", str(settings.uds), text))
+            continue
+        tls = settings.tls_cert is not None
+        proxy = settings.behind_proxy
+        found.append(exposure.of_listener(host, tls=tls, behind_proxy=proxy, what=what, remedy=REMEDY))
+    return found
 
 
 def exposure_of(
@@ -33,9 +38,15 @@ def exposure_of(
     """`identities`: those of `TransportSecurity`; `now`: Unix seconds. Reads file modes in the state
     directory, so it blocks."""
     return [
-        of_listener(settings, settings.host),
+        *of_listeners(settings),
         *exposure.of_certificates(identities, now),
         *exposure.of_engines(engines),
-        *exposure.of_docs(settings.host, served=settings.api_docs),
+        *exposure.of_docs(_docs_host(settings), served=settings.api_docs),
         *exposure.of_state(settings.state_dir),
     ]
+
+
+def _docs_host(settings: Settings) -> str:
+    if settings.admin_port is not None:
+        return settings.admin_host
+    return "localhost" if settings.uds else settings.host

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapters.security.engine_access import EngineAccess
-from adapters.security.tls import Identity, Renewable, TlsError, warn_if_not_valid
-from adapters.security.tls import watch as watch_files
+from adapters.security.renewal import Identity, Renewable, warn_if_not_valid
+from adapters.security.renewal import watch as watch_files
+from adapters.security.tls import TlsError
 from gateway.config import Settings, SettingsError
 
 if TYPE_CHECKING:  # metrics must not be imported before the workers' shared values are set up

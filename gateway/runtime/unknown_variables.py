@@ -11,6 +11,8 @@ CLIENTS: Final[dict[str, str]] = {
     "FLORIN_URL": "URL of the gateway. Default: `http://127.0.0.1:8080`.",
     "FLORIN_OPERATOR_KEY": "An operator key, or a key of the role that the command requires.",
     "FLORIN_OPERATOR_KEY_FILE": "File that contains that key instead; no other user may read it (mode 0600).",
+    "FLORIN_KEY": "The same for customers, with a key of role `tenant-admin`. It takes precedence.",
+    "FLORIN_KEY_FILE": "File that contains that key instead.",
     "FLORIN_CA_FILE": "CA certificates (PEM) to verify the gateway with. Empty: the system's.",
     "FLORIN_CLIENT_CERT": "Certificate chain (PEM) to present to a gateway that requires one.",
     "FLORIN_CLIENT_KEY": "Private key (PEM) of `FLORIN_CLIENT_CERT`.",

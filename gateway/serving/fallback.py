@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -35,12 +35,12 @@ _ANSWER = (
 
 
 class FallbackApp:
-    """Answers every request on the listener with 503, in a separate thread, while needed. Mutable: when a
+    """Answers every request on the listeners with 503, in a separate thread, while needed. Mutable: when a
     worker last served, and the thread."""
 
-    def __init__(self, listener: socket.socket, tls: Callable[[], ssl.SSLContext | None]) -> None:
-        """`tls` returns the listener's TLS context. Called at each start, since certificates change."""
-        self._listener = listener
+    def __init__(self, listeners: Sequence[socket.socket], tls: Callable[[], ssl.SSLContext | None]) -> None:
+        """`tls` returns the listeners' TLS context. Called at each start, since certificates change."""
+        self._listeners = listeners
         self._tls = tls
         self._served = time.monotonic()
         self._thread: threading.Thread | None = None
@@ -83,12 +83,14 @@ class FallbackApp:
         except SettingsError as error:  # an unusable certificate may be why no worker starts
             log.error("%s", error)
             tls, answer = None, _hang_up
-        # A duplicate: closing the server closes its socket, but the workers' must stay open.
-        server = await asyncio.start_server(
-            answer, sock=self._listener.dup(), ssl=tls, limit=_HEAD_BYTES, backlog=2048
-        )
+        # Duplicates: closing a server closes its socket, but the workers' must stay open.
+        servers = [
+            await asyncio.start_server(answer, sock=listener.dup(), ssl=tls, limit=_HEAD_BYTES, backlog=2048)
+            for listener in self._listeners
+        ]
         await self._done.wait()
-        server.close()
+        for server in servers:
+            server.close()
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,9 +23,10 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Final, cast
 from typing import Protocol as Interface
 
 import uvicorn
@@ -35,17 +36,16 @@ from adapters.errors import AdaptersError
 from gateway.config import Settings, SettingsError
 from gateway.observability.logs import log_to_stderr
 from gateway.runtime.settings_reload import Reload, reread
-from gateway.serving.acceptor import Acceptor
-from gateway.serving.http_protocol import HttpProtocol
+from gateway.serving.acceptor import Acceptor, Peers
 from gateway.serving.terminal import has_terminal
+from gateway.transport.client_connection import ClientConnection
+from gateway.transport.connection_limits import Connections
 
 log = logging.getLogger(__name__)
 
 FAILED = 1
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-_KEEP_ALIVE_SECONDS = 75
-"""Longer than the usual minute of load balancers, so that they never write to a closing connection."""
 
 _SETTLE_SECONDS = 0.05
 
@@ -96,10 +96,24 @@ class Stop:
         self.on_signal()
 
 
-class App(Interface):
-    """An ASGI application that reacts to shutdown and to new settings."""
+HEADERS: Final = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
+"""Of all responses. They are rendered once a second, with the date."""
+
+
+class Side(Interface):
+    """What a port serves: an ASGI application that is a `client_connection.Application`, too."""
+
+    connections: Connections
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class App(Side, Interface):
+    """The side of the main port, which reacts to shutdown and to new settings."""
+
+    @property
+    def admin(self) -> Side | None:
+        """The side of the admin port, if there is one."""
 
     def stop(self) -> None:
         """Become unready, and ask clients to close their connections."""
@@ -117,18 +131,32 @@ class App(Interface):
 
 def run_app(
     app: App,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     stop: Stop,
     ready: Callable[[], None],
     *,
     tls: ssl.SSLContext | None = None,
+    peers: Peers | None = None,
 ) -> int:
-    """Serve `app` on `listener` until a signal. Calls `ready` once requests are accepted. Returns the exit
-    code; a failure to start is logged."""
+    """Serve `app` until a signal. `listeners`: the main port's, and the admin port's if there is one. Calls
+    `ready` once requests are accepted. `peers`: if other workers share the listeners. Returns the exit code;
+    a failure to start is logged."""
     log_to_stderr(app.settings.log_format, app.settings.log_level)
+    config = server_config(app, tls)
+    config.lifespan_class = _Lifespan
+    stop.hold()
+    server = _Server(config, app, stop, ready, peers)
+    try:
+        server.run(sockets=list(listeners))
+    except SystemExit:  # uvicorn exits like this if the app did not start, and has logged why
+        return FAILED
+    return 0
+
+
+def server_config(side: Side, tls: ssl.SSLContext | None = None) -> uvicorn.Config:
     config = uvicorn.Config(
-        app,
-        http=HttpProtocol,
+        side,
+        http=ClientConnection,
         loop="uvloop",
         ws="none",
         lifespan="on",
@@ -136,26 +164,22 @@ def run_app(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        headers=HEADERS,
         ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     config.load()
-    config.lifespan_class = _Lifespan
-    stop.hold()
-    server = _Server(config, app, stop, ready)
-    try:
-        server.run(sockets=[listener])
-    except SystemExit:  # uvicorn exits like this if the app did not start, and has logged why
-        return FAILED
-    return 0
+    return config
 
 
 class _Server(uvicorn.Server):
     """Mutable: the phase of the shutdown. `Stop` handles signals instead of uvicorn."""
 
-    def __init__(self, config: uvicorn.Config, app: App, stop: Stop, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: App, stop: Stop, ready: Callable[[], None], peers: Peers | None
+    ) -> None:
         super().__init__(config)
         self._app = app
+        self._peers = peers
         self._stop = stop
         self._ready = ready
         self._leaves_at: float | None = None
@@ -172,20 +196,22 @@ class _Server(uvicorn.Server):
         loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
 
         def on_signal() -> None:
-            loop.call_soon_threadsafe(self._on_signal)
+            if not loop.is_closed():  # as it is when the app did not start
+                loop.call_soon_threadsafe(self._on_signal)
 
         self._stop.on_signal = on_signal
         await super().startup([])
-        for listener in sockets or []:
-            acceptor = Acceptor(listener, self._connected, tls=self.config.ssl)
+        main: tuple[uvicorn.Config, Side, Peers | None] = (self.config, self._app, self._peers)
+        admin = self._app.admin
+        sides = [main] if admin is None else [main, (server_config(admin), admin, None)]
+        for listener, (config, side, peers) in zip(sockets or [], sides, strict=True):
+            connected = partial(ClientConnection, config, self.server_state, self.lifespan.state)
+            acceptor = Acceptor(listener, connected, side.connections, tls=self.config.ssl, peers=peers)
             self.servers.append(cast("asyncio.Server", acceptor))  # uvicorn only calls close and wait_closed
         self.should_exit = self.should_exit or self._stop.count > 0
         if self.started and not self.should_exit:
-            _tune_garbage_collection()
+            tune_garbage_collection()
             self._ready()
-
-    def _connected(self) -> asyncio.Protocol:
-        return HttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def main_loop(self) -> None:
         """Wake up on signals, where the original polls ten times a second."""
@@ -233,11 +259,14 @@ class _Server(uvicorn.Server):
             task.cancel("a second signal asked to stop")
 
 
-def _tune_garbage_collection() -> None:
-    """Exclude the objects that exist now from garbage collection: walking them every few hundred requests
-    would pause streams. Collection was off until now (see `gateway.cli`): imports create little garbage."""
+def tune_garbage_collection() -> None:
+    """Exclude the objects that exist now from garbage collection: walking those of many adapters would pause
+    all streams for 100 ms. Collection was off until now (see `gateway.cli`): imports create little garbage.
+
+    Requests hardly create cyclic garbage. What there is, also of old objects, goes after at most two million
+    allocations."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(20_000, 10, 10)
     gc.enable()
 
 

@@ -13,16 +13,18 @@ import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from adapters.security import state_directory
 from adapters.store.embedded import EmbeddedError, EmbeddedValkey
 from gateway.config import Settings, SettingsError, load_settings
 from gateway.observability.logs import is_json, log_to_stderr
-from gateway.runtime.exposure import of_listener
+from gateway.runtime.exposure import of_listeners
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.runtime.unknown_variables import unknown
 from gateway.serving.runner import FAILED, ServerStartError, Stop, StopRequested, run_app
+from gateway.serving.unix_socket import bound
 from gateway.serving.workers import supervise
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,21 @@ def serve() -> int:
                 log.warning("%s", warning)
             TransportSecurity(settings).warn()  # report problems before anything starts
             make_state_dir(settings)
-            listener = stack.enter_context(bind(settings.host, settings.port))
+            listeners = [
+                stack.enter_context(
+                    bound(settings.uds) if settings.uds else bind(settings.host, settings.port)
+                )
+            ]
+            if settings.admin_port is not None:
+                listeners.append(
+                    stack.enter_context(bind(settings.admin_host, settings.admin_port, "FLORIN_ADMIN"))
+                )
             valkey = _ValkeyKeeper(settings, stack)
             raise_file_limit()
-            return _run(settings.model_copy(update={"redis_url": valkey.url}), listener, stop, valkey)
+            import gateway.app  # noqa: F401, PLC0415  # while Valkey loads its data
+
+            valkey.wait_until_ready()
+            return _run(settings.model_copy(update={"redis_url": valkey.url}), listeners, stop, valkey)
     except SettingsError as error:
         return _report(error, BAD_SETTINGS)
     except ServerStartError as error:
@@ -59,29 +72,30 @@ def serve() -> int:
         return 0
 
 
-def _run(settings: Settings, listener: socket.socket, stop: Stop, valkey: _ValkeyKeeper) -> int:
+def _run(settings: Settings, listeners: Sequence[socket.socket], stop: Stop, valkey: _ValkeyKeeper) -> int:
     if not settings.bootstrap_key:
         log.warning("FLORIN_OPERATOR_KEY is not set; the admin API only accepts existing operator keys")
-    exposed = of_listener(settings, str(listener.getsockname()[0]))
-    if exposed.status != "ok":
-        log.warning("%s %s", exposed.message, exposed.remedy)
-    elif settings.behind_proxy:
-        log.info("%s", exposed.message)
-    line = f"Florin listens on {url_of(listener, tls=settings.tls_cert is not None)}\n"
+    for exposed in of_listeners(settings, [address_of(listener) for listener in listeners]):
+        if exposed.status != "ok":
+            log.warning("%s %s", exposed.message, exposed.remedy)
+        elif settings.behind_proxy:
+            log.info("%s", exposed.message)
+    urls = [url_of(listener, tls=settings.tls_cert is not None) for listener in listeners]
+    lines = [f"Florin listens on {urls[0]}\n", *(f"Admin and finance API on {url}\n" for url in urls[1:])]
 
     def announce() -> None:
-        sys.stdout.write(line)
+        sys.stdout.writelines(lines)
         sys.stdout.flush()
 
     if settings.workers > 1:
         return supervise(
-            settings, listener, stop, announce, maintain=valkey.restart_if_dead, detach=valkey.detach
+            settings, listeners, stop, announce, maintain=valkey.restart_if_dead, detach=valkey.detach
         )
-    from gateway.app import create_app  # noqa: PLC0415  # `supervise` imports it at a better moment
+    from gateway.app import create_app  # noqa: PLC0415  # as `serve` does
 
     valkey.watch_from_thread()
     app = create_app(settings)
-    return run_app(app, listener, stop, announce, tls=app.security.server)
+    return run_app(app, listeners, stop, announce, tls=app.security.server)
 
 
 def make_state_dir(settings: Settings) -> None:
@@ -94,13 +108,14 @@ def make_state_dir(settings: Settings) -> None:
         ) from error
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A TCP socket bound to the address, not yet listening. Raises ServerStartError."""
+def bind(host: str, port: int, settings: str = "FLORIN") -> socket.socket:
+    """A TCP socket bound to the address, not yet listening. `settings`: what the names of its settings begin
+    with. Raises ServerStartError."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
         raise ServerStartError(
-            f"FLORIN_HOST: {host!r} is not an address of this machine ({error})."
+            f"{settings}_HOST: {host!r} is not an address of this machine ({error})."
         ) from error
     listener = socket.socket(family, kind, proto)
     try:
@@ -109,22 +124,29 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ServerStartError(_explain(error, host, port)) from error
+        raise ServerStartError(_explain(error, host, port, settings)) from error
     listener.setblocking(False)
     return listener
 
 
-def _explain(error: OSError, host: str, port: int) -> str:
+def _explain(error: OSError, host: str, port: int, settings: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} of {host} is in use. Stop the process that uses it, or set FLORIN_PORT."
+        return f"Port {port} of {host} is in use. Stop the process that uses it, or set {settings}_PORT."
     if error.errno == errno.EACCES:
-        return f"Port {port} of {host} needs privileges. Set FLORIN_PORT to 1024 or higher."
+        return f"Port {port} of {host} needs privileges. Set {settings}_PORT to 1024 or higher."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"FLORIN_HOST: {host} is not an address of this machine."
+        return f"{settings}_HOST: {host} is not an address of this machine."
     return f"Cannot listen on port {port} of {host}: {error.strerror}."
 
 
+def address_of(listener: socket.socket) -> str:
+    """The bound address; empty for a Unix socket."""
+    return "" if listener.family == socket.AF_UNIX else str(listener.getsockname()[0])
+
+
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -135,6 +157,14 @@ def raise_file_limit() -> None:
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except EmbeddedError as error:
+        raise ServerStartError(str(error)) from error
 
 
 class _ValkeyKeeper:
@@ -150,11 +180,16 @@ class _ValkeyKeeper:
         self._next_check = 0.0
         self._pause = _CHECK_SECONDS
         if not self.url:
-            try:
-                self._server = stack.enter_context(EmbeddedValkey(settings.state_dir))
-            except EmbeddedError as error:
-                raise ServerStartError(str(error)) from error
+            self._server = EmbeddedValkey(settings.state_dir)
+            stack.callback(self._server.stop)
+            with _explained():
+                self._server.launch()
             self.url = self._server.url
+
+    def wait_until_ready(self) -> None:
+        if self._server is not None:
+            with _explained():
+                self._server.wait_until_ready()
 
     def restart_if_dead(self) -> None:
         """Restart the server if it died; what it acknowledged is on disk. Backs off if it keeps dying, as it
@@ -191,7 +226,7 @@ class _ValkeyKeeper:
     def detach(self) -> None:
         """Call it in a forked child: the lock belongs to the parent and the server."""
         if self._server is not None:
-            self._server.let_go()
+            self._server.release_in_child()
 
 
 def _report(error: Exception, code: int) -> int:

@@ -1,7 +1,8 @@
 """Several workers on one port: processes that share a socket, and the parent that supervises them.
 
 The parent imports the app, which takes most of the start-up time, and then forks. At that point it has a
-single thread and has opened only the listener, the embedded Valkey's lock, and a channel to each worker.
+single thread and has opened only the listener, the embedded Valkey's lock, a channel to each worker, and the
+entrance to the process that inserts usage records for all of them.
 
 On its channel, a worker sends `!` once it serves, and the parent sends new settings, one line of JSON each.
 Only the parent holds the other end: when it closes, however the parent died, the worker stops. Each worker
@@ -21,22 +22,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
 from gateway.config import Settings, SettingsError
-from gateway.observability.shared_values import SharedValues
+from gateway.metering.wal.insertion_process import InsertionProcess
 from gateway.runtime.settings_reload import Reload, received, reread
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.runtime.worker_watch import WorkerWatch
+from gateway.serving.acceptor import Peers
 from gateway.serving.fallback import FallbackApp
 from gateway.serving.runner import FAILED, SIGNALS, App, Stop, StopRequested, run_app
 
 log = logging.getLogger(__name__)
 
 WORKER = "florin-worker"
-"""Process name of workers, for `ps -o comm` and `top`."""
+INSERTER = "florin-inserter"
+"""Names of the processes, for `ps -o comm` and `top`."""
 _CHECK_SECONDS = 0.05
 _KILL_AFTER_GRACE = 10.0
 """Seconds after the grace period of its requests that a worker has to flush and exit."""
@@ -109,7 +112,7 @@ class _Worker:
 
 def supervise(
     settings: Settings,
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     stop: Stop,
     announce: Callable[[], None],
     *,
@@ -125,13 +128,15 @@ def supervise(
     gc.freeze()  # keeps the imported modules in memory that the workers share
     gc.enable()
     with closing(WorkerWatch(settings.workers)) as watch:
-        group = WorkerGroup(settings, listener, stop, detach, watch)
+        group = WorkerGroup(settings, listeners, stop, detach, watch)
         try:
             return group.supervise(announce, maintain)
         finally:
             group.fallback.stop()
-            listener.close()  # the workers' copies stay open during the lame duck
+            for listener in listeners:
+                listener.close()  # the workers' copies stay open during the lame duck
             group.stop()
+            group.insertion.close()
 
 
 class WorkerGroup:
@@ -140,23 +145,25 @@ class WorkerGroup:
     def __init__(
         self,
         settings: Settings,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         stop: Stop,
         detach: Callable[[], None],
         watch: WorkerWatch,
     ) -> None:
         self._settings = settings
         self._refused: Reload | None = None
-        self._listener = listener
+        self._listeners = listeners
         self._stop = stop
         self._detach = detach
         self._reloads = 0
         self._watch = watch
-        self._workers = [_Worker(self._fork, watch) for _ in range(settings.workers)]
-        self.fallback = FallbackApp(listener, lambda: TransportSecurity(self._settings).server)
+        self.insertion = InsertionProcess(settings.ledger, self._fork_inserter)
+        self._workers = [_Worker(self._fork_worker, watch) for _ in range(settings.workers)]
+        self.fallback = FallbackApp(listeners, lambda: TransportSecurity(self._settings).server)
 
     def supervise(self, announce: Callable[[], None], maintain: Callable[[], None]) -> int:
         announced = False
+        self.insertion.ensure_running()
         for worker in self._workers:
             worker.start()
         while not self._stop.count:
@@ -178,6 +185,7 @@ class WorkerGroup:
                 self._watch.publish(now)
                 self.fallback.update(now, serving=any(w.process and w.ready for w in self._workers))
             maintain()
+            self.insertion.ensure_running()
             if self._stop.reloads > self._reloads:
                 self._reloads = self._stop.reloads
                 self._reload()
@@ -207,13 +215,20 @@ class WorkerGroup:
                 for process in living:
                     assert process.pid
                     os.kill(process.pid, number)
+            self.insertion.ensure_running()  # the workers ship their last records
             time.sleep(_CHECK_SECONDS)
         for worker in self._workers:
             worker.poll()
 
-    def _fork(self, theirs: socket.socket, slot: int) -> _Process:
+    def _fork_worker(self, theirs: socket.socket, slot: int) -> _Process:
+        return self._fork(WORKER, self._work, theirs, slot)
+
+    def _fork_inserter(self, serve: Callable[[str, socket.socket], None], *args: Any) -> _Process:
+        return self._fork(INSERTER, self._insert, serve, *args)
+
+    def _fork(self, name: str, target: Callable[..., None], *args: Any) -> _Process:
         self.fallback.stop()  # no threads while forking; it restarts if still needed
-        process = _FORK.Process(target=self._work, args=(theirs, slot), name=WORKER)
+        process = _FORK.Process(target=self._run_child, args=(name, target, *args), name=name)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child has its own handlers
         try:
             process.start()
@@ -221,44 +236,54 @@ class WorkerGroup:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return process
 
-    def _work(self, channel: socket.socket, slot: int) -> None:
+    def _run_child(self, name: str, target: Callable[..., None], *args: Any) -> None:
         """Runs in the child."""
         os.setsid()
-        _name(WORKER)
+        _name(name)
         for worker in self._workers:
             worker.close()
         self._detach()
-        refused = {**self._refused.message, "changed": {}} if self._refused else None
+        target(*args)
+
+    def _insert(self, serve: Callable[[str, socket.socket], None], url: str, inner: socket.socket) -> None:
+        """Runs in the insertion process."""
+        for listener in self._listeners:
+            listener.close()
+        self.insertion.entrance.close()
+        serve(url, inner)
+
+    def _work(self, channel: socket.socket, slot: int) -> None:
+        """Runs in the worker."""
+        self.insertion.leave_to_owner()
         try:
-            sys.exit(_serve(self._settings, self._listener, channel, refused, self._watch.values, slot))
+            sys.exit(self._serve(channel, slot))
         except StopRequested:
             sys.exit(0)
 
+    def _serve(self, channel: socket.socket, slot: int) -> int:
+        from gateway.app import create_app  # noqa: PLC0415  # the parent has imported it after this module
+        from gateway.observability.process_metrics import ProcessValues  # noqa: PLC0415
 
-def _serve(
-    settings: Settings,
-    listener: socket.socket,
-    channel: socket.socket,
-    refused: dict[str, Any] | None,
-    values: SharedValues,
-    slot: int,
-) -> int:
-    """Run one worker. `slot`: its slot in `values`, which hold the metrics of all workers."""
-    from gateway.app import create_app  # noqa: PLC0415  # the parent has imported it after this module
-    from gateway.observability.process_metrics import ProcessValues  # noqa: PLC0415
-
-    stop = Stop()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent handles it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    try:
-        app = create_app(settings, ProcessValues(values, slot))
-    except SettingsError as error:  # for example, a certificate that was valid when the parent started
-        log.error("%s", error)
-        return FAILED
-    if refused:
-        app.apply(received(settings, refused))
-    threading.Thread(target=_listen, args=(channel, app), daemon=True, name="parent").start()
-    return run_app(app, listener, stop, lambda: channel.sendall(b"!"), tls=app.security.server)
+        settings, values, refused = self._settings, self._watch.values, self._refused
+        stop = Stop()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent handles it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        try:
+            app = create_app(settings, ProcessValues(values, slot), self.insertion.entrance)
+        except SettingsError as error:  # for example, a certificate that was valid when the parent started
+            log.error("%s", error)
+            return FAILED
+        if refused:
+            app.apply(received(settings, {**refused.message, "changed": {}}))
+        threading.Thread(target=_listen, args=(channel, app), daemon=True, name="parent").start()
+        return run_app(
+            app,
+            self._listeners,
+            stop,
+            lambda: channel.sendall(b"!"),
+            tls=app.security.server,
+            peers=Peers(values, slot),
+        )
 
 
 def _listen(channel: socket.socket, app: App) -> None:

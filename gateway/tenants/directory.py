@@ -10,19 +10,35 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from adapters.store.protocol import Event
+from adapters.placement.requirements import NO_LABELS, combined
+from adapters.store.protocol.registry import Event
 from gateway.runtime.clock import system_time
+from gateway.tenants.terms import (
+    ALL_SCOPES,
+    DEFAULT_POLICY,
+    NO_BUDGET,
+    NO_LIMITS,
+    NO_QUOTAS,
+    Budget,
+    Limits,
+    Priority,
+    Quotas,
+    RequestPolicy,
+    Scopes,
+)
 
 
 class Role(StrEnum):
     TENANT = "tenant"
+    TENANT_ADMIN = "tenant-admin"
+    """A customer's own administrator: registers and changes its own tenant's adapters and keys."""
     OPERATOR = "operator"
     FINANCE = "finance"
     ENGINE = "engine"
@@ -33,6 +49,12 @@ class Role(StrEnum):
     """A token that can only be exchanged, once, for a key of role engine."""
 
 
+TENANT_ROLES = frozenset({Role.TENANT, Role.TENANT_ADMIN})
+"""Roles whose keys belong to a tenant and see nothing of the others."""
+KEY_ROLES = frozenset(Role) - {Role.ENROLMENT}
+"""All but that of enrolment tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     name: str
@@ -40,6 +62,18 @@ class Tenant:
     """May call the base model without an adapter."""
     created: int
     """Unix microseconds, UTC."""
+    requires: dict[str, str] = field(default_factory=dict)
+    """Labels that an engine must have to hold its adapters and to serve its requests."""
+    limits: Limits = NO_LIMITS
+    budget: Budget = NO_BUDGET
+    weight: float = 1.0
+    """Its share of a busy fleet, relative to the other tenants' weights."""
+    quotas: Quotas = NO_QUOTAS
+    policy: RequestPolicy = DEFAULT_POLICY
+    cache_group: str = ""
+    """Tenants of one group share the engines' prefix caches; empty: it shares them with nobody."""
+    suspended: int | None = None
+    """Since when its requests are refused, Unix microseconds, UTC; None: they are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +89,7 @@ class Pins:
     address: str | None = None
     """Host name or IP address in the URLs of the engine and the agent. None: the address from which the
     agent connects."""
+    labels: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +107,23 @@ class Key:
     pins: Pins = Pins()
     expires: int | None = None
     """None: never."""
+    label: str = ""
+    """What it is for, in its owner's words."""
+    scopes: Scopes = ALL_SCOPES
+    limits: Limits = NO_LIMITS
+    budget: Budget = NO_BUDGET
+    priority: Priority = Priority.NORMAL
+    replaced_by: str = ""
+    """Id of the key to which it was rotated."""
+
+    def valid(self, now: int) -> bool:
+        """Neither revoked nor expired."""
+        return self.revoked is None and (self.expires is None or self.expires > now)
+
+    @property
+    def own_tenant(self) -> str | None:
+        """The only tenant that the key may see; None: it sees all, as far as its role goes."""
+        return self.tenant if self.role in TENANT_ROLES else None
 
 
 D = TypeVar("D", Tenant, Key)
@@ -83,7 +135,13 @@ _codecs: dict[type[Tenant | Key], TypeAdapter[Tenant] | TypeAdapter[Key]] = {
 
 def dump(document: Tenant | Key) -> str:
     codec: TypeAdapter[Tenant | Key] = _codecs[type(document)]  # type: ignore[assignment]  # the table's invariant
-    return codec.dump_json(document).decode()
+    return codec.dump_json(document, exclude_defaults=True).decode()
+
+
+def as_json(document: Tenant | Key) -> dict[str, Any]:
+    """Every field, in types of JSON: amounts of money are strings."""
+    codec: TypeAdapter[Tenant | Key] = _codecs[type(document)]  # type: ignore[assignment]  # as above
+    return codec.dump_python(document, mode="json")  # type: ignore[no-any-return]  # a document is a dict
 
 
 def load(kind: type[D], text: str) -> D:
@@ -160,6 +218,20 @@ class Directory:
         """The key with this text, even if revoked or expired. The lookup is by hash, so its timing reveals
         nothing about the keys."""
         return self._by_digest.get(hashlib.sha256(text).hexdigest())
+
+    def requires(self, caller: str, owner: str = "") -> Mapping[str, str]:
+        """Labels that an engine must have to serve the caller's requests; with `owner`, requests to that
+        tenant's adapter."""
+        found = self._requires(caller)
+        return found if owner in ("", caller) else combined(found, self._requires(owner))
+
+    def _requires(self, tenant: str) -> Mapping[str, str]:
+        found = self.tenants.get(tenant)
+        return found.requires if found else NO_LABELS
+
+    def suspended(self, tenant: str) -> bool:
+        found = self.tenants.get(tenant)
+        return found is not None and found.suspended is not None
 
     def expired(self, key: Key) -> bool:
         return key.expires is not None and key.expires <= self._clock()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.tenants.directory import Pins
 
-FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase")
+FACTS = ("base", "gpu_type", "gpu_count", "region", "purchase", "labels")
 """Facts of a registration that determine the fleet and the price."""
 
 

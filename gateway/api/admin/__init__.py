@@ -1,5 +1,6 @@
-"""/admin/v1/…: the operator's API, role operator; a few routes (`Host`) are for the engines' hosts, too. One
-module a noun, each thin: it parses, calls `gateway.operations`, and returns what `florin … --json` prints."""
+"""/admin/v1/…: the API for operators; some routes are also for tenants' own administrators (`Managed`) or for
+engine hosts (`Host`). One module per noun: its routes parse, call `gateway.operations`, and return what
+`florin … --json` prints."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from gateway.api.admin import (
     calibrations,
     declarative,
     doctor,
+    draining,
     engine_agents,
     engine_registration,
     engines,
     enrolment,
     keys,
+    me,
     placement,
     registry,
     tenants,
@@ -29,12 +32,14 @@ router = APIRouter(prefix="/admin/v1")
 for noun in (
     tenants,
     keys,
+    me,
     enrolment,
     adapter_registration,
     artifacts,
     uploads,
     adapters,
     engines,
+    draining,
     engine_registration,
     engine_agents,
     base_models,

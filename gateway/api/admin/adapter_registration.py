@@ -1,4 +1,4 @@
-"""POST /admin/v1/adapters: an adapter, or a new version of one, from a source that the gateway fetches."""
+"""POST /admin/v1/adapters: registers an adapter or a new version from a source that the gateway fetches."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from pydantic import Field, StringConstraints
 from adapters.model import AdapterName
 from adapters.registry.changes import Registered
 from gateway.api.admin.adapter_json import label
-from gateway.api.admin.common import Operator
+from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.dependencies import Manager, StateDep
 from gateway.operations import adapters
 from gateway.operations.inputs import StrictBody
 from gateway.operations.progress import OperationProgress
 from gateway.operations.transaction import Json
 
-router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
+router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 
 FullName = Annotated[str, Field(description="TENANT/NAME", max_length=200, examples=["acme/support"])]
-BaseName = Annotated[
-    str | None, Field(max_length=500, description="The fleet, where several could be meant.")
-]
+BaseName = Annotated[str | None, Field(max_length=500, description="Base model, if several match.")]
 AssumeBase = Annotated[bool, Field(description="Accept an adapter that names another base model.")]
 Digest = Annotated[
     Annotated[str, StringConstraints(pattern="^sha256:[0-9a-f]{64}$")] | None,
-    Field(description="What the version's digest must be. Left out: whatever it is."),
+    Field(description="Expected digest of the version. Omitted: any."),
 ]
 
 
@@ -44,11 +42,12 @@ class NewAdapter(StrictBody):
 
 
 @router.post("", status_code=201, response_model=None)
-async def add_adapter(body: NewAdapter, request: Request, state: StateDep, actor: Actor) -> Response:
-    """Register an adapter or a new version: 201; the same content again: 200 and the version that has it.
-    The first version is live at once. With `accept: application/x-ndjson`: a line for each step on the way,
-    {"step", "done", "total"}, and a last one with {"result"} or {"error"}."""
+async def add_adapter(body: NewAdapter, request: Request, state: StateDep, authority: Manager) -> Response:
+    """Register an adapter or a new version (201). If a version with the same content exists, returns it
+    (200). The first version is live at once. With `accept: application/x-ndjson`, the response is a line per
+    step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
     name = AdapterName.parse(body.adapter)
+    await adapters.begin_fetch(state, authority, name, body.source)
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         return rendered(
@@ -60,16 +59,16 @@ async def add_adapter(body: NewAdapter, request: Request, state: StateDep, actor
                 base_model=body.base_model,
                 assume_base=body.assume_base,
                 digest=body.digest,
-                actor=actor,
+                authority=authority,
                 progress=progress,
             ),
         )
 
-    return await answer(request, work)
+    return await answer(request, work, authority)
 
 
 def rendered(name: AdapterName, done: Registered) -> tuple[int, Json]:
-    """Status and object of the answer."""
+    """Status and body of the response."""
     return 201 if done.created else 200, {
         "adapter": str(name),
         "version": f"v{done.version.number}",

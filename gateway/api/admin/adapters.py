@@ -1,22 +1,23 @@
-"""/admin/v1/adapters: what there is, and the life of its versions after they were added."""
+"""/admin/v1/adapters: lists adapters, and manages their versions after registration."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Query
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
 from adapters.model import Adapter, AdapterName, Version
-from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of
-from gateway.api.admin.common import Operator
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.admin.adapter_json import adapter_json, version_json, versions_of, warmed_json
+from gateway.api.admin.common import Managed, Operator
+from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.operations import adapters
-from gateway.operations.inputs import StrictBody
+from gateway.operations.authorization import Authority
+from gateway.operations.inputs import Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
-router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
+router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 
 VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
 
@@ -24,101 +25,135 @@ VersionName = Annotated[str, StringConstraints(pattern=r"^v[1-9][0-9]{0,8}$")]
 class NewLive(StrictBody):
     version: VersionName = Field(examples=["v2"])
     weight: int = Field(
-        100, ge=1, le=100, description="Percent of the calls; below 100 as a canary beside what is live."
+        100, ge=1, le=100, description="Percentage of calls. Below 100, the version becomes a canary."
     )
-    wait: bool = Field(True, description="Load it first, and change nothing when no engine can hold it.")
+    wait: bool = Field(True, description="Load the version first; if no engine can hold it, change nothing.")
 
 
 class NewPin(StrictBody):
     pinned: bool
 
 
+class NewReplicas(StrictBody):
+    min_replicas: Replicas = Field(
+        0,
+        description="Minimum number of engines that hold the live version, even if it is not called. "
+        "Omitted: unchanged.",
+    )
+    max_replicas: Replicas | None = Field(
+        None,
+        description="Most engines that hold one version; null: no limit. Omitted: unchanged.",
+        examples=[4],
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        check_replicas(self.min_replicas, self.max_replicas)
+        return self
+
+
 @router.get("")
-async def list_adapters(state: StateDep, tenant: Annotated[str | None, Query()] = None) -> Json:
-    """All adapters, or one tenant's, by name."""
-    found = [a for _, a in sorted(state.catalog.adapters.items())]
-    return {"data": [adapter_json(state, a) for a in found if tenant in (None, a.name.partition("/")[0])]}
+async def list_adapters(
+    state: StateDep, authority: Manager, tenant: Annotated[str | None, Query()] = None
+) -> Json:
+    """All adapters that the key may see, or one tenant's, by name. A key of role `tenant-admin` sees its own
+    tenant's, without the fields that describe the fleet."""
+    found = [a for name, a in sorted(state.catalog.adapters.items()) if authority.sees(name)]
+    shown = [a for a in found if tenant in (None, a.name.partition("/")[0])]
+    return {"data": [adapter_json(state, a, authority) for a in shown]}
 
 
 @router.get("/{tenant}/{name}")
-async def show_adapter(tenant: str, name: str, state: StateDep) -> Json:
+async def show_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
     """One adapter, with its versions in `version_details`."""
-    adapter = adapters.find(state, _name(tenant, name))
-    return {**adapter_json(state, adapter), "version_details": _details(state, adapter)}
+    adapter = adapters.find(state, _name(tenant, name), authority)
+    details = _details(state, adapter, authority)
+    return {**adapter_json(state, adapter, authority), "version_details": details}
 
 
 @router.get("/{tenant}/{name}/versions")
-async def list_versions(tenant: str, name: str, state: StateDep) -> Json:
-    """The adapter's versions, with what is wrong with them, if anything."""
-    return {"data": _details(state, adapters.find(state, _name(tenant, name)))}
+async def list_versions(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
+    """An adapter's versions with their states and problems."""
+    return {"data": _details(state, adapters.find(state, _name(tenant, name), authority), authority)}
 
 
 @router.put("/{tenant}/{name}/live")
-async def promote(tenant: str, name: str, body: NewLive, state: StateDep, actor: Actor) -> Json:
-    """Make a version live, or a canary that gets `weight` percent of the calls. It is loaded first, on as
-    many engines as hold what is live (of a canary: as its share asks for); a refusal changes nothing."""
+async def promote(tenant: str, name: str, body: NewLive, state: StateDep, authority: Manager) -> Json:
+    """Make a version live, or a canary that gets `weight` percent of calls. It is loaded first, on as many
+    engines as hold the live version (for a canary, in proportion to its weight). A refusal changes
+    nothing."""
     adapter, warmed = await adapters.promote(
         state,
         _name(tenant, name),
         int(body.version[1:]),
         weight=body.weight,
         wait=body.wait,
-        actor=actor,
+        authority=authority,
     )
-    return adapter_json(state, adapter) | {
-        "resident": list(warmed.engines) if warmed else None,
-        "warnings": [warmed.short] if warmed and warmed.short else [],
-    }
+    return adapter_json(state, adapter, authority) | warmed_json(warmed, authority)
 
 
 @router.post("/{tenant}/{name}/rollback")
-async def rollback(tenant: str, name: str, state: StateDep, actor: Actor) -> Json:
-    """End the canary; without one, make live what was live before, one step further back each time. It holds
-    at once; what is live then is loaded afterwards, where it is not resident."""
-    return adapter_json(state, await adapters.rollback(state, _name(tenant, name), actor=actor))
+async def rollback(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
+    """End the canary; without one, restore the previous live version, one step further back each time. Takes
+    effect at once; the version is loaded afterwards if it is not resident."""
+    adapter = await adapters.rollback(state, _name(tenant, name), authority=authority)
+    return adapter_json(state, adapter, authority)
 
 
 @router.post("/{tenant}/{name}/versions/{version}/retire")
-async def retire(tenant: str, name: str, version: VersionName, state: StateDep, actor: Actor) -> Json:
-    """Nobody can call the version any more; requests that run finish. Its files go when no engine can hold
-    them. Not the live version, nor the canary."""
+async def retire(tenant: str, name: str, version: VersionName, state: StateDep, authority: Manager) -> Json:
+    """Retire a version that is neither live nor canary: it can no longer be called. Running requests finish;
+    its files are deleted once no engine can hold them."""
     full_name = _name(tenant, name)
-    retired = await adapters.retire(state, full_name, int(version[1:]), actor=actor)
-    return _version_json(state, full_name, retired)
+    retired = await adapters.retire(state, full_name, int(version[1:]), authority=authority)
+    return _version_json(state, full_name, retired, authority)
 
 
-@router.post("/{tenant}/{name}/versions/{version}/release")
+@router.post("/{tenant}/{name}/versions/{version}/release", dependencies=[Operator])
 async def release(tenant: str, name: str, version: VersionName, state: StateDep, actor: Actor) -> Json:
-    """Serve a version that was quarantined or failed: somebody has looked at the evidence. From now on it may
-    answer like the base model, and what it answers after its next load is what it is held to. Without a
-    serving status nothing changes."""
+    """Serve a version that is quarantined or failed. A quarantined version may then answer like the base
+    model; its answers after the next load become its new reference. Changes nothing if the version is served
+    already."""
     full_name = _name(tenant, name)
     released, changed = await adapters.release(state, full_name, version, actor=actor)
-    shown = _version_json(state, full_name, released)
+    shown = _version_json(state, full_name, released, Authority(actor))
     return {"adapter": str(full_name), "released": changed, **shown}
 
 
-@router.put("/{tenant}/{name}/pin")
+@router.put("/{tenant}/{name}/pin", dependencies=[Operator])
 async def pin(tenant: str, name: str, body: NewPin, state: StateDep, actor: Actor) -> Json:
-    """Keep the live version and the canary in their slots, whichever versions they are, or no longer."""
+    """Pin or unpin an adapter. While it is pinned, its live and canary versions are never evicted."""
     adapter = await adapters.pin(state, _name(tenant, name), pinned=body.pinned, actor=actor)
-    return adapter_json(state, adapter)
+    return adapter_json(state, adapter, Authority(actor))
+
+
+@router.put("/{tenant}/{name}/replicas", dependencies=[Operator])
+async def scale(tenant: str, name: str, body: NewReplicas, state: StateDep, actor: Actor) -> Json:
+    """Bound the number of engines that hold an adapter. Between the bounds, Florin follows the demand.
+    `warnings`: what keeps the minimum from being reached."""
+    bounds = body.model_dump(exclude_unset=True)
+    adapter = await adapters.scale(state, _name(tenant, name), bounds, actor=actor)
+    warnings = adapters.unreachable(state, adapter)
+    return adapter_json(state, adapter, Authority(actor)) | {"warnings": warnings}
 
 
 @router.delete("/{tenant}/{name}")
-async def remove_adapter(tenant: str, name: str, state: StateDep, actor: Actor) -> Json:
-    """Remove the adapter with all of its versions, from the engines too. Requests that run finish. If it is
-    ever added again, its numbers go on."""
+async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> Json:
+    """Remove an adapter with all its versions, also from engines. Running requests finish. If it is added
+    again later, its version numbers continue."""
     full_name = _name(tenant, name)
-    return {"adapter": str(full_name), "removed": await adapters.remove(state, full_name, actor=actor)}
+    removed = await adapters.remove(state, full_name, authority=authority)
+    return {"adapter": str(full_name), "removed": removed}
 
 
-def _details(state: State, adapter: Adapter) -> list[Json]:
-    return [version_json(state, adapter, v) for v in versions_of(state, adapter)]
+def _details(state: State, adapter: Adapter, authority: Authority) -> list[Json]:
+    return [version_json(state, adapter, v, authority) for v in versions_of(state, adapter)]
 
 
-def _version_json(state: State, name: AdapterName, version: Version) -> Json:
-    return {"adapter": str(name), **version_json(state, adapters.find(state, name), version)}
+def _version_json(state: State, name: AdapterName, version: Version, authority: Authority) -> Json:
+    adapter = adapters.find(state, name, authority)
+    return {"adapter": str(name), **version_json(state, adapter, version, authority)}
 
 
 def _name(tenant: str, name: str) -> AdapterName:

@@ -1,4 +1,4 @@
-"""/admin/v1/artifacts: versions' files, for the hosts that stage them on their own disks."""
+"""/admin/v1/artifacts: the files of versions, for hosts that stage them on local disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ router = APIRouter(prefix="/artifacts", tags=["engines"], dependencies=[Host])
 
 @router.get("/{digest}/{file}", response_class=FileResponse)
 async def get_artifact(digest: str, file: str, state: StateDep, key: HostKey) -> FileResponse:
-    """One of the two files of the version whose digest is `sha256:<digest>`, or a range of it. An engine's
-    key is given those of the versions that are placed on its engine; of others it does not hear whether they
-    are there."""
+    """One of the two files of the version with the digest `sha256:<digest>`, or a range of it. An engine's
+    key only gets the files of versions placed on its engine; for others the response is the same as for
+    unknown ones."""
     path = artifacts.find(state, key, digest, file)
     return FileResponse(path, media_type="application/octet-stream", headers={"etag": f'"{digest}"'})

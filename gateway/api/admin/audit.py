@@ -1,4 +1,4 @@
-"""/admin/v1/audit: who did what to what; and which version on which engine answered a request."""
+"""/admin/v1/audit: who changed what, and which version on which engine answered a request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from gateway.api.admin.common import Operator
-from gateway.api.dependencies import StateDep
+from gateway.api.admin.adapter_json import own_source
+from gateway.api.admin.common import Managed, Operator
+from gateway.api.dependencies import Manager, StateDep
 from gateway.api.finance.common import position, token
 from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
@@ -17,12 +18,23 @@ from gateway.metering.records import UsageRecord
 from gateway.operations import audit
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.tenants.directory import TENANT_ROLES
 
-router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Operator])
+router = APIRouter(prefix="/audit", tags=["audit"], dependencies=[Managed])
 
 _LARGEST = 1 << 63
+_OWN_DETAILS = frozenset(
+    {
+        *("digest", "source", "previous", "from", "weight", "live", "canary", "instead_of", "versions"),
+        *("tenant", "role", "label", "new", "overlap"),
+    }
+)
+"""Details of entries that the tenant may see."""
 
-Text = Annotated[str | None, Query(max_length=500, description="`acme/*`: all that begin with `acme/`.")]
+Text = Annotated[
+    str | None,
+    Query(max_length=500, description="`acme/*` matches everything that begins with `acme/`."),
+]
 Time = Annotated[str | None, Query(max_length=60, description="ISO 8601, UTC.")]
 
 
@@ -30,16 +42,18 @@ Time = Annotated[str | None, Query(max_length=60, description="ISO 8601, UTC.")]
 async def show(
     *,
     state: StateDep,
+    authority: Manager,
     subject: Text = None,
     actor: Text = None,
     action: Text = None,
     since: Time = None,
-    until: Annotated[str | None, Query(max_length=60, description="Not included.")] = None,
+    until: Annotated[str | None, Query(max_length=60, description="Exclusive.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(max_length=2000, description="`next` of the page before.")] = None,
+    cursor: Annotated[str | None, Query(max_length=2000, description="`next` of the previous page.")] = None,
 ) -> Json:
-    """Entries, the newest first. `next` is null on the last page. `complete` is false while Redis is away:
-    then the entries of the last seconds may be missing."""
+    """List entries, newest first. `next` is null on the last page. `complete` is false while Redis is
+    unavailable: the entries of the last seconds may be missing then. A key of role `tenant-admin` sees the
+    entries about its tenant's adapters and keys; who else acted is `operator` or `florin`."""
     wanted = Wanted(
         subject=subject,
         actor=actor,
@@ -47,20 +61,22 @@ async def show(
         since=_instant("since", since),
         until=_instant("until", until),
         before=None if cursor is None else _position_of(cursor),
+        within=audit.own_subjects(state, authority.tenant),
     )
     found, complete = await audit.entries(state, wanted, limit + 1)
     shown = found[:limit]
     more = token([str(part) for part in shown[-1].position]) if len(found) > limit else None
-    return {"data": [_entry_json(state, entry) for entry in shown], "next": more, "complete": complete}
+    rendered = _entry_json if authority.tenant is None else _own_entry_json
+    return {"data": [rendered(state, entry) for entry in shown], "next": more, "complete": complete}
 
 
-@router.get("/requests/{request_id}")
+@router.get("/requests/{request_id}", dependencies=[Operator])
 async def show_request(
     state: StateDep,
-    request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the answer.")],
+    request_id: Annotated[str, Path(max_length=200, description="`x-request-id` of the response.")],
 ) -> Json:
-    """What answered a request: each attempt that was made, in order. `complete` is false while records are on
-    their way into the ledger, as another worker's are for a second or two: ask again."""
+    """All attempts of a request, in order. `complete` is false while records are still arriving in the
+    ledger, which takes a second or two: try again shortly."""
     attempts, complete = await audit.attempts(state, request_id)
     return {
         "request_id": request_id,
@@ -82,8 +98,21 @@ def _entry_json(state: State, entry: Logged) -> Json:
     }
 
 
+def _own_entry_json(state: State, entry: Logged) -> Json:
+    """For the tenant itself: nothing about operators, engines and hosts."""
+    whole = _entry_json(state, entry)
+    own = whole["actor_key"] is not None and whole["actor_key"]["role"] in TENANT_ROLES
+    if not own:
+        staff = entry.actor == "bootstrap" or entry.actor.startswith("key:")
+        whole |= {"actor": "operator" if staff else "florin", "actor_key": None}
+    details = {name: value for name, value in entry.details.items() if name in _OWN_DETAILS}
+    if "source" in details:
+        details["source"] = own_source(str(details["source"]))
+    return whole | {"details": details}
+
+
 def _key_json(state: State, actor: str) -> Json | None:
-    """Whose key that is; None: no key, or one that the registry does not know."""
+    """The actor's key; None if the actor is not a key or the registry does not know it."""
     key = state.directory.keys.get(actor.removeprefix("key:")) if actor.startswith("key:") else None
     return (
         None if key is None else {"tenant": key.tenant, "role": key.role, "revoked": key.revoked is not None}
@@ -105,9 +134,11 @@ def _position_of(cursor: str) -> Position:
         at, seq, id_, digest = position(cursor, 4)
         found = int(at[:20]), int(seq[:20]), id_, digest
         if not all(-_LARGEST <= n < _LARGEST for n in found[:2]):
-            raise ValueError("more than a database takes")
+            raise ValueError("beyond 64 bits")
     except (FlorinError, ValueError):
-        raise FlorinError("invalid_value", "cursor: use `next` of the page before.", param="cursor") from None
+        raise FlorinError(
+            "invalid_value", "cursor: use `next` of the previous page.", param="cursor"
+        ) from None
     return found
 
 

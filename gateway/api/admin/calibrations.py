@@ -1,4 +1,4 @@
-"""/admin/v1/calibrations: what a token costs on each GPU type, as measured by `florin calibrate`."""
+"""/admin/v1/calibrations: the cost of a token on each GPU type, as measured by `florin calibrate`."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ class NewCalibration(StrictBody):
     base_model: Label
     engine_version: str = Field("", max_length=200)
     valid_from: str | None = Field(
-        None, description="ISO 8601, UTC; taken back to its whole hour. Left out: from the present hour on."
+        None, description="ISO 8601, UTC; rounded down to the hour. Default: the current hour."
     )
     weights_ps: NewWeights = Field(description="GPU-picoseconds per unit.")
     document: dict[str, Any] = Field(
-        default_factory=dict, description="How it was measured: intervals, samples, quality of the fit."
+        default_factory=dict,
+        description="Details of the measurement: intervals, samples, quality of the fit.",
     )
 
 
 @router.post("", status_code=201)
 async def add(body: NewCalibration, state: StateDep, actor: Actor) -> Json:
-    """Keep a calibration. Hours from `valid_from` on are divided by it; those before stay as they are."""
+    """Add a calibration. It applies to the hours from `valid_from` on; earlier hours do not change."""
     made = await calibrations.add(state, **body.model_dump(), actor=actor)
     return made.json()
 
 
 @router.get("")
 async def show(state: StateDep) -> Json:
-    """All calibrations, newest first."""
+    """List all calibrations, newest first."""
     return {"data": [c.json() for c in await state.ledger_process.run(list_calibrations)]}

@@ -1,17 +1,23 @@
-"""What the admin routes share: who may call them, reading one's own writes, and changes that conflict."""
+"""Common to the admin routes: authorization, and reading one's own writes."""
 
 from __future__ import annotations
 
 from fastapi import Depends, Request
 
 from adapters.errors import StoreUnavailableError
-from gateway.api.dependencies import HostKey, OperatorKey, StateDep
+from gateway.api.dependencies import HostKey, Manager, OperatorKey, StateDep
 from gateway.operations.state import State
 from gateway.operations.transaction import catch_up
 
 
 async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None:
     del key  # the dependency has checked it
+    await _current(request, state)
+
+
+async def _manager(request: Request, authority: Manager, state: StateDep) -> None:
+    if request.method != "GET":
+        authority.check_change()
     await _current(request, state)
 
 
@@ -32,6 +38,10 @@ async def _current(request: Request, state: State) -> None:
 
 
 Operator = Depends(_operator)
-"""On every router here but the hosts': role operator, and views that are up to date."""
+"""Dependency of all routers for operators only: requires the role operator, and waits until this worker's
+view is current."""
+Managed = Depends(_manager)
+"""The same for routes that a tenant's own administrator may call, too. Their operations get a `Manager`, and
+confine it to its tenant."""
 Host = Depends(_host)
-"""On what an engine's own host may call, with its key of role engine: the same."""
+"""The same for routes that an engine's host may also call, with its key of role engine."""

@@ -1,4 +1,4 @@
-"""GET /admin/v1/export and POST /admin/v1/apply: the whole registry as one document, and back."""
+"""GET /admin/v1/export and POST /admin/v1/apply: export the registry as a document, and apply one."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ router = APIRouter(tags=["declarative"], dependencies=[Operator])
 
 @router.get("/export", responses={200: {"model": Document}})
 async def export(state: StateDep) -> Json:
-    """The registry as the document that `apply` takes: tenants, keys (as digests), base models, engines,
-    adapters with their versions, prices."""
+    """The registry as a document for `apply`: tenants, keys (as digests), base models, engines, adapters with
+    their versions, prices."""
     return await export_registry(state)
 
 
 @router.post("/apply", response_model=None, openapi_extra={"requestBody": {"required": True}})
 async def apply(
     *,
-    body: Annotated[dict[str, Any], Body(description="A document like the one that `export` returns.")],
+    body: Annotated[dict[str, Any], Body(description="A document as returned by `export`.")],
     request: Request,
     state: StateDep,
     actor: Actor,
-    dry_run: Annotated[bool, Query(description="Say what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, Query(description="Only return what would change.")] = False,
     prune: Annotated[
-        bool, Query(description="Remove what is not in the document, of the sections that are.")
+        bool, Query(description="Remove objects that the document's sections do not list.")
     ] = False,
     agreed: Annotated[
         str | None,
         Query(
             alias="plan",
             max_length=64,
-            description="Digest of the plan that was agreed to: 409 if it would be another now.",
+            description="Digest of the plan to carry out. 409 if the plan would be different now.",
         ),
     ] = None,
 ) -> Response:
-    """Bring the registry to what the document says. 200 also when some of it failed: `failed` counts, and
-    each of `actions` has its `outcome`. With `accept: application/x-ndjson`: a line for each step on the way,
-    {"step", "done", "total"}, and a last one with {"result"} or {"error"}."""
+    """Change the registry to match the document. Returns 200 even if some actions failed: `failed` is their
+    number, and each of `actions` has its `outcome`. With `accept: application/x-ndjson`, the response is a
+    line per step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
     wanted = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
     made = await plan_apply(state, wanted, prune=prune, agreed=agreed, actor=actor)
 

@@ -1,4 +1,4 @@
-"""/admin/v1/doctor: what is wrong with this installation, and how to fix it."""
+"""/admin/v1/doctor: diagnoses the installation."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ router = APIRouter(tags=["doctor"], dependencies=[Operator])
 
 @router.get("/doctor")
 async def doctor(state: StateDep) -> Json:
-    """Every check with `status` ok, warning or problem, the worst first. Each engine is asked now."""
+    """All checks with `status` ok, warning or problem, the worst first. Queries every engine."""
     return {"data": [asdict(d) for d in await diagnose(state)]}

@@ -1,4 +1,4 @@
-"""What the agents of `florin engine run` say: that they live, and when they stop."""
+"""Reports of engine agents (`florin engine run`): heartbeats, and stopping."""
 
 from __future__ import annotations
 
@@ -17,34 +17,40 @@ from gateway.operations.transaction import Json
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
-"""What every reader of JSON can hold."""
+"""Integers that every JSON parser represents exactly."""
 
 
 class Heartbeat(StrictBody):
     epoch: Token
     instance: Token
-    started: Number = Field(0, description="When the epoch began, Unix microseconds, UTC.")
-    starts: Number = Field(0, description="How often this agent has started the engine.")
+    started: Number = Field(0, description="Start of the epoch, Unix microseconds, UTC.")
+    starts: Number = Field(0, description="Number of times that this agent has started the engine.")
     cached_versions: Number = 0
     cached_bytes: Number = 0
-    leaving: bool = Field(False, description="This is the last one: the name is free at once.")
+    leaving: bool = Field(False, description="The last heartbeat: the name is free at once.")
 
 
 class Stopping(StrictBody):
     epoch: Token
+    seconds: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        0.0, description="Time until its host stops it. 0: it gets no new requests from now on."
+    )
 
 
 @router.put("/{name}/heartbeat")
 async def heartbeat(name: str, body: Heartbeat, state: StateDep, key: HostKey) -> Json:
-    """`known` false: the engine is not registered as this epoch, or with another key, and its agent registers
-    it again."""
+    """Report that an engine is alive. `known` is false if this epoch is not registered, or was registered
+    with another key; the agent then registers the engine again."""
     said = body.model_dump(exclude={"leaving"})
     return {"known": await engine_agents.record_heartbeat(state, name, said, key=key, leaving=body.leaving)}
 
 
 @router.put("/{name}/stopping")
 async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) -> Json:
-    """Its host is about to stop the engine: no new requests for it. Its next epoch ends this; what operators
-    said of it (cordon, drain) stays."""
-    engine = await engine_agents.stop(state, name, epoch=body.epoch, actor=actor_of(key))
-    return {"name": name, "stopping": engine.stopping}
+    """Report that an engine is about to stop. Its adapters are loaded elsewhere first, for half of `seconds`
+    at most; then it gets no new requests until its next epoch, and `moved` is true. Repeat the call to
+    follow. Its state (cordoned, draining) is kept."""
+    engine = await engine_agents.stop(
+        state, name, epoch=body.epoch, seconds=body.seconds, actor=actor_of(key)
+    )
+    return {"name": name, "stopping": engine.stopping, "moved": not engine.moving}

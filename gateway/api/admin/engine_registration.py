@@ -1,5 +1,5 @@
-"""POST /admin/v1/engines and GET /admin/v1/engines/{name}: what operators register, and what a host registers
-of itself with the key of its engine."""
+"""POST /admin/v1/engines and GET /admin/v1/engines/{name}: registration by operators, and by hosts with their
+engine's key."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Host])
 async def add_engine(
     body: NewEngine, state: StateDep, key: HostKey, request: Request, response: Response
 ) -> Json:
-    """Register an engine, or change what is known of it: 201 when it is new, 200 when it existed. A host's
-    agent gets `agent_token`, by which it knows the gateway; it is refused while another of the name lives.
-    The key of an engine registers that engine, from its own host, and changes neither what was pinned when it
-    was enrolled nor what it registered with first."""
+    """Register an engine (201) or change its registration (200). An agent gets an `agent_token`, with which
+    the gateway authenticates to it; it is refused while another agent with the same name is alive. An
+    engine's key can only register that engine, from its own host, and cannot change values that were pinned
+    at enrolment or fixed by the first registration."""
     check_own_engine(key, body.name)
     own = key if key.role is Role.ENGINE else None
     peer = request.client.host if request.client else None
@@ -38,7 +38,7 @@ async def add_engine(
 
 @router.get("/{name}")
 async def show_engine(name: str, state: StateDep) -> Json:
-    """One engine, with its health and load as this worker sees them."""
+    """An engine with its health and load, as seen by this worker."""
     engine = state.catalog.engines.get(name)
     if engine is None:
         raise NotFoundError(f"There is no engine {name[:80]!r}.")

@@ -1,5 +1,5 @@
-"""/admin/v1/engines: what is there, and what operators say of it. `engine_registration` is how it comes
-there."""
+"""/admin/v1/engines: lists engines, and changes their states. `engine_registration` registers them,
+`draining` drains them."""
 
 from __future__ import annotations
 
@@ -26,40 +26,52 @@ class NewState(StrictBody):
 
 @router.get("")
 async def list_engines(state: StateDep) -> Json:
-    """All engines, by name, with their health and load as this worker sees them."""
+    """All engines by name, with their health and load, as seen by this worker."""
     heartbeats = await living(state)
     return {"data": [engine_json(state, e, heartbeats) for _, e in sorted(state.catalog.engines.items())]}
 
 
 @router.put("/{name}/state")
 async def set_state(name: str, body: NewState, state: StateDep, actor: Actor) -> Json:
-    """cordoned: takes no new adapters; draining: takes no new requests either; active: takes both."""
+    """Set an engine's state at once. `cordoned`: accepts no new adapters; `draining`: accepts no new requests
+    either; `active`: accepts both. To load its adapters elsewhere first, use `POST …/drain`."""
     engine = await engines.set_state(state, name, body.state, actor=actor)
     return engine_json(state, engine, await living(state))
 
 
 @router.delete("/{name}")
 async def remove_engine(name: str, state: StateDep, actor: Actor) -> Json:
-    """Forget the engine and its placement. Its adapters are loaded elsewhere when they are called."""
+    """Remove an engine and its placement. Its adapters are loaded on other engines when they are called."""
     return {"name": name, "removed": await engines.remove(state, name, actor=actor)}
+
+
+@router.post("/{name}/restart")
+async def restart(name: str, state: StateDep, actor: Actor) -> Json:
+    """Let the agent of an engine (`florin engine run`) restart it. Running requests end: drain it first.
+    Returns at once; the restarted engine has a new `epoch`."""
+    await engines.restart(state, name, actor=actor)
+    return {"engine": name, "restarting": True}
 
 
 @router.post("/{name}/trust")
 async def trust(name: str, state: StateDep, actor: Actor) -> Json:
-    """Say that the engine computes its base model as it should, for example after a change of the model, of
-    its quantization or of vLLM. Its answer to the fixed prompts is taken, now, as the one to which the base
-    model is held on every engine; the fleet's versions are held to what they answer after their next loads;
-    and no engine of the fleet is suspect any more. Quarantines stay."""
+    """Accept an engine's current base model answers as the reference for its fleet, for example after a
+    change of the model, its quantization or vLLM. Versions of the fleet get new references at their next
+    loads, and its engines are no longer suspect. Quarantines stay."""
     base, forgotten = await engines.trust(state, name, actor=actor)
     return {"engine": name, "base": base, "fingerprints_forgotten": forgotten}
 
 
 def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> Json:
-    """`heartbeat`: what its agent said last; null: it has none, or is silent. `hang`: null while it works."""
+    """`heartbeat`: the agent's last report; null without an agent, or if it is silent. `hang`: null while the
+    engine works. `lost`: adapters that it held before its restart and that are still to be loaded again.
+    `started`: start of its process, Unix microseconds; 0: unknown. `prompt_scores`: `safe` if requests with
+    `prompt_logprobs`, or `echo` and `logprobs`, are sent there."""
     fields = asdict(engine)
     fields["base"] = fields.pop("base_model")
     seen = state.pool.state(engine.name)
     slots = state.residency.slots(engine.name)
+    heartbeat = (heartbeats or {}).get(engine.name)
     return {
         **fields,
         "health": health(state, engine.name),
@@ -67,14 +79,17 @@ def engine_json(state: State, engine: Engine, heartbeats: Heartbeats | None) -> 
         "running": seen.running if seen else 0,
         "waiting": seen.waiting if seen else 0,
         "resident": sum(1 for s in slots.values() if s not in {SlotState.LOADING, SlotState.LOST}),
-        "heartbeat": (heartbeats or {}).get(engine.name),
+        "lost": sum(1 for s in slots.values() if s is SlotState.LOST),
+        "started": (heartbeat or {}).get("started") or (seen.process_started if seen else 0),
+        "heartbeat": heartbeat,
     }
 
 
 def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", "ejected"]:
-    """hung, ejected: it answers health checks and does no work; ejected: for a while at least."""
+    """hung, ejected: it answers health checks but does no work; ejected engines get no requests for a
+    while."""
     seen = state.pool.state(name)
-    if seen is not None and seen.healthy is not False and seen.standing.hangs:
+    if seen is not None and seen.healthy is not False and seen.ejection.hangs:
         return "ejected" if seen.ejected else "hung"
     if seen is None or (seen.healthy is None and not seen.suspect):
         return "unknown"
@@ -82,13 +97,13 @@ def health(state: State, name: str) -> Literal["up", "down", "unknown", "hung", 
 
 
 def hang(state: State, name: str) -> Json | None:
-    """How an engine hangs, as this worker sees it; None: it does not."""
+    """Details of the engine's hang, as seen by this worker; None if it does not hang."""
     seen = state.pool.state(name)
     if seen is None or not (reason := state.hangs.describe(seen)):
         return None
     return {
         "reason": reason,
         "since": state.clock.now() - round(state.hangs.lasted(seen) * 1e6),
-        "ejections": seen.standing.ejections,
+        "ejections": seen.ejection.ejections,
         "next_probe_seconds": round(state.hangs.next_probe(seen), 1),
     }

@@ -1,4 +1,4 @@
-"""/admin/v1/enrolment-tokens and /admin/v1/enrol: how the host of an engine comes to a key of its own."""
+"""/admin/v1/enrolment-tokens and /admin/v1/enrol: enrols engine hosts, which get their own keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.api.admin.common import Operator
 from gateway.api.admin.keys import key_json
 from gateway.api.dependencies import Actor, EnrolmentKey, StateDep
 from gateway.operations import enrolment
-from gateway.operations.inputs import Count, Label, StrictBody
+from gateway.operations.inputs import Count, EngineLabels, Label, StrictBody
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Pins
 
@@ -22,21 +22,22 @@ LEAST_SECONDS, MOST_SECONDS = 60, 30 * 86400
 
 
 class NewToken(StrictBody):
-    engine: str = Field(description="The engine's name; the token is for no other.", examples=["gpu1"])
+    engine: str = Field(description="The engine that the token is for.", examples=["gpu1"])
     expires_in: int = Field(3600, ge=LEAST_SECONDS, le=MOST_SECONDS, description="Seconds.")
     base: Label | None = Field(
-        None, description="What it must serve. This and what follows: null leaves it open."
+        None, description="Pinned base model. For this and the following fields, null pins nothing."
     )
     gpu_type: Label | None = None
     gpu_count: Count | None = None
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase | None = None
+    labels: EngineLabels | None = None
     address: str | None = Field(
         None,
         min_length=1,
         max_length=253,
         pattern=r"^[A-Za-z0-9._:-]+$",
-        description="Host name or IP address of its URLs; null: the address that it connects from.",
+        description="Host name or IP address in the engine's URLs; null: the address that it connects from.",
     )
 
     def pins(self) -> Pins:
@@ -46,14 +47,14 @@ class NewToken(StrictBody):
 class Enrolment(StrictBody):
     engine: str = Field(max_length=200)
     secret: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] = Field(
-        description="SHA-256 of the text of the key that the host has made."
+        description="SHA-256 of the key that the host has generated."
     )
 
 
 @router.post("/enrolment-tokens", status_code=201, dependencies=[Operator])
 async def create_token(body: NewToken, state: StateDep, actor: Actor) -> Json:
-    """The answer holds the token itself, this once. It takes the place of an earlier one for the same engine
-    that has not been used; keys stay valid until it is."""
+    """Create an enrolment token, which only this response contains. It replaces an unused token for the same
+    engine; existing keys stay valid until it is used."""
     token, text = await enrolment.create_token(
         state, body.engine, pins=body.pins(), expires_in=body.expires_in, actor=actor
     )
@@ -62,6 +63,7 @@ async def create_token(body: NewToken, state: StateDep, actor: Actor) -> Json:
 
 @router.post("/enrol", status_code=201)
 async def enrol(body: Enrolment, state: StateDep, token: EnrolmentKey) -> Json:
-    """With a token instead of a key. The engine's earlier keys are revoked; its requests go on."""
+    """Exchange an enrolment token, sent instead of a key, for the host's key. The engine's earlier keys are
+    revoked; its requests continue."""
     digest = body.secret.removeprefix("sha256:")
     return key_json(await enrolment.enrol(state, token, engine=body.engine, digest=digest))

@@ -4,69 +4,100 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 from fastapi import APIRouter
 
 from adapters.errors import NotFoundError, StoreUnavailableError
 from adapters.model import AdapterName, Engine
-from adapters.placement.policy import PlacementDecision
+from adapters.placement.scheduling.view import Score
 from gateway.api.admin.common import Operator
 from gateway.api.admin.engines import hang, health
 from gateway.api.dependencies import StateDep
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.routing.decision_log import RECORDS
+
+_MOVES = 20
 
 router = APIRouter(tags=["placement"], dependencies=[Operator])
 
 
 @router.get("/placement")
 async def show_placement(state: StateDep) -> Json:
-    """Engines and what is assigned to their slots, most recently used first."""
+    """The engines with the versions placed there, most recently used first. Those in the state `cached` are
+    in CPU memory; all others hold a slot."""
     engines = [e for _, e in sorted(state.catalog.engines.items())]
     return {"data": await asyncio.gather(*(_engine(state, e) for e in engines))}
 
 
 @router.get("/explain/{tenant}/{name}")
 async def explain(tenant: str, name: str, state: StateDep) -> Json:
-    """Where a request for the adapter's live version would go now, and why."""
+    """Where a request for the adapter's live version would go now, and why. `moves`: what the planner has
+    moved of the adapter lately, newest first."""
     adapter = AdapterName(tenant, name)
     target = state.catalog.resolve(tenant, str(adapter), base_access=False)
     if target is None:
         raise NotFoundError(f"There is no adapter {str(adapter)[:140]!r}.")
-    decision = state.router.explain(target)
-    candidates = [
-        {
-            "engine": s.engine,
-            "health": health(state, s.engine),
-            "eligible": s.cost is not None,
-            "cost_ms": None if s.cost is None else round(s.cost, 1),
-            "reason": s.reason,
-        }
-        for s in decision.scores
-    ]
+    scores = state.router.scores(target, state.directory.requires(tenant))
+    best = next((s for s in scores if s.cost is not None), None)
     return {
         "adapter": str(adapter),
         "version": target.label,
         "decision": {
-            "action": "none" if decision.engine is None else "load" if decision.load else "serve",
-            "engine": decision.engine,
-            "reason": _reason(decision),
-            "candidates": candidates,
+            "action": best.action if best else "none",
+            "engine": best.engine if best else None,
+            "reason": best.reason if best else _nowhere(scores),
+            "candidates": [_candidate(state, score) for score in scores],
         },
+        "moves": await _moves(state, str(adapter)),
     }
 
 
-def _reason(decision: PlacementDecision) -> str:
-    if decision.engine is not None:
-        return next(s.reason for s in decision.scores if s.engine == decision.engine)
-    return "no engine of the fleet can serve it" if decision.scores else "the fleet has no engines"
+@router.get("/explain/{request_id}")
+async def explain_request(request_id: str, state: StateDep) -> Json:
+    """The scheduling decisions that were made for a recent request: one for each attempt."""
+    decisions = await asyncio.to_thread(state.lifecycle.decisions.find, request_id[:100])
+    if not decisions:
+        raise NotFoundError(
+            f"No decision is known for request {request_id[:100]!r}: each worker of this host keeps its "
+            f"latest {RECORDS:,}."
+        )
+    return {"request_id": request_id, "data": decisions}
+
+
+async def _moves(state: State, adapter: str) -> list[Json]:
+    """Empty while Redis is unavailable."""
+    if not state.follower.connected:
+        return []
+    try:
+        moves = [orjson.loads(record) for record in await state.store.moves()]
+    except StoreUnavailableError:
+        return []
+    return [move for move in moves if move["version"].startswith(f"{adapter}@")][:_MOVES]
+
+
+def _candidate(state: State, score: Score) -> Json:
+    return {
+        "engine": score.engine,
+        "health": health(state, score.engine),
+        "eligible": score.cost is not None,
+        "action": score.action,
+        "cost_ms": None if score.cost is None else round(score.cost, 1),
+        "terms": {name: round(ms, 1) for name, ms in score.terms},
+        "reason": score.reason,
+    }
+
+
+def _nowhere(scores: list[Score]) -> str:
+    return "no engine of the fleet can serve it" if scores else "the fleet has no engines"
 
 
 async def _engine(state: State, engine: Engine) -> Json:
     ages, leases = await _usage(state, engine)
-    slots = state.residency.slots(engine.name)
+    placed = state.residency.placed(engine.name)
     placements = [
-        _slot(state, engine, version, ages.get(version), leases.get(version, 0)) | {"state": slots[version]}
-        for version in sorted(slots, key=lambda v: (ages.get(v, 1 << 62), v))
+        _slot(state, engine, version, ages.get(version), leases.get(version, 0)) | {"state": placed[version]}
+        for version in sorted(placed, key=lambda v: (ages.get(v, 1 << 62), v))
     ]
     return {
         "engine": engine.name,
@@ -74,12 +105,13 @@ async def _engine(state: State, engine: Engine) -> Json:
         "health": health(state, engine.name),
         "hang": hang(state, engine.name),
         "slots": engine.slots,
+        "cpu_slots": engine.cpu_slots,
         "placements": placements,
     }
 
 
 async def _usage(state: State, engine: Engine) -> tuple[dict[str, int], dict[str, int]]:
-    """Ages in ms and leases by version; neither while Redis is away."""
+    """Ages in ms and leases, by version; empty while Redis is unavailable."""
     if not state.follower.connected:
         return {}, {}
     try:
@@ -89,7 +121,7 @@ async def _usage(state: State, engine: Engine) -> tuple[dict[str, int], dict[str
 
 
 def _slot(state: State, engine: Engine, version: str, age_ms: int | None, leases: int) -> Json:
-    """`in_flight`: of all workers, as they reported last; this worker's own as of now."""
+    """`in_flight`: this worker's requests now, or those that all workers last reported."""
     known = state.catalog.by_engine_name.get(version)
     seen = state.pool.state(engine.name)
     use = seen.uses.get(version) if seen else None

@@ -1,8 +1,8 @@
-"""Work that takes a while, and a caller who may want to hear how far it is, or hang up.
+"""Runs long operations, streams their progress, and aborts them if the caller disconnects.
 
-With `accept: application/x-ndjson` the answer is a line of JSON for each step on the way, {"step", "done",
-"total"}, and a last one with {"result": …} or {"error": …}. Its status is then 200 before the outcome is
-known. Otherwise it is plain JSON with a status of its own.
+With `accept: application/x-ndjson`, the response is a line of JSON for each step, {"step", "done", "total"},
+and a final line with {"result": …} or {"error": …}. Its status is 200, since it is sent before the outcome is
+known. Otherwise the response is plain JSON with its own status.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from adapters.errors import AdaptersError
-from gateway.errors import FlorinError, translate
+from gateway.errors import FlorinError
+from gateway.operations.authorization import Authority, worded
 from gateway.operations.progress import AbandonedError, OperationProgress
 from gateway.operations.transaction import Json
 
@@ -27,24 +28,24 @@ log = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"
 
 _LOOK_SECONDS = 0.1
-"""Between two looks at how far it is: at most so often a step is told of."""
+"""Seconds between two polls of the progress, and so between two lines."""
 _ALIVE_SECONDS = 5.0
-"""Nothing new is said after so long, too, so that neither the client nor a proxy gives up."""
+"""Seconds without progress after which the last line is repeated, so that no client or proxy times out."""
 _WAITING = b'{"step":"wait","done":0,"total":null}\n'
-"""Said of work whose turn has not come."""
+"""Sent while the work is queued."""
 
 Work = Callable[["OperationProgress"], Awaitable[tuple[int, Json]]]
-"""Does it, and returns the status and the object of its answer."""
+"""Does the work; returns the status and body of the response."""
 
 _running: set[asyncio.Task[Any]] = set()
-"""Mutable: event loops hold tasks weakly, and work that was hung up on ends by itself."""
+"""Mutable. Keeps tasks alive after their callers have disconnected, since event loops hold them weakly."""
 
 
-async def answer(request: Request, work: Work) -> Response:
-    """Do the work and answer as the request likes it. If the caller hangs up, the work is told to end, and
-    what it had prepared is gone when it does."""
+async def answer(request: Request, work: Work, authority: Authority | None = None) -> Response:
+    """Do the work and respond in the form that the request accepts. If the caller disconnects, the work is
+    aborted and cleans up after itself. `authority`: the caller's, if errors are to be worded for it."""
     progress = OperationProgress()
-    task = asyncio.ensure_future(_outcome(work, progress))
+    task = asyncio.ensure_future(_outcome(work, progress, authority))
     _running.add(task)
     task.add_done_callback(_running.discard)
     if NDJSON in request.headers.get("accept", ""):
@@ -57,25 +58,27 @@ async def answer(request: Request, work: Work) -> Response:
     finally:
         progress.abandon()
     if not task.done():
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has disconnected
     status, body, headers = task.result()
     return Response(body, status, headers, "application/json")
 
 
-async def _outcome(work: Work, progress: OperationProgress) -> tuple[int, bytes, dict[str, str]]:
-    """Status, body and headers. Never raises, for perhaps nobody is there to be told."""
+async def _outcome(
+    work: Work, progress: OperationProgress, authority: Authority | None
+) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers. Never raises, since the caller may have disconnected."""
     try:
         status, body = await work(progress)
         return status, orjson.dumps(body), {}
     except AbandonedError:
-        error = FlorinError("internal_error", "The caller hung up.")
+        error = FlorinError("internal_error", "The caller disconnected.")
     except FlorinError as refusal:
         error = refusal
     except AdaptersError as refusal:
-        error = translate(refusal)
-    except Exception:  # a defect: who streams progress is still told how it ended
-        log.exception("adding an adapter failed")
-        error = FlorinError("internal_error", "Something broke inside Florin; its log says what.")
+        error = worded(refusal, authority)
+    except Exception:  # a defect: a progress stream still gets its final line
+        log.exception("Operation failed")
+        error = FlorinError("internal_error", "Internal error in Florin; see the gateway's log.")
     return error.status, error.body(), error.headers
 
 

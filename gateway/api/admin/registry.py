@@ -1,5 +1,5 @@
-"""/admin/v1/registry: whether Redis still holds the registry that the workers know, and an operator's
-decision where it does not."""
+"""/admin/v1/registry: compares the registry in Redis with the workers' snapshot, and carries out the
+operator's decision after a loss."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from gateway.operations.transaction import Json
 router = APIRouter(prefix="/registry", tags=["registry"])
 
 _SHOWN = 10
-"""Ids of each kind."""
+"""Maximum ids shown of each kind."""
 
 
 class RegistryDecision(StrictBody):
     found: str = Field(
-        max_length=256, description="`found` as it was shown: 409 if Redis holds another registry by now."
+        max_length=256,
+        description="`found` from the comparison. 409 if the registry in Redis has changed since.",
     )
 
 
 @router.get("")
 async def show_registry(state: StateDep, _: OperatorKey) -> Json:
-    """What this gateway knows, what Redis has, and what `restore` would bring back (`missing`, `changed`) and
-    drop (`added`)."""
+    """Compare this gateway's snapshot with Redis. `restore` would bring back `missing` and `changed` objects
+    and drop `added` ones."""
     return _json(await registry.compare(state))
 
 
 @router.post("/restore")
 async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
-    """Put what this gateway knows in the place of what Redis has."""
+    """Replace the registry in Redis with this gateway's snapshot."""
     return _json(await registry.decide(state, "registry.restore", agreed=body.found, actor=actor))
 
 
 @router.post("/accept")
 async def accept(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Json:
-    """Go on with what Redis has: what this gateway knows beyond it is given up."""
+    """Continue with the registry in Redis, and drop what only this gateway's snapshot has."""
     return _json(await registry.decide(state, "registry.accept", agreed=body.found, actor=actor))
 
 

@@ -3,58 +3,109 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from adapters.errors import NotFoundError
+from adapters.errors import StoreUnavailableError
+from gateway.api.admin.adapter_json import adapter_json
 from gateway.api.admin.common import Operator
-from gateway.api.admin.keys import key_json
+from gateway.api.admin.keys import keys_json
 from gateway.api.dependencies import Actor, StateDep
-from gateway.operations import tenants
-from gateway.operations.inputs import StrictBody
+from gateway.operations import limits, tenants
+from gateway.operations.authorization import READER
+from gateway.operations.queues import queue_of
 from gateway.operations.state import State
+from gateway.operations.terms import TenantTerms
 from gateway.operations.transaction import Json
-from gateway.tenants.directory import Tenant
+from gateway.tenants.directory import Key, Tenant, as_json
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
 
 
-class NewTenant(StrictBody):
+class NewTenant(TenantTerms):
     name: str = Field(description="1 to 63 of a-z, 0-9, '-' and '_'.", examples=["acme"])
-    base_access: bool | None = Field(
-        None,
-        description="May call the base model itself. Left out: false, or as it is for a tenant that exists.",
-    )
 
 
 @router.post("", status_code=201)
 async def add_tenant(body: NewTenant, state: StateDep, actor: Actor, response: Response) -> Json:
-    """Add a tenant, or change one: 201 when it is new, 200 when it existed."""
-    tenant, created = await tenants.put(state, body.name, base_access=body.base_access, actor=actor)
+    """Add a tenant (201) or change an existing one (200), as PATCH does. `warnings`: fleets in which no
+    engine meets its requirements."""
+    tenant, created = await tenants.put(state, body.name, body, actor=actor)
     response.status_code = 201 if created else 200
-    return asdict(tenant)
+    return _changed(state, tenant)
+
+
+@router.patch("/{name}")
+async def update_tenant(name: str, body: TenantTerms, state: StateDep, actor: Actor) -> Json:
+    """Change a tenant. What is omitted stays, also within `limits`, `budget`, `quotas` and `policy`; null
+    restores a default: for a limit, none. Changes hold from the next request on. Requests of a suspended
+    tenant get 403 `tenant_suspended`; those that are running end normally. Adapters on engines that do not
+    meet new requirements are no longer used there, and are unloaded."""
+    tenant, _ = await tenants.put(state, name, body, actor=actor, update=True)
+    return _changed(state, tenant)
 
 
 @router.get("")
 async def list_tenants(state: StateDep) -> Json:
     """All tenants, by name."""
-    return {"data": [asdict(t) for _, t in sorted(state.directory.tenants.items())]}
+    return {"data": [as_json(t) for _, t in sorted(state.directory.tenants.items())]}
 
 
 @router.get("/{name}")
 async def show_tenant(name: str, state: StateDep) -> Json:
-    """One tenant with its adapters and keys, but never the keys themselves."""
-    tenant = find_tenant(state, name)
+    """A tenant's page: its terms and in `usage` what it uses of them, its place in the fair queue, its
+    adapters and where they are loaded, its keys with their last uses (not the keys themselves), and the last
+    errors of its requests, newest first. `usage` is null while Redis is away."""
+    tenant = tenants.find(state, name)
+    return as_json(tenant) | await _page(state, tenant)
+
+
+@router.delete("/{name}")
+async def remove_tenant(
+    *,
+    name: str,
+    state: StateDep,
+    actor: Actor,
+    dry_run: Annotated[bool, Query(description="Only tell what stands in the way.")] = False,
+) -> Json:
+    """Remove a tenant with its revoked and expired keys; its usage stays in the ledger. Refused with 409
+    `in_use` while it has adapters or valid keys, or adapters are shared with it. Repeating this changes
+    nothing."""
+    there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
     return {
-        **asdict(tenant),
-        "adapters": sorted(a for a in state.catalog.adapters if a.startswith(f"{name}/")),
-        "keys": [key_json(k) for k in state.directory.keys.values() if k.tenant == name],
+        "tenant": name,
+        "removed": there and not dry_run,
+        "exists": there,
+        "obstacles": [asdict(obstacle) for obstacle in obstacles],
     }
 
 
-def find_tenant(state: State, name: str) -> Tenant:
-    tenant = state.directory.tenants.get(name)
-    if tenant is None:
-        raise NotFoundError(f"There is no tenant {name[:80]!r}.")
-    return tenant
+async def _page(state: State, tenant: Tenant) -> Json:
+    """What an operator wants to see of a tenant at one glance. A new section belongs here, and in
+    `gateway.commands.tenant_page`."""
+    adapters = (a for name, a in sorted(state.catalog.adapters.items()) if name.startswith(f"{tenant.name}/"))
+    keys = sorted((k for k in state.directory.keys.values() if k.tenant == tenant.name), key=_created)
+    return {
+        "usage": await _usage(state, tenant),
+        "queue": asdict(queue_of(state, tenant.name)),
+        "adapters": [adapter_json(state, adapter, READER) for adapter in adapters],
+        "keys": await keys_json(state, keys, READER),
+        "errors": await tenants.last_errors(state, tenant),
+    }
+
+
+async def _usage(state: State, tenant: Tenant) -> list[Json] | None:
+    try:
+        return await limits.usage(state, tenant)
+    except StoreUnavailableError:
+        return None
+
+
+def _created(key: Key) -> int:
+    return key.created
+
+
+def _changed(state: State, tenant: Tenant) -> Json:
+    return {**as_json(tenant), "warnings": tenants.unmet(state.catalog, tenant)}

@@ -1,9 +1,9 @@
-"""An uploaded file on its way from the network to the disk: piece by piece, whichever way it is sent.
+"""Streams an uploaded file to disk. There are two forms:
 
-    the file itself as the body                     content-type: application/x-tar, application/gzip, …
-    one part of a form, and no other                content-type: multipart/form-data; boundary=…
+    the body is the file                            content-type: application/x-tar, application/gzip, …
+    a form whose only part is the file              content-type: multipart/form-data; boundary=…
 
-Neither more than the limit is written, nor a client waited for that sends nothing, or next to nothing.
+It writes no more than the limit, and aborts if the client sends too slowly or not at all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from starlette.requests import ClientDisconnect
 from gateway.errors import FlorinError
 
 PIECE = 1024 * 1024
-"""Bytes that are handed to the disk at a time."""
+"""Bytes per write."""
 SLOWEST = 16 * 1024
-"""Bytes a second that a client must bring on average, after its first `idle` seconds."""
+"""Bytes per second that a client must send on average after its first `idle` seconds."""
 _FORM_OVERHEAD = 64 * 1024
-"""Of a form around its file: boundaries and headers."""
+"""Maximum bytes of a form besides its file: boundaries and headers."""
 _RAW = {
     "", "application/octet-stream", "application/x-tar", "application/tar", "application/gzip",
     "application/x-gzip", "application/x-gtar", "application/x-compressed-tar", "application/tar+gzip",
@@ -40,31 +40,31 @@ _RAW = {
 class Received:
     size: int
     name: str
-    """What the client calls the file; empty: nothing."""
+    """The client's name of the file; may be empty."""
 
 
 class _Sink(Protocol):
-    """Takes a body, on a thread."""
+    """Consumes a body, on a thread."""
 
     def write(self, data: bytes) -> None: ...
 
     def close(self) -> Received:
-        """Raises FlorinError when something is missing."""
+        """Raises FlorinError if something is missing."""
         ...
 
 
 async def receive(request: Request, path: Path, *, limit: int, idle: float) -> Received:
-    """Write the uploaded file to `path`, of at most `limit` bytes. `idle`: seconds without a byte after which
-    the client is given up.
+    """Write the uploaded file, of at most `limit` bytes, to `path`. `idle`: seconds without data after which
+    the upload is aborted.
 
-    Raises FlorinError; what was written until then is the caller's to remove. OSError: the disk."""
+    Raises FlorinError, or OSError for the disk. The caller removes a partial file."""
     type_, options = parse_options_header(request.headers.get("content-type", ""))
     form = type_ == b"multipart/form-data"
     if not form and type_.decode("latin-1") not in _RAW:
         raise FlorinError(
             "invalid_value",
-            f"content-type: {type_[:80].decode('latin-1')!r} is no archive: send a tar, tar.gz or zip as "
-            "application/octet-stream, or a form with one file.",
+            f"content-type: {type_[:80].decode('latin-1')!r} is not an archive: send a tar, tar.gz or zip "
+            "file as application/octet-stream, or a form with one file.",
             param="content-type",
             status=415,
         )
@@ -84,7 +84,7 @@ def too_large(limit: int) -> FlorinError:
 
 
 async def _pieces(request: Request, idle: float) -> AsyncGenerator[bytes, None]:
-    """The body in pieces of about PIECE bytes. Only the time that the client takes counts against it."""
+    """The body in pieces of about PIECE bytes. Only time spent waiting for the client counts as slow."""
     piece, size, waited = bytearray(), 0, 0.0
     async with aclosing(request.stream()) as stream:
         while True:
@@ -93,15 +93,15 @@ async def _pieces(request: Request, idle: float) -> AsyncGenerator[bytes, None]:
                 async with asyncio.timeout(idle):
                     chunk = await anext(stream, None)
             except TimeoutError:
-                raise _incomplete(f"Nothing came for {idle:g} seconds", status=408) from None
+                raise _incomplete(f"The client sent nothing for {idle:g} seconds", status=408) from None
             except ClientDisconnect:
-                raise _incomplete("The client hung up before the end") from None
+                raise _incomplete("The client disconnected before the end") from None
             if chunk is None:
                 break
             waited += time.monotonic() - began
             size += len(chunk)
             if waited > idle and size < SLOWEST * (waited - idle):
-                raise _incomplete(f"The upload brings less than {SLOWEST:,} bytes a second", status=408)
+                raise _incomplete(f"The upload is slower than {SLOWEST:,} bytes per second", status=408)
             piece += chunk
             if len(piece) >= PIECE:
                 yield bytes(piece)
@@ -111,7 +111,7 @@ async def _pieces(request: Request, idle: float) -> AsyncGenerator[bytes, None]:
 
 
 def _incomplete(what: str, status: int | None = None) -> FlorinError:
-    return FlorinError("upload_incomplete", f"{what}: nothing was kept.", status=status)
+    return FlorinError("upload_incomplete", f"{what}; the partial upload was discarded.", status=status)
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class _Plain:
 
 @dataclass(slots=True)
 class _Form:
-    """One file part and nothing else. The state is what the parser has met so far."""
+    """A form with exactly one part, a file. Mutable: what the parser has found so far."""
 
     file: BinaryIO
     limit: int
@@ -171,7 +171,7 @@ class _Form:
 
     def write(self, data: bytes) -> None:
         if self._ended:
-            return  # what follows a form's end means nothing
+            return  # data after the end of the form is ignored
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -179,7 +179,7 @@ class _Form:
 
     def close(self) -> Received:
         if not self._ended:
-            raise _incomplete("The form breaks off before its end")
+            raise _incomplete("The form is truncated")
         return Received(self._plain.close().size, self._name or "")
 
     def _begin(self) -> None:
@@ -199,18 +199,16 @@ class _Form:
             if b"filename" in options:
                 self._name = options[b"filename"].decode("utf-8", "replace")
         if self._header.lower() == b"content-transfer-encoding" and self._value.lower() != b"binary":
-            raise _malformed("its part is encoded: send it as it is")
+            raise _malformed("its part is encoded; send it unencoded")
         self._header = self._value = b""
 
     def _headers_finished(self) -> None:
         if self._name is None:
-            raise _malformed("its part is no file (it has no filename)")
+            raise _malformed("its part is not a file (it has no filename)")
 
     def _end(self) -> None:
         self._ended = True
 
 
 def _malformed(why: str) -> FlorinError:
-    return FlorinError(
-        "upload_incomplete", f"The form cannot be read: {why[:200]}. Send one file, and nothing besides."
-    )
+    return FlorinError("upload_incomplete", f"The form cannot be read: {why[:200]}. Send exactly one file.")

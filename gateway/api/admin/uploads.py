@@ -1,4 +1,4 @@
-"""POST /admin/v1/adapters/upload: an adapter, or a new version of one, whose files come with the request."""
+"""POST /admin/v1/adapters/upload: registers an adapter or a new version from uploaded files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fastapi import APIRouter, Query, Request, Response
 from adapters.model import AdapterName
 from adapters.registry.registration import Upload
 from gateway.api.admin.adapter_registration import AssumeBase, BaseName, Digest, FullName, rendered
-from gateway.api.admin.common import Operator
+from gateway.api.admin.common import Managed
 from gateway.api.admin.progress import answer
 from gateway.api.admin.upload_stream import receive
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.dependencies import Manager, StateDep
 from gateway.errors import FlorinError
 from gateway.operations import adapters, uploads
 from gateway.operations.progress import OperationProgress
 from gateway.operations.transaction import Json
 
-router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Operator])
+router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
 
 _BODY = {
     "requestBody": {
@@ -44,33 +44,28 @@ async def upload(
     *,
     request: Request,
     state: StateDep,
-    actor: Actor,
+    authority: Manager,
     adapter: FullName,
     base_model: BaseName = None,
     assume_base: AssumeBase = False,
     digest: Digest = None,
-    file_name: Annotated[str, Query(max_length=500, description="For people.")] = "",
+    file_name: Annotated[str, Query(max_length=500, description="Shown as the version's source.")] = "",
 ) -> Response:
-    """Register an adapter or a new version from a tar, tar.gz or zip: the body itself, or the one file of a
-    form. Answers as POST /admin/v1/adapters does."""
+    """Register an adapter or a new version from a tar, tar.gz or zip file, sent as the body or as the only
+    file of a form. Responds like POST /admin/v1/adapters."""
     name = AdapterName.parse(adapter)
     async with AsyncExitStack() as stack:
         try:
-            await state.registrar.check(name, base_model)  # before gigabytes are sent for nothing
             declared = int(request.headers.get("content-length", 0))
-            path = await stack.enter_async_context(uploads.room(state, declared))
-            got = await receive(
-                request,
-                path,
-                limit=uploads.largest(state),
-                idle=state.settings.upload_idle_timeout,
-            )
+            most = await adapters.check_upload(state, authority, name, base_model, declared)
+            path = await stack.enter_async_context(uploads.room(state, authority, declared, most))
+            await adapters.count_upload(state, authority)
+            got = await receive(request, path, limit=most, idle=state.settings.upload_idle_timeout)
         except OSError as error:
-            refusal = FlorinError("artifacts_unavailable", f"The upload cannot be stored: {error}.")
-            return _hang_up(refusal)
+            return _hang_up(adapters.disk_failure("The upload", error))
         except FlorinError as refusal:
             return _hang_up(refusal)
-        theirs = stack.pop_all()  # from here on the work's own, which outlives a caller that hangs up
+        theirs = stack.pop_all()  # now owned by the work, which may outlive the request
 
     async def work(progress: OperationProgress) -> tuple[int, Json]:
         async with theirs:
@@ -81,21 +76,21 @@ async def upload(
                 base_model=base_model,
                 assume_base=assume_base,
                 digest=digest,
-                actor=actor,
+                authority=authority,
                 progress=progress,
             )
         return rendered(name, done)
 
-    return await answer(request, work)
+    return await answer(request, work, authority)
 
 
 def _hang_up(error: FlorinError) -> Response:
-    """The rest of the body is not waited for."""
+    """Closes the connection instead of reading the rest of the body."""
     headers = {**error.headers, "connection": "close"}
     return Response(error.body(), error.status, headers, "application/json")
 
 
 def _readable(name: str) -> str:
-    """A client's file name as the registry keeps it: no directories, nothing that a terminal would obey."""
+    """The client's file name without directories and control characters."""
     last = PurePosixPath(name.replace("\\", "/")).name
     return "".join(c if c.isprintable() else "?" for c in last)[:200]

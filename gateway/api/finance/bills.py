@@ -8,19 +8,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from adapters.errors import Finding
-from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, only_staff
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import Tagged
 from gateway.costs.reconciliation.bill_files import MAX_BYTES, BillFormat
-from gateway.costs.reconciliation.bills import (
-    BillConflictError,
-    BillNotFoundError,
-    BillRefusedError,
-    import_bill,
-    list_bills,
-    remove_bill,
-)
+from gateway.costs.reconciliation.bills import list_bills
 from gateway.errors import FlorinError
+from gateway.operations import bills
 from gateway.operations.authorization import actor_of
 
 router = APIRouter(route_class=Tagged)
@@ -35,7 +28,7 @@ async def add(
     *,
     request: Request,
     response: Response,
-    key: FinanceKey,
+    key: StaffKey,
     state: StateDep,
     file_name: Annotated[str, Query(max_length=200, description="Shown in listings.")] = "",
     format_: Annotated[
@@ -44,7 +37,7 @@ async def add(
     ] = None,
     map_: Annotated[
         Pairs, Query(alias="map", description="`field=Column`, or `field=Column.key` of a JSON column.")
-    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+    ] = [],  # noqa: B006  # FastAPI reads it; it is never modified
     rename: Annotated[
         Pairs, Query(description="`field:theirs=ours`, for example `gpu_type:p5.48xlarge=H100`.")
     ] = [],  # noqa: B006  # as above
@@ -53,9 +46,8 @@ async def add(
     ] = "billed",
     skip_bad: Annotated[bool, Query(description="Import the valid lines and report the others.")] = False,
 ) -> dict[str, Any]:
-    """Import a bill; the body is the file. Returns 201, or 200 if all lines were imported before. Unless
-    every line is valid, nothing is imported, and the response lists the invalid lines with the reasons."""
-    only_staff(key)
+    """Import a bill; the body is the file. Returns 201, or 200 if all lines were imported before. Nothing is
+    imported unless every line is valid; the error lists the invalid lines with their reasons."""
     reading = BillFormat(
         format=format_ or "",
         columns=dict(_pair("map", text) for text in map_),
@@ -64,51 +56,34 @@ async def add(
     )
     with tempfile.NamedTemporaryFile(prefix="florin-bill-") as file:
         await _receive(request, file)
-        try:
-            imported = await state.ledger_process.run(
-                import_bill,
-                file.name,
-                file_name=file_name,
-                reading=reading,
-                skip_bad=skip_bad,
-                now=state.clock.now(),
-                actor=actor_of(key),
-            )
-        except BillRefusedError as error:
-            findings = tuple(Finding("bill_line", bad.reason, f"line {bad.line}", "") for bad in error.bad)
-            raise FlorinError("bill_rejected", error.message, findings=findings) from error
-        except BillConflictError as error:
-            raise FlorinError("conflict", str(error)) from error
+        imported = await bills.add(
+            state, file.name, file_name=file_name, reading=reading, skip_bad=skip_bad, actor=actor_of(key)
+        )
     if not imported["new"]:
         response.status_code = 200
     return imported
 
 
 @router.get("/bills")
-async def show(key: FinanceKey, state: StateDep) -> dict[str, Any]:
+async def show(_: StaffKey, state: StateDep) -> dict[str, Any]:
     """List imported bills, newest first."""
-    only_staff(key)
     return {"data": await state.ledger_process.run(list_bills)}
 
 
 @router.delete("/bills/{source}")
 async def remove(
-    key: FinanceKey,
+    key: StaffKey,
     state: StateDep,
     source: Annotated[
         str, Path(pattern="^[0-9a-f]{1,64}$", description="SHA-256 of the file, or a prefix of it.")
     ],
 ) -> dict[str, Any]:
     """Remove an import and its lines."""
-    only_staff(key)
-    try:
-        return await state.ledger_process.run(remove_bill, source, now=state.clock.now(), actor=actor_of(key))
-    except BillNotFoundError as error:
-        raise FlorinError("not_found", str(error)) from error
+    return await bills.remove(state, source, actor=actor_of(key))
 
 
 async def _receive(request: Request, file: Any) -> None:
-    """The body to disk, piece by piece. Raises FlorinError beyond MAX_BYTES, without reading the rest."""
+    """Write the body to disk in chunks. Raises FlorinError beyond MAX_BYTES, without reading the rest."""
     size, piece = 0, bytearray()
     async for chunk in request.stream():
         size += len(chunk)

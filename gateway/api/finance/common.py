@@ -1,4 +1,4 @@
-"""What the finance routes share: whose rows, of what time, in what form; ETags; places in long answers."""
+"""Shared by the finance routes: tenants, periods, content types, ETags and pagination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fastapi.routing import APIRoute
 
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import Period, PeriodError, period
+from gateway.costs.periods import month as whole_month
 from gateway.errors import FlorinError
 from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Key
 
 From = Annotated[str | None, Query(alias="from", description="Start, ISO 8601, UTC; inclusive.")]
 To = Annotated[str | None, Query(description="End, ISO 8601, UTC; exclusive.")]
@@ -26,8 +27,8 @@ After = Annotated[str | None, Query(max_length=2000, description="`next` of the 
 
 
 class Tagged(APIRoute):
-    """A route whose answers to GET carry a strong ETag, the hash of what they say; 304 for who has that
-    already. What is streamed goes as it is."""
+    """A route whose responses to GET have a strong ETag, the hash of the body, and which answers 304 to a
+    client that has it. Streamed responses are unchanged."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -38,7 +39,6 @@ class Tagged(APIRoute):
             if request.method != "GET" or response.status_code != 200 or not isinstance(body, bytes):
                 return response
             tag = response.headers["etag"] = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            response.headers.setdefault("cache-control", "private, no-cache")
             response.headers.setdefault("vary", "authorization, accept")
             if not _known(request.headers.get("if-none-match", ""), tag):
                 return response
@@ -54,8 +54,8 @@ def _known(header: str, tag: str) -> bool:
 
 
 def preferred(accept: str, offers: Mapping[str, str], default: str) -> str:
-    """Of `offers` (media type → name) the one that an Accept header likes best; `default` where it does not
-    care, or likes none."""
+    """The offer (media type → name) that an Accept header prefers; `default` if it has no preference or
+    accepts none."""
     likes: dict[str, float] = {}
     for part in accept.split(","):
         media, *options = (piece.strip().lower() for piece in part.split(";"))
@@ -73,19 +73,19 @@ def preferred(accept: str, offers: Mapping[str, str], default: str) -> str:
 
 
 def token(position: Sequence[str]) -> str:
-    """A place in a long answer, as clients carry it."""
+    """A position in a paginated result, as an opaque token."""
     return base64.urlsafe_b64encode(json.dumps(list(position)).encode()).decode()
 
 
 def position(after: str, width: int) -> tuple[str, ...]:
-    """Raises FlorinError for what `token` did not make."""
+    """The position in a token. Raises FlorinError unless `token` made it."""
     try:
         found = json.loads(base64.urlsafe_b64decode(after.encode()))
     except (ValueError, binascii.Error, RecursionError):
         found = None
     if not isinstance(found, list) or len(found) != width or not all(isinstance(v, str) for v in found):
         raise FlorinError(
-            "invalid_value", "after: use `next` of the page before, with the same `by`.", param="after"
+            "invalid_value", "after: use `next` of the previous page, with the same `by`.", param="after"
         )
     return tuple(found)
 
@@ -107,15 +107,24 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int) ->
         raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
+def month_of(value: str) -> str:
+    """`value`, if it is a month. Raises FlorinError."""
+    try:
+        whole_month(value)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    return value
+
+
 def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     """The tenants whose rows are shown: the requested one, limited to its own for a tenant's key."""
-    own = (key.tenant,) if key.role is Role.TENANT else ()
+    own = () if key.own_tenant is None else (key.own_tenant,)
     return own if asked is None else (*own, asked)
 
 
 def ledger_process_of(state: State, key: Key) -> LedgerProcess:
     """The ledger process that answers: tenants have their own, so that operators and analysts do not wait."""
-    return state.ledger_process.for_tenants() if key.role is Role.TENANT else state.ledger_process
+    return state.ledger_process if key.own_tenant is None else state.ledger_process.for_tenants()
 
 
 def rendered(data: bytes, **beside: Any) -> Response:
@@ -126,5 +135,5 @@ def rendered(data: bytes, **beside: Any) -> Response:
 
 def only_staff(key: Key) -> None:
     """Raises FlorinError for a tenant's key."""
-    if key.role is Role.TENANT:
+    if key.own_tenant is not None:
         raise FlorinError("insufficient_role", "This requires the finance or operator role.")

@@ -1,4 +1,4 @@
-"""A month's traffic on other GPU types and purchase models."""
+"""Prices a month's traffic on other GPU types and purchase models."""
 
 from __future__ import annotations
 
@@ -6,44 +6,37 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, only_staff
-from gateway.costs.periods import PeriodError, iso
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import Tagged, month_of
+from gateway.costs.periods import iso
 from gateway.costs.periods import month as whole_month
 from gateway.costs.reports.compare_report import CompareError, compare_month
-from gateway.costs.rollups.rollup import roll
 from gateway.errors import FlorinError
+from gateway.operations.ledger_refresh import refresh
 
 router = APIRouter(route_class=Tagged)
-
-_ROLL_SECONDS = 10.0
 
 
 @router.get("/compare")
 async def compare(
     *,
-    key: FinanceKey,
+    _: StaffKey,
     state: StateDep,
     month: Annotated[str | None, Query(description="`2026-11`. Default: the last full month.")] = None,
     gpu_type: Annotated[
         list[str], Query(max_length=50, description="Repeatable. Default: all in the price book.")
-    ] = [],  # noqa: B006  # FastAPI reads it, and nobody changes it
+    ] = [],  # noqa: B006  # FastAPI reads it; it is never modified
     reference: Annotated[
         str | None, Query(max_length=63, description="GPU type. Default: the one with the most hours.")
     ] = None,
 ) -> dict[str, Any]:
-    """Total and effective cost of the month's work on each GPU of the price book, the cheapest first: if
-    nothing stood idle (`busy_cost`), and with as much idleness as there was (`loaded_cost`). `speedup_is`
-    says whether a speed was measured, stated by somebody, or is unknown. Role finance or operator."""
-    only_staff(key)
+    """Total and effective cost of the month's work on each GPU of the price book, cheapest first: without
+    idle time (`busy_cost`), and with the month's share of idle time (`loaded_cost`). `speedup_is` says
+    whether a speed was measured, stated in the price book, or is unknown. Role finance or operator."""
     now = state.clock.now()
     of = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
-    try:
-        whole_month(of)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    complete = await state.meter.flush()
-    await state.ledger_process.run(roll, now, patience=_ROLL_SECONDS)
+    month_of(of)
+    complete = await refresh(state, state.ledger_process)
     try:
         found = await state.ledger_process.run(
             compare_month, of, gpu_types=tuple(gpu_type), reference=reference, now=now

@@ -1,4 +1,4 @@
-"""What was used and what it cost, grouped."""
+"""Usage and cost, grouped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def costs(
         str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
     ] = None,
     limit: Annotated[
-        int | None, Query(ge=1, le=100_000, description=f"Rows; JSON: {ROWS} unless told, files: all.")
+        int | None,
+        Query(ge=1, le=100_000, description=f"Maximum rows. Default: {ROWS} for JSON, all for files."),
     ] = None,
     after: After = None,
     form: Annotated[
@@ -70,11 +71,11 @@ async def costs(
         Query(alias="format", description="Default: from the Accept header."),
     ] = None,
 ) -> Response:
-    """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. What was delivered is in
-    `rows`; beside them retry waste, headroom, start-up, idle time and corrections, which together with the
-    rows sum to the `whole`. `cost` is an exact decimal, or null where a price is missing; `missing_prices`
-    says which. Whole months are read from their books, other times as they are known now, by whole hours.
-    `complete` is false while records are on their way into the ledger. A tenant's key sees its own rows."""
+    """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. `rows` hold delivered
+    usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
+    they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
+    those. A whole month shows what is posted to it; any other time range shows its hours as known now.
+    `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows."""
     dimensions = dimensions_of(by, DIMENSIONS)
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:

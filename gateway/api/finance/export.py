@@ -9,23 +9,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tenant, ledger_process_of, only_staff, tenants_of
+from gateway.api.finance.common import Tenant, ledger_process_of, month_of, only_staff, tenants_of
 from gateway.costs.export.columns import Dataset, Format
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
 from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
-from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import PeriodError, month
-from gateway.costs.rollups.rollup import roll
-from gateway.dataplane.exchange import Receive, Scope, Send
+from gateway.dataplane.asgi import Receive, Scope, Send
 from gateway.errors import FlorinError
+from gateway.operations.ledger_refresh import refresh
 from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Key
 
 router = APIRouter()
 
 _CHUNK = 256 * 1024
-_ROLL_SECONDS = 10.0
 
 
 @router.get("/export", response_class=Response)
@@ -33,7 +30,7 @@ async def export_month(
     *,
     key: FinanceKey,
     state: StateDep,
-    whole_month: Annotated[str, Query(alias="month", description="`2026-11`.")],
+    month: Annotated[str, Query(description="`2026-11`.")],
     kind: Annotated[Format, Query(alias="format")] = "focus-1.2",
     dataset: Annotated[
         Dataset,
@@ -46,11 +43,8 @@ async def export_month(
     chargeback. FOCUS requires all prices. The header `x-florin-rows` gives the number of rows."""
     if dataset == "infrastructure":
         only_staff(key)
-    order = Order(whole_month, kind, dataset, state.settings.issuer, parquet, tenants_of(key, tenant))
-    try:
-        month(whole_month)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    tenants = tenants_of(key, tenant)
+    order = Order(month_of(month), kind, dataset, state.settings.issuer, parquet, tenants)
     return _Download(state, key, order)
 
 
@@ -67,7 +61,7 @@ class _Download(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Errors before the first byte propagate and get the usual error response."""
         del scope, receive
-        tenant = self._key.role is Role.TENANT
+        tenant = self._key.own_tenant is not None
         owner = f"tenant:{self._key.tenant}" if tenant else f"key:{self._key.id}"
         async with self._state.spool.made(owner, self._make, tenant=tenant) as made:
             self.headers["content-disposition"] = f'attachment; filename="{self._order.file_name}"'
@@ -80,9 +74,8 @@ class _Download(Response):
             await send({"type": "http.response.body", "body": b""})
 
     async def _make(self, path: Path, most: int) -> int:
-        ledger_process: LedgerProcess = ledger_process_of(self._state, self._key)
-        await self._state.meter.flush()
-        await ledger_process.run(roll, self._state.clock.now(), patience=_ROLL_SECONDS)
+        ledger_process = ledger_process_of(self._state, self._key)
+        await refresh(self._state, ledger_process)
         try:
             return await ledger_process.run(export, self._order, path, most)
         except MissingPriceError as error:

@@ -1,35 +1,10 @@
-"""What goes into and comes out of /finance/v1/periods."""
+"""What /finance/v1/periods answers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class ClosingTerms(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    policy: Annotated[
-        Literal["none", "proportional", "even", "fixed"] | None,
-        Field(description="Who bears idle time, headroom and start-up. Default: none."),
-    ] = None
-    shares: Annotated[
-        dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
-        Field(
-            description="For policy `fixed`: shares by tenant, in any proportion.", examples=[{"acme": 60}]
-        ),
-    ] = None
-    allow_missing_prices: Annotated[
-        bool,
-        Field(description="Charge nothing for unpriced GPU time; a price added later becomes a correction."),
-    ] = False
-    force: Annotated[
-        bool,
-        Field(
-            description="Close within an hour of the month's end, although workers may still hold records."
-        ),
-    ] = False
+from pydantic import BaseModel, Field
 
 
 class ClosingProgress(BaseModel):
@@ -45,7 +20,7 @@ class StatementSums(BaseModel):
     nano_gpu_hours: int
     allocated_nano_gpu_hours: int
     cost: Annotated[str, Field(description="Exact decimal.")]
-    amount_cents: Annotated[int, Field(description="Rounded so that all statements and the rest add up.")]
+    amount_cents: Annotated[int, Field(description="Rounded so that all statements sum to the total.")]
 
 
 class PeriodModel(BaseModel):
@@ -95,8 +70,8 @@ class ProofStep(BaseModel):
 
 
 class Proof(BaseModel):
-    """Whoever checks hashes the statement, climbs the path to `header.tenants_root`, and hashes the header to
-    the root. docs/finance.md says what for."""
+    """To check it, hash the statement, climb the path to `header.tenants_root`, and hash the header to the
+    root; see docs/finance.md."""
 
     version: int
     month: str

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import After, Tagged, ledger_process_of, only_staff, rendered
-from gateway.api.finance.period_models import ClosingTerms, PeriodModel, Periods, Proof, Records, Verification
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance.common import After, Tagged, ledger_process_of, month_of, rendered
+from gateway.api.finance.period_models import PeriodModel, Periods, Proof, Records, Verification
 from gateway.api.finance.usage import position_of, token_of
-from gateway.costs.allocation import PolicyError, policy_of
-from gateway.costs.closing.closing import ClosingError, UnpricedError
-from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import PeriodError
-from gateway.costs.periods import month as whole_month
-from gateway.costs.reports.closed_months import (
-    close_watched,
-    covered_page,
-    no_statement,
-    one,
-    overview,
-    progress_of,
-    proof_of,
-    verified,
-)
+from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
 from gateway.metering.ledger.ledger import LedgerUnavailableError
-from gateway.operations.authorization import actor_of
-from gateway.operations.state import State
-from gateway.tenants.directory import Key, Role
+from gateway.operations import closing
+from gateway.operations.inputs import ClosingTerms
 
 router = APIRouter(prefix="/periods", route_class=Tagged)
-
-ANSWER_SECONDS = 15.0
-"""A closing that takes longer is answered with 202, a verification kept alive by spaces; well below what
-clients and proxies wait for."""
-_closings: WeakKeyDictionary[LedgerProcess, dict[tuple[Any, ...], asyncio.Task[bool]]] = WeakKeyDictionary()
-"""Mutable: what this worker is at, so that who asks again joins it."""
 
 Month = Annotated[str, Path(description="`2026-11`")]
 Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key sees only its own.")]
@@ -55,7 +31,7 @@ Tenant = Annotated[str | None, Query(description="The tenant; a tenant's key see
 async def periods(key: FinanceKey, state: StateDep) -> Periods:
     """List the months with usage, oldest first."""
     await state.meter.flush()
-    shown = await ledger_process_of(state, key).run(overview, state.clock.now(), _own(key))
+    shown = await ledger_process_of(state, key).run(overview, state.clock.now(), key.own_tenant)
     return Periods(data=[PeriodModel.model_validate(period) for period in shown])
 
 
@@ -63,7 +39,7 @@ async def periods(key: FinanceKey, state: StateDep) -> Periods:
 async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
     """One month, with its statements if it is closed."""
     return PeriodModel.model_validate(
-        await ledger_process_of(state, key).run(one, _month(month), state.clock.now(), _own(key))
+        await ledger_process_of(state, key).run(one, month_of(month), state.clock.now(), key.own_tenant)
     )
 
 
@@ -71,52 +47,40 @@ async def period(month: Month, key: FinanceKey, state: StateDep) -> PeriodModel:
     "/{month}/close", response_model_exclude_unset=True, responses={202: {"description": "Not done yet."}}
 )
 async def close_period(
-    month: Month, terms: ClosingTerms, key: FinanceKey, state: StateDep, response: Response
+    month: Month, terms: ClosingTerms, key: StaffKey, state: StateDep, response: Response
 ) -> PeriodModel:
-    """Close a month: its figures never change afterwards; later changes become
-    correction rows of the next open month. 202 where it takes longer: ask again with the same body until it
-    is 200 (`GET` shows the progress). Closing a closed month changes nothing."""
-    only_staff(key)
-    _month(month)
-    _check_shares(terms)
-    if not await state.meter.flush():
-        raise FlorinError(
-            "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
-        )
-    already = await _closed(state, month, terms, key)
-    shown = await state.ledger_process.run(one, month, state.clock.now())
-    if already is None:
-        response.status_code = 202
-        return PeriodModel.model_validate(shown)
-    return PeriodModel.model_validate({**shown, "already": already})
+    """Close a month: its figures never change afterwards; later changes become correction rows of the next
+    open month. 202 while it is still running: repeat the request with the same body until it is 200 (`GET`
+    shows the progress). Closing a closed month changes nothing."""
+    shown, done = await closing.close(state, month_of(month), terms, key)
+    response.status_code = 200 if done else 202
+    return PeriodModel.model_validate(shown)
 
 
 @router.get("/{month}/verify")
-async def verify_period(month: Month, key: FinanceKey, state: StateDep) -> Verification:
-    """Compute a closed month once more from records, roll-ups and prices, and compare. Takes as long as
-    closing: while it does, spaces are sent before the JSON, so that nobody hangs up."""
-    only_staff(key)
-    _month(month)
+async def verify_period(month: Month, _: StaffKey, state: StateDep) -> Verification:
+    """Recompute a closed month from its records, roll-ups and prices, and compare. Takes as long as closing;
+    meanwhile, spaces are sent before the JSON to keep the connection alive."""
+    month_of(month)
     await state.meter.flush()
     task = asyncio.create_task(state.ledger_process.aside().run(verified, month, state.clock.now()))
-    if await _done(task):
-        with _refusals():
+    if await closing.finished(task):
+        with closing.period_errors():
             return Verification.model_validate(task.result())
     return StreamingResponse(_kept_alive(month, task), media_type="application/json")  # type: ignore[return-value]  # the same JSON, later
 
 
 @router.get("/{month}/proof")
 async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant = None) -> Proof:
-    """What shows that a tenant's statement is part of the closed month, and covers its records and no others.
-    It can be checked offline: `florin cost verify --proof`."""
-    own = _own(key)
-    whose = tenant or own
+    """A proof that a tenant's statement is part of the closed month and covers exactly its records. Check it
+    offline with `florin cost verify --proof`."""
+    whose = tenant or key.own_tenant
     if whose is None:
         raise FlorinError("invalid_value", "tenant is required.", param="tenant")
-    with _refusals():
-        if own not in {None, whose}:  # not yours: as if there were none
-            raise NotClosedError(no_statement(_month(month), whose))
-        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, _month(month), whose))
+    with closing.period_errors():
+        if key.own_tenant not in {None, whose}:  # not yours: as if there were none
+            raise NotClosedError(no_statement(month_of(month), whose))
+        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, month_of(month), whose))
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -129,105 +93,25 @@ async def records(
     after: After = None,
 ) -> Response:
     """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
-    were there at the cutoff, and those of earlier months that came late."""
+    had arrived by the cutoff, and late records of earlier months."""
     position = None if after is None else position_of(after)
-    own = _own(key)
-    whose = tenant or own
-    if own not in {None, whose}:  # not yours: as if there were none
+    whose = tenant or key.own_tenant
+    if key.own_tenant not in {None, whose}:  # not yours: as if there were none
         return rendered(b"[]", next=None)
-    with _refusals():
+    with closing.period_errors():
         page, last = await ledger_process_of(state, key).run(
-            covered_page, _month(month), whose, position, limit
+            covered_page, month_of(month), whose, position, limit
         )
     return rendered(page, next=None if last is None else token_of(*last))
-
-
-async def _closed(state: State, of: str, terms: ClosingTerms, key: Key) -> bool | None:
-    """Whether it was closed already; None: it is not done yet, by this worker or another."""
-    if (await state.ledger_process.run(one, of, state.clock.now()))[
-        "state"
-    ] == "closed":  # quick: only the terms are compared
-        with _refusals():
-            return await state.ledger_process.run(
-                close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
-            )
-    mine = _closings.setdefault(state.ledger_process, {})
-    name = (of, terms.model_dump_json())
-    if name not in mine and await _elsewhere(state, of):
-        return None
-    if (task := mine.get(name)) is None:
-        work = state.ledger_process.aside().run(
-            close_watched, of, now=state.clock.now(), by=key.id, actor=actor_of(key), **terms.model_dump()
-        )
-        task = mine[name] = asyncio.create_task(work)
-        task.add_done_callback(lambda done: _forget(mine, name, done))
-    with _refusals():
-        return task.result() if await _done(task) else None
-
-
-async def _elsewhere(state: State, of: str) -> bool:
-    """Is another worker at it? Waits a while for its end."""
-    until = time.monotonic() + ANSWER_SECONDS
-    while await state.ledger_process.run(progress_of, of, state.clock.now()) is not None:
-        if time.monotonic() >= until:
-            return True
-        await asyncio.sleep(1)
-    return False
-
-
-def _forget(mine: dict[tuple[Any, ...], asyncio.Task[bool]], name: Any, done: asyncio.Task[bool]) -> None:
-    mine.pop(name, None)
-    if not done.cancelled():
-        done.exception()  # whoever asks again is told
 
 
 async def _kept_alive(of: str, task: asyncio.Task[dict[str, Any]]) -> AsyncIterator[bytes]:
     while not task.done():
         yield b" "
-        await _done(task)
+        await closing.finished(task)
     try:
         found = task.result()
     except (NotClosedError, LedgerUnavailableError) as error:
         failed = {"name": "ledger", "ok": False, "detail": str(error)}
         found = {"month": of, "root": "", "ok": False, "checks": [failed]}
     yield json.dumps(found).encode()
-
-
-async def _done(task: asyncio.Task[Any]) -> bool:
-    """Waits for it a while."""
-    done, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
-    return bool(done)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """What closed months and closing can say, in the caller's vocabulary."""
-    try:
-        yield
-    except NotClosedError as error:
-        raise FlorinError("not_found", str(error), param="month") from error
-    except UnpricedError as error:
-        raise FlorinError("missing_price", str(error)) from error
-    except ClosingError as error:
-        raise FlorinError("cannot_close", str(error)) from error
-
-
-def _own(key: Key) -> str | None:
-    """The tenant that alone may be shown; None: all."""
-    return key.tenant if key.role is Role.TENANT else None
-
-
-def _month(of: str) -> str:
-    try:
-        whole_month(of)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param="month") from error
-    return of
-
-
-def _check_shares(terms: ClosingTerms) -> None:
-    shares = ",".join(f"{tenant}={share}" for tenant, share in (terms.shares or {}).items())
-    try:
-        policy_of(terms.policy or "none", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error

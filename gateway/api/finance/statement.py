@@ -8,19 +8,16 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, ledger_process_of
+from gateway.api.finance.common import Tagged, ledger_process_of, month_of
 from gateway.costs.export.files import MissingPriceError
-from gateway.costs.periods import PeriodError, month
-from gateway.costs.rollups.rollup import roll
 from gateway.costs.statement.page import statement_page
 from gateway.errors import FlorinError
-from gateway.tenants.directory import Role
+from gateway.operations.ledger_refresh import refresh
 
 router = APIRouter(route_class=Tagged)
 
-_ROLL_SECONDS = 10.0
 _HEADERS = {
-    # It holds no script and asks for nothing; whatever it shows of others' making can do nothing either.
+    # The page has no script and loads nothing; text from tenants cannot add either.
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
     "x-content-type-options": "nosniff",
 }
@@ -32,24 +29,20 @@ async def statement(
     *,
     key: FinanceKey,
     state: StateDep,
-    whole_month: Annotated[str, Query(alias="month", description="`2026-11`.")],
+    month: Annotated[str, Query(description="`2026-11`.")],
 ) -> HTMLResponse:
     """A tenant's usage and cost in a month, as a self-contained HTML page that prints on one sheet of A4.
     Preliminary until the month is closed. A tenant's key gets only its own."""
     unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
-    if key.role is Role.TENANT and tenant != key.tenant:
+    if key.own_tenant not in (None, tenant):
         raise unknown
+    month_of(month)
+    process = ledger_process_of(state, key)
+    await refresh(state, process)
+    now, known = state.clock.now(), tenant in state.directory.tenants
     try:
-        month(whole_month)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-    await state.meter.flush()
-    now = state.clock.now()
-    await ledger_process_of(state, key).run(roll, now, patience=_ROLL_SECONDS)
-    known = tenant in state.directory.tenants
-    try:
-        page = await ledger_process_of(state, key).run(
-            statement_page, tenant, whole_month, issuer=state.settings.issuer, now=now, known=known
+        page = await process.run(
+            statement_page, tenant, month, issuer=state.settings.issuer, now=now, known=known
         )
     except MissingPriceError as error:
         raise FlorinError("missing_price", str(error)) from error

@@ -26,7 +26,6 @@ from gateway.api.finance.common import (
 from gateway.costs.periods import iso
 from gateway.costs.reports.usage_page import usage_page
 from gateway.errors import FlorinError
-from gateway.tenants.directory import Role
 
 _TIME = re.compile(r"-?\d{1,18}", re.ASCII)
 _ID = re.compile(r"[0-9a-f-]{36}")
@@ -46,7 +45,7 @@ async def usage(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
 ) -> Response:
-    """The usage records themselves, by the time at which they ended. `next` is null on the last page.
+    """List usage records by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are still arriving in the ledger."""
     within = period_of(start, to, month, state.clock.now())
     complete = await state.meter.flush()
@@ -62,7 +61,7 @@ async def usage(
             after=position,
             limit=limit,
         )
-        if key.role is Role.TENANT:
+        if key.own_tenant is not None:
             page, last = await state.ledger_process.for_tenants().run(asked)
         else:
             page, last = await asyncio.to_thread(asked, state.ledger)

@@ -161,8 +161,8 @@ def _completeness(found: Json) -> None:
     show(
         facts(
             [
-                ("records with the engine's closing counts", sure["engine_final"]),
-                ("with the last counts before they broke off", sure["engine_partial"]),
+                ("records with the engine's final counts", sure["engine_final"]),
+                ("with the last counts before an interruption", sure["engine_partial"]),
                 ("estimated by the gateway", sure["estimated"]),
                 ("without tokens", sure["none"]),
                 ("requests billed twice", found["delivered_twice"]),

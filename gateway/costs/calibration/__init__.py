@@ -1,2 +1,2 @@
-"""What a token costs an engine: a designed load (`design`), its measurement (`load`), a fit (`fit`), and the
-place where the result is kept (`store`)."""
+"""Measures what a token costs on an engine: designs loads (`design`), runs them (`load`), fits weights
+(`fit`) and stores the result (`store`)."""

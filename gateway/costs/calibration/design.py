@@ -1,4 +1,4 @@
-"""Which loads tell the weights apart. Pure: the same engine and the same knowledge give the same plan."""
+"""Designs loads whose durations identify the weights. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ _LONGEST_ANSWER = 512
 
 @dataclass(frozen=True, slots=True)
 class DesignedLoad:
-    """Requests of one shape, all at once but for `at_once`."""
+    """Requests of one shape, sent with the concurrency that saturates the engine."""
 
     phase: str
     prompt: int
     """Tokens of each prompt."""
     shared: int
-    """Tokens at the prompt's beginning that all requests of the load share, and the engine knows already."""
+    """Leading prompt tokens that all requests of the load share and the engine has cached."""
     completion: int
 
 
 def loads(max_model_len: int, repeats: int) -> Iterator[DesignedLoad]:
-    """Every phase `repeats` times, taking turns, so that a drift of the engine's speed touches all alike.
+    """Every phase `repeats` times, interleaved, so that a drift in the engine's speed affects all phases
+    alike.
 
-    - prefill: long prompts that nobody asked before, one token of answer
+    - prefill: long new prompts, one-token answers
     - cached: the same prompts again
     - decode: the shortest prompts, long answers
-    - mixed: long prompts and long answers, where tokens are kept for long
+    - mixed: long prompts and long answers, which keep tokens in memory for long
     """
     longest = min(max_model_len // 2, _LONGEST_PROMPT)
     answer = min(max_model_len // 3, _LONGEST_ANSWER)

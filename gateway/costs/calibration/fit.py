@@ -1,8 +1,8 @@
-"""From measured loads to weights: non-negative least squares, with confidence intervals. Pure.
+"""Fits weights to measured loads: non-negative least squares with confidence intervals. Pure.
 
 The model (per engine, GPU-seconds at saturation): time = a·computed prompt tokens + k·cached prompt tokens
 + b·completion tokens + d·KV token-seconds + l·adapter loads. Each measurement is divided by its own duration,
-so that relative errors count alike and long measurements do not drown short ones.
+so that relative errors are minimized and long measurements do not outweigh short ones.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class CalibrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """One load, run on an engine that did nothing else."""
+    """One measured load on an otherwise idle engine."""
 
     phase: str
     seconds: float
-    """From the first request until the last answer."""
+    """From the first request to the last answer."""
     gpus: int
     computed: int
-    """Prompt tokens that the engine did not have in its cache."""
+    """Prompt tokens that were not in the engine's cache."""
     cached: int
     completion: int
     kv_token_seconds: float
@@ -60,14 +60,14 @@ class Weight:
     """95 % confidence interval, by resampling."""
     high: int
     measured: bool
-    """False: no sample had any of it, and the weight is 0 for want of knowledge."""
+    """False: no sample contains this term, and the weight is 0 because it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
     weights: tuple[Weight, ...]
     r_squared: float
-    """Of the durations explained."""
+    """Coefficient of determination of the durations."""
     worst: float
     """Largest relative error of a sample."""
     samples: int
@@ -85,8 +85,8 @@ class Fit:
 
 
 def fit(samples: Sequence[LoadSample]) -> Fit:
-    """Weights of at least six samples. The resampling keeps as many samples of each phase as there are, so
-    that no term loses its evidence by chance; it is seeded, so the same samples give the same intervals.
+    """Fit the weights to at least six samples. The confidence intervals are a seeded bootstrap, stratified by
+    phase so that no term loses its samples by chance; the same samples give the same intervals.
 
     Raises CalibrationError."""
     np = _numpy()
@@ -121,8 +121,9 @@ def fit(samples: Sequence[LoadSample]) -> Fit:
 
 
 def _nonnegative(counts: Matrix, target: Matrix) -> Matrix:
-    """Least squares with no weight below zero: the best of the plain solutions over all subsets of the five
-    terms that are non-negative. Few enough to try all, which is exact and needs no solver's tolerance."""
+    """Non-negative least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23) by
+    exhaustion: the best non-negative solution over all subsets of the five terms. Exact, and needs no solver
+    tolerance."""
     np = _numpy()
     terms = [i for i in range(counts.shape[1]) if counts[:, i].any()]
     best: Matrix = np.zeros(counts.shape[1])

@@ -1,5 +1,5 @@
-"""The designed load on a real engine, straight to its HTTP port: past the gateway, which would only measure
-itself."""
+"""Runs the designed load on a real engine, directly on its HTTP port, so that the gateway's own time is not
+measured."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gateway.costs.calibration.design import DesignedLoad
 from gateway.costs.calibration.fit import CalibrationError, LoadSample
 
 _TOKENS = range(5, 200)
-"""Token ids that every vocabulary has, and none of which is likely to end an answer."""
+"""Token ids that every vocabulary has and that are unlikely to end an answer."""
 _LOADS = 5
 
 
 @dataclass
 class EngineUnderLoad:
-    """One engine that is to do nothing else meanwhile. Mutable: the client and what the engine told."""
+    """An engine that serves nothing else meanwhile. Mutable: the client and what the engine reports."""
 
     url: str
     model: str
@@ -35,7 +35,7 @@ class EngineUnderLoad:
     _random: random.Random = field(init=False)
 
     async def __aenter__(self) -> Self:
-        """Ask the engine who it is. Raises CalibrationError."""
+        """Connect and read the engine's model. Raises CalibrationError."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits, trust_env=False)
         self._random = random.Random(self.seed)  # noqa: S311  # prompts, not secrets
@@ -52,14 +52,14 @@ class EngineUnderLoad:
             if model.get("id") == self.model:
                 self.max_model_len = int(model.get("max_model_len") or 0)
         if not self.max_model_len:
-            raise CalibrationError(f"{self.url} does not serve {self.model!r}, or does not tell its length.")
+            raise CalibrationError(f"{self.url} does not serve {self.model!r}, or reports no length.")
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def find_saturation(self, most: int = 256) -> int:
-        """How many requests at once the engine needs to be at its best: doubled until a tenth more of tokens
-        per second is no longer to be had."""
+        """Concurrency at which the engine is saturated: doubled until the tokens per second grow by less than
+        a tenth."""
         best = 0.0
         await self.run(DesignedLoad("warm", 16, 0, 4), 4)
         load = DesignedLoad("ramp", 32, 0, 32)
@@ -74,7 +74,7 @@ class EngineUnderLoad:
         return self.at_once
 
     async def measure(self, load: DesignedLoad, seconds: float) -> LoadSample:
-        """One load of about so many seconds. What the load shares is asked once before, and not measured."""
+        """Run one load for about `seconds`. Its shared prefix is requested once beforehand, unmeasured."""
         shared = self._prompt(load.shared)
         if load.shared:
             await self._ask([*shared, *self._prompt(load.prompt - load.shared)], 1)
@@ -106,7 +106,7 @@ class EngineUnderLoad:
             computed=prompt - cached,
             cached=cached,
             completion=sum(usage["completion_tokens"] for usage, _ in done),
-            # What an answer keeps grows from the prompt by one token a step: on average half of it.
+            # The KV cache grows by one token per step, so on average it holds half of the answer.
             kv_token_seconds=sum(
                 (usage["prompt_tokens"] + usage["completion_tokens"] / 2) * took for usage, took in done
             ),
@@ -115,8 +115,8 @@ class EngineUnderLoad:
         )
 
     async def measure_loads(self, path: str) -> list[LoadSample]:
-        """Loads of the adapter at `path`, under names of their own, each with its first answer: only then it
-        has taken a slot."""
+        """Load the adapter at `path` several times, each under its own name and with its first answer: only
+        then does it take a slot."""
         samples = []
         for _ in range(_LOADS):
             name = f"calibration-{self._random.getrandbits(48):012x}"
@@ -163,10 +163,10 @@ class EngineUnderLoad:
             answer.raise_for_status()
             body: dict[str, Any] = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise CalibrationError(f"{self.url}{path} does not answer as vLLM does: {error!r}") from error
+            raise CalibrationError(f"{self.url}{path} does not answer like vLLM: {error!r}") from error
         return body
 
 
 def _cached(usage: dict[str, Any]) -> int:
-    """What the engine found in its cache; it says so only with --enable-prompt-tokens-details."""
+    """Prompt tokens found in the cache; reported only with --enable-prompt-tokens-details."""
     return (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -1,4 +1,5 @@
-"""Calibrations in the ledger: append-only, each from a whole hour on for its GPU type and base model."""
+"""Calibrations in the ledger: append-only; each is valid from a whole hour on for its GPU type and base
+model."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gateway.metering.ledger.schema import dirty_hours, engine_hours, periods
 
 
 class CalibrationConflictError(Exception):
-    """It would change what stands: a closed month, or another calibration of the same hour."""
+    """The calibration would change a closed month, or another calibration from the same hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Calibration:
 
 
 def list_calibrations(ledger: Ledger) -> list[Calibration]:
-    """All, newest first. Raises LedgerUnavailableError."""
+    """All calibrations, newest first. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         query = select(table).order_by(table.c.valid_from.desc(), table.c.id.desc())
         return [_calibration(row) for row in connection.execute(query).mappings()]
@@ -69,17 +70,17 @@ def add_calibration(
     now: int,
     actor: str = "",
 ) -> Calibration:
-    """Keep it, and have the hours from `valid_from` on (the present one if None) rolled up anew. `actor`:
-    who is noted as having done it; empty: nobody.
+    """Store it and mark the hours from `valid_from` on (default: the current hour) to be rolled up again.
+    `actor`: recorded in the audit log; empty to record nothing.
 
     Raises CalibrationConflictError, LedgerUnavailableError."""
     since = now if valid_from is None else valid_from
     since -= since % HOUR
     with ledger.write() as connection:
-        next_batch(connection)  # as who closes a month does: neither sees half of the other
+        next_batch(connection)  # like closing a month, so they run one after the other
         closed = connection.execute(select(periods.c.month).order_by(periods.c.month.desc())).scalar()
         if closed is not None and iso(since)[:7] <= closed:
-            raise CalibrationConflictError(f"{closed} is closed: a calibration cannot reach into it.")
+            raise CalibrationConflictError(f"{closed} is closed; a calibration cannot change it.")
         standing = select(table.c.id).where(
             table.c.gpu_type == gpu_type, table.c.base_model == base_model, table.c.valid_from == since
         )

@@ -1,1 +1,1 @@
-"""Closing a month: cut off, freeze rates, sum, hash."""
+"""Closes a month: cutoff, frozen rates, sums, hash."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.costs.allocation import UNUSED, Allocated
 from gateway.costs.cost_lines import CostLine
-from gateway.costs.prices.book import decimal_text
+from gateway.costs.prices.amounts import decimal_text
 
 CENT = 10**13
 """In units of 10**-15 of the currency, as costs are."""

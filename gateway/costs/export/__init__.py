@@ -1,4 +1,4 @@
 """Cost lines as files: FOCUS 1.2 and 1.4 in two datasets, and plain ledger lines; CSV or Parquet.
 
-Rows are made one engine-hour (or less) at a time and written as they come: a month of any size takes the same
-memory."""
+Rows are produced and written one engine-hour (or less) at a time, so memory use does not depend on the size
+of the month."""

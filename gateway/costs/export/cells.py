@@ -1,11 +1,11 @@
-"""What stands in a cell, and how it is written: exact, whatever reads it."""
+"""Values of cells, and how they are written: exactly, as text."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from gateway.costs.prices.book import decimal_text
+from gateway.costs.prices.amounts import decimal_text
 
 
 class Fixed(NamedTuple):
@@ -25,10 +25,11 @@ Row = dict[str, Cell]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-@lru_cache(maxsize=8192, typed=True)  # most cells of a row stand in the next, and a cost in it five times
+@lru_cache(maxsize=8192, typed=True)  # most cells repeat in the next row
 def csv_text(cell: Cell) -> str:
-    """Null is empty. Text that a spreadsheet would run as a formula gets an apostrophe before it: names of
-    tenants and adapters cannot begin so, but labels that operators choose (regions, GPU types) can."""
+    """Null is an empty cell. Text that a spreadsheet would run as a formula is prefixed with an apostrophe:
+    names of tenants and adapters cannot start like a formula, but operators' labels (regions, GPU types)
+    can."""
     if cell is None:
         return ""
     if isinstance(cell, str):

@@ -1,14 +1,14 @@
-"""The chargeback dataset: what each tenant is charged for tokens, by adapter, version and kind of GPU.
+"""The chargeback dataset: what each tenant is charged for tokens, by adapter, version and GPU.
 
 The GPU-time of an hour's answers is divided among input, cached and output tokens in proportion to their
-weights; weights that belong to no token (KV residency, adapter loads) so follow the tokens. Divided are whole
-nano-GPU-hours, by largest remainder, so that the rows sum to the origin. GPU-time without tokens beside it
-(an answer that was cut by the hour: its tokens are counted where it ended) is a row in GPU-hours.
+weights; weights of no token (KV residency, adapter loads) thereby follow the tokens. Whole nano-GPU-hours are
+divided by largest remainder, so the rows sum to the origin. GPU-time without tokens (of an answer that spans
+two hours; its tokens count in the hour in which it ended) is a row in GPU-hours.
 
-Where a month was closed with a policy that makes tenants bear the time that nobody used, each one's share is
-a row a GPU type, region, purchase model and rate, of the whole month. Without a policy that time has no row.
+If a month was closed with a policy that allocates unused time to tenants, each tenant's share is one row for
+the whole month per GPU type, region, purchase model and rate. Without a policy, unused time has no row.
 
-A unit price here is what that hour's tokens came to, not a list price: cost over tokens, to 21 places.
+A unit price is what that hour's tokens cost, not a list price: cost divided by tokens, to 21 places.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _COLUMNS = ("x_InputTokens", "x_CachedTokens", "x_OutputTokens")
 
 
 def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
-    """From lines by BY. What is no delivered answer is not charged, and has no row."""
+    """Rows from lines grouped by BY. Only delivered answers are charged; others have no row."""
     for line in lines:
         if line.bucket == "usage":
             yield from _charges(line)
 
 
 def allocated_rows(allocated: Allocated, tenants: Collection[str], month: str) -> Iterator[Row]:
-    """What tenants bear of time that nobody used. `tenants`: only of a tenant that is each of them."""
+    """Unused time allocated to tenants. `tenants`: as in `files.Order`."""
     period = month_of(month)
     for (tenant, gpu_type, region, purchase, rate), nano in allocated.items():
         assert rate is not None, "a closed month's rates are frozen"
@@ -63,7 +63,7 @@ def _charges(line: CostLine) -> Iterator[Row]:
     requests = line.requests
     for row in _meters(line):
         yield {**_same(line), **row, "x_Requests": requests}
-        requests = 0  # once a line, so that sums are right
+        requests = 0  # once per line, so that sums are right
 
 
 def _meters(line: CostLine) -> Iterator[Row]:
@@ -92,10 +92,10 @@ def _meters(line: CostLine) -> Iterator[Row]:
 
 
 def split(line: CostLine, tokens: tuple[int, int, int]) -> tuple[list[int], int]:
-    """The line's nano-GPU-hours by kind of token, and what no token of this line can bear. Their sum is the
-    line's.
+    """The line's nano-GPU-hours by kind of token, and the part that no token accounts for. They sum to the
+    line.
 
-    In a correction, tokens and GPU-time may have changed in different directions; then no token bears it."""
+    In a correction, tokens and GPU-time may change in opposite directions; then no token accounts for it."""
     weights = [line.weight_input, line.weight_cached, line.weight_output]
     weights = [weight if count else 0 for weight, count in zip(weights, tokens, strict=True)]
     sign = -1 if line.nano_gpu_hours < 0 else 1
@@ -109,7 +109,7 @@ def _tokens(count: int, cost: int, *, correction: bool) -> Row:
     # cost / 10**15 over count / 10**6, to 21 places
     price = Fixed(divided(cost * 10**12, count), 21) if count else None
     if correction and not cost:
-        price = None  # counts alone changed
+        price = None  # only the counts changed
     return {
         "PricingQuantity": quantity,
         "PricingUnit": "1000000 Tokens",

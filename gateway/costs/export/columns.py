@@ -1,5 +1,5 @@
-"""The columns of each file, as data. FOCUS columns are named and typed as versions 1.2 and 1.4 of the
-specification say; those that begin with `x_` are Florin's own and come last, as it asks."""
+"""The columns of each file, as data. FOCUS columns have the names and types of versions 1.2 and 1.4 of the
+specification. Custom columns start with `x_` and come last, as it requires."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 Kind = Literal["text", "json", "time", "integer", "boolean", "cost", "quantity", "price"]
 
 PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 21}
-"""Places of the decimals. A cost is nano-GPU-hours times millionths: 15. A unit price has so many that, times
-its quantity, it gives the cost to the last of those 15, for up to 10**12 tokens an hour."""
+"""Decimal places. A cost is nano-GPU-hours times millionths: 15 places. A unit price has enough places that
+price times quantity gives the cost to all 15 places, for up to 10**12 tokens an hour."""
 
 Dataset = Literal["infrastructure", "chargeback"]
 DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback")
@@ -25,7 +25,7 @@ class Column:
     kind: Kind
     nullable: bool = False
     values: frozenset[str] = frozenset()
-    """All that it may hold; empty: anything of its kind."""
+    """Allowed values; empty: any of its kind."""
     versions: tuple[str, ...] = FOCUS_VERSIONS
 
 
@@ -46,7 +46,7 @@ _BOTH = (
     _one_of("ChargeFrequency", "Usage-Based"),
     Column("ChargePeriodEnd", "time"),
     Column("ChargePeriodStart", "time"),
-    # Always null: what is reserved is told by PricingCategory. ConsumedQuantity's rules of 1.2 refer to it.
+    # Always null: PricingCategory says what is reserved. The 1.2 rules for ConsumedQuantity refer to it.
     Column("CommitmentDiscountStatus", "text", nullable=True, versions=("1.2",)),
     Column("ConsumedQuantity", "quantity"),
     _one_of("ConsumedUnit", "GPU-Hours", "Tokens"),
@@ -54,15 +54,15 @@ _BOTH = (
     Column("ContractedUnitPrice", "price", nullable=True),
     Column("EffectiveCost", "cost"),
     Column("HostProviderName", "text", versions=("1.4",)),
-    # Always null: a statement is no invoice. (The validator's rules InvoiceId-C-004 and C-005 ask for null
-    # and for its opposite, whatever the charge.)
+    # Always null: a statement is not an invoice. (The validator's rules InvoiceId-C-004 and C-005 require
+    # null and non-null for the same charge.)
     Column("InvoiceDetailId", "text", nullable=True, versions=("1.4",)),
     Column("InvoiceId", "text", nullable=True),
     Column("InvoiceIssuerName", "text"),
     Column("ListCost", "cost"),
     Column("ListUnitPrice", "price", nullable=True),
     _one_of("PricingCategory", "Standard", "Dynamic", "Committed"),
-    # Billing is in the price book's currency; the validator of 1.2 asks for these of whoever lists prices.
+    # Billing is in the price book's currency; the 1.2 validator requires these if list prices are given.
     Column("PricingCurrency", "text", versions=("1.2",)),
     Column("PricingCurrencyContractedUnitPrice", "price", nullable=True, versions=("1.2",)),
     Column("PricingCurrencyEffectiveCost", "cost", versions=("1.2",)),
@@ -135,11 +135,11 @@ _LINES = (
 
 
 def focus(version: str) -> tuple[Column, ...]:
-    """Of a row of either dataset."""
+    """Columns of a row in either dataset."""
     named = sorted((*_BOTH, *_ALLOCATED), key=lambda column: column.name)
     return tuple(column for column in (*named, *_OWN) if version in column.versions)
 
 
 def plain() -> tuple[Column, ...]:
-    """Of a ledger line."""
+    """Columns of a ledger line."""
     return _LINES

@@ -1,4 +1,4 @@
-"""One file of one month."""
+"""Exports a month as a file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TooLargeError(Exception):
 
 
 class _Bounded(io.RawIOBase):
-    """A file that takes so many bytes and no more."""
+    """A file that accepts at most `limit` bytes."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file = file
-        # Mutable: bytes that may still come; once it was too few, what else comes is dropped, for a writer
-        # that is cleaned up writes what it still has.
+        # Mutable: bytes left. After an overflow, further writes are dropped, because a writer flushes its
+        # buffer while it is cleaned up.
         self._left = limit
         self._over = False
 
@@ -58,21 +58,21 @@ class _Bounded(io.RawIOBase):
 
 
 class MissingPriceError(Exception):
-    """A cost cannot be told. The message names each price that is missing."""
+    """A cost is unknown. The message names each missing price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What file is wanted."""
+    """Which file to produce."""
 
     month: str
     format: Format
     dataset: Dataset
     issuer: str
     parquet: bool = False
-    """Also FOCUS as Parquet."""
+    """Write FOCUS as Parquet."""
     tenants: tuple[str, ...] = ()
-    """Only rows of a tenant that is each of them."""
+    """Only rows whose tenant equals every entry; two different tenants match nothing."""
 
     @property
     def as_parquet(self) -> bool:
@@ -85,8 +85,8 @@ class Order:
 
 
 def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) -> int:
-    """Fill the file `path`, which must be there: whoever removes it meanwhile wants it no more. Returns how
-    many rows it has. `most`: bytes. Raises MissingPriceError, ParquetMissingError, LedgerUnavailableError,
+    """Fill the file `path`, which must exist: removing it cancels the export. Returns the number of rows.
+    `most`: maximum bytes. Raises MissingPriceError, ParquetMissingError, LedgerUnavailableError,
     TooLargeError, and FileNotFoundError and other OSError."""
     with path.open("r+b") as file, ledger.read() as connection:
         file.truncate()
@@ -121,7 +121,7 @@ def _focus_rows(connection: Connection, book: PriceBook, order: Order) -> Iterab
 def _allocated_rows(connection: Connection, order: Order) -> Iterator[Row]:
     query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
     document = connection.execute(query).scalar_one_or_none()
-    if document is None:  # nobody has decided yet
+    if document is None:  # not decided before the month is closed
         return
     terms = json.loads(document)["terms"]
     lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
@@ -143,7 +143,7 @@ def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:
-    """Names of what has cost GPU-time at an unknown rate; empty: nothing."""
+    """Names of the series with GPU-time but no price."""
     found = {
         (line.gpu_type, line.region, line.purchase)
         for line in lines

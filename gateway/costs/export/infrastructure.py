@@ -1,8 +1,8 @@
-"""The infrastructure dataset: what each engine cost in each hour, split to the workloads that ran on it.
+"""The infrastructure dataset: the cost of each engine-hour, split among the workloads that ran in it.
 
-The origin charge is an engine's hour (or the part of it with one rate). Its rows have the same dimensions,
-sum to it in quantity and cost, and differ in what they are allocated to. What nobody used (idle, start-up,
-headroom) is allocated to nothing: its AllocatedResourceId is null.
+The origin charge is an engine-hour (or the part of it with one rate). Its rows share its dimensions, sum to
+its quantity and cost, and differ only in what they are allocated to. Unused time (idle, start-up, headroom)
+is allocated to nothing: its AllocatedResourceId is null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RATIO_PLACES = 12
 
 
 def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
-    """From lines by BY, in their order. Memory in proportion to one engine's hour."""
+    """Rows from lines grouped by BY, in their order. Memory use is proportional to one engine-hour."""
     for _, of_hour in groupby(lines, key=lambda line: line.keys[:_ENGINE_HOUR]):
         origins: dict[tuple[int, bool, int], list[CostLine]] = {}
         for line in of_hour:
@@ -81,13 +81,13 @@ def _workload(tenant: str, adapter: str, version: str, base_model: str, bucket: 
 
 def _details(line: CostLine, ratio: Fixed) -> str:
     hours = Fixed(line.nano_gpu_hours, 9)
-    # By hand, since a float would not be exact. Only numbers go in.
+    # Built as text, since a float would not be exact. It contains only numbers.
     return f'{{"Elements":[{{"AllocatedRatio":{ratio},"UsageUnit":"GPU-Hours","UsageQuantity":{hours}}}]}}'
 
 
 def ratios(parts: list[int]) -> list[Fixed | None]:
-    """Each part's share of the sum, to 12 places that add up to exactly 1; None where the sum is 0, as in a
-    correction that only moves GPU-time from one to another."""
+    """Each part's share of the sum, to 12 places that add up to exactly 1; None if the sum is 0, as in a
+    correction that only moves GPU-time between workloads."""
     whole = sum(parts)
     if whole == 0:
         return [None] * len(parts)

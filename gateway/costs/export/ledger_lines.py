@@ -1,4 +1,4 @@
-"""Ledger lines as they are: what the other files are made of, for those who make their own."""
+"""Plain ledger lines: the data behind the other files, for those who build their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.costs.export.cells import Fixed, Row
 
 
 def rows(lines: Iterable[CostLine], by: Sequence[str], *, month: str, currency: str | None) -> Iterator[Row]:
-    """From lines by `by`. Cost and rate are null where a price is missing."""
+    """Rows from lines grouped by `by`. Cost and rate are null if a price is missing."""
     for line in lines:
         rate, cost = line.rate_micros, line.cost
         keys = {name: value or None for name, value in zip(by, line.keys, strict=True)}

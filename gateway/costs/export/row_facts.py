@@ -1,4 +1,4 @@
-"""What every row of a FOCUS file has in common."""
+"""Columns that all rows of a FOCUS file share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PURCHASE = {"on_demand": "on demand", "spot": "spot", "reserved": "reserved"}
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """About a file."""
+    """What all rows of a file share."""
 
     month: str
     currency: str
     issuer: str
 
     def constants(self) -> Row:
-        """Columns that are the same in each row, of either version."""
+        """Columns that are constant within a file, for both versions."""
         period = month_of(self.month)
         return {
             "BillingAccountId": "florin",
@@ -47,7 +47,7 @@ class FileFacts:
 
 
 def priced(line: CostLine) -> int:
-    """Its rate. The file was refused before if a price is missing."""
+    """The line's rate. A file with missing prices is refused before."""
     assert line.rate_micros is not None
     return line.rate_micros
 
@@ -57,7 +57,7 @@ def hour(start: str) -> Row:
 
 
 def costs(units: int) -> Row:
-    """What is billed is what it costs is what the price book lists: Florin grants no discounts."""
+    """Billed, effective, contracted and list cost are equal: Florin has no discounts."""
     cost = Fixed(units, 15)
     names = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingCurrencyEffectiveCost")
     return dict.fromkeys(names, cost)
@@ -69,7 +69,7 @@ def unit_price(price: Fixed | None) -> Row:
 
 
 def gpu_time(nano: int, rate: int) -> Row:
-    """Quantity, price and cost of GPU-time: their product is exact."""
+    """Quantity, price and cost of GPU-time. Quantity times price is exactly the cost."""
     hours = Fixed(nano, 9)
     return {
         "PricingQuantity": hours,
@@ -82,7 +82,7 @@ def gpu_time(nano: int, rate: int) -> Row:
 
 
 def sku(family: str, meter: str, gpu_type: str, region: str, purchase: str) -> Row:
-    """`family` and the GPU type make the SKU; with region and purchase model, its price."""
+    """`family` and GPU type identify the SKU; with region and purchase model, its price."""
     return {
         "SkuId": f"{family}/{gpu_type}",
         "SkuMeter": meter,

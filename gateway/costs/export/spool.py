@@ -1,8 +1,8 @@
-"""Files of exports while they are made and sent: how many, how large, and that none stays.
+"""Export files while they are written and sent: limits their number and size, and removes them.
 
-They lie in FLORIN_EXPORT_DIR, beside the usage log only if that is the operator's choice. A file has lost
-its name before it is sent, so that nothing is left behind however the sending ends; a file that a killed
-worker was still writing is swept by a later one.
+They are in FLORIN_EXPORT_DIR, which an operator can put on another disk than the usage log. A file is
+unlinked before it is sent, so nothing is left behind however the response ends. A later worker removes files
+that a killed worker was still writing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gateway.errors import FlorinError
 
 PREFIX: Final = "florin-export-"
 FILES: Final = 8
-"""At once: of a worker's tenants, and as many of its operators and analysts."""
+"""Concurrent exports of a worker: this many for tenants, and as many for staff."""
 FILES_OF_TENANT: Final = 2
 FILES_OF_KEY: Final = 4
-"""An operator's or analyst's."""
+"""Concurrent exports of one operator or analyst."""
 
 _LEFT_SECONDS: Final = 6 * 3600.0
 
 Make = Callable[[Path, int], Awaitable[int]]
-"""Fills the file with at most so many bytes. Returns how many rows it has."""
+"""(path, byte limit) → rows: fills the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Made:
 
 @dataclass(slots=True)
 class _Share:
-    """What lies there of whom."""
+    """Exports in progress, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -49,12 +49,12 @@ class _Share:
 
 @dataclass(slots=True)
 class _Half:
-    """Of tenants or of staff: neither takes the other's room, nor waits for the other."""
+    """The exports of tenants, or those of staff: neither uses the other's space or waits for the other."""
 
     of_one: int
     """Files."""
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # Mutable: in all, and by owner.
+    # Mutable: in total, and by owner.
     share: _Share = field(default_factory=_Share)
     owners: dict[str, _Share] = field(default_factory=dict)
 
@@ -74,8 +74,8 @@ class Spool:
 
     @asynccontextmanager
     async def made(self, owner: str, make: Make, *, tenant: bool) -> AsyncGenerator[Made]:
-        """A file that `make` has filled, for as long as the block lasts. `owner`: a tenant, or a key of
-        staff. Raises FlorinError, and what `make` raises."""
+        """A file filled by `make`, until the block ends. `owner`: a tenant, or a key of staff. Raises
+        FlorinError, and what `make` raises."""
         half = self._tenants if tenant else self._staff
         shares = half.share, half.owners.get(owner) or _Share()
         for share, most, own in zip(shares, (FILES, half.of_one), (False, True), strict=True):
@@ -86,7 +86,7 @@ class Spool:
         for share in shares:
             share.files += 1
         try:
-            async with half.making:  # one at a time: each may take what the others have left
+            async with half.making:  # one at a time: each may use the space that the others have left
                 room = self._most // 2 - shares[0].bytes
                 if tenant:
                     room = min(room, self._most // 4 - shares[1].bytes)
@@ -104,7 +104,7 @@ class Spool:
                 half.owners.pop(owner, None)
 
     async def _fill(self, make: Make, most: int) -> tuple[BinaryIO, int]:
-        """The file, open and already without a name."""
+        """The filled file, open and already unlinked."""
         try:
             handle, name = tempfile.mkstemp(prefix=PREFIX, dir=self.folder)
         except OSError as error:
@@ -119,7 +119,7 @@ class Spool:
             _remove(path)
 
     def sweep(self) -> None:
-        """Remove what workers of this user that were killed have left."""
+        """Remove files left by killed workers of this user."""
         for path in self.folder.glob(f"{PREFIX}*"):
             with suppress(OSError):
                 found = path.stat()

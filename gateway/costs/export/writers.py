@@ -1,4 +1,4 @@
-"""Rows into files, as they come."""
+"""Writes rows to files as they are produced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ParquetMissingError(Exception):
 
 
 def write_csv(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: Iterable[Row]) -> int:
-    """UTF-8, comma, CRLF (RFC 4180), a line of names first. Returns how many rows it wrote."""
+    """Write CSV: UTF-8, commas, CRLF (RFC 4180), with a header. Returns the number of rows."""
     names = [column.name for column in columns]
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
     writer = csv.writer(text)
@@ -38,8 +38,8 @@ def write_csv(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: I
 
 
 def write_parquet(file: BinaryIO, columns: Sequence[Column], constants: Row, rows: Iterable[Row]) -> int:
-    """Decimals are decimal128, times are UTC microseconds, columns that cannot be null say so. Returns how
-    many rows it wrote. Raises ParquetMissingError."""
+    """Write Parquet: decimals as decimal128, times as UTC microseconds, required columns as non-null. Returns
+    the number of rows. Raises ParquetMissingError."""
     try:
         import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415  # no stubs; an extra of the package
         from pyarrow import parquet  # noqa: PLC0415  # likewise

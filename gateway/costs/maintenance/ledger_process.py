@@ -1,5 +1,5 @@
-"""The ledger process: computes reports, closings and roll-ups outside the worker, so that adding up a month
-delays no request.
+"""The ledger process: computes reports, closings and roll-ups outside the worker, so that they do not delay
+requests.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from gateway.metering.ledger.ledger import Ledger
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NICENESS = 10
+
 
 class LedgerProcess:
     """Runs ledger functions in a child process of this worker, one at a time.
 
-    The process starts with the first call, opens the ledger itself, runs at low priority, and ends with the
-    worker, even if the worker is killed. Calls wait in order; long jobs and tenants' questions have processes
-    of their own (`aside`, `for_tenants`), so that operators and analysts do not wait behind them. If the
-    process dies, the call is retried once in a new one; functions must therefore be safe to repeat.
+    The process starts with the first call, opens its own connection to the ledger, runs at low priority, and
+    ends with the worker, even if the worker is killed. Calls wait in order. Long jobs and tenants' queries
+    have their own processes (`aside`, `for_tenants`), so that operators and analysts do not wait behind them.
+    If the process dies, the call is retried once in a new one, so functions must be safe to repeat.
 
     Called by the finance API and the maintenance job, on the event loop.
     """
@@ -39,7 +41,7 @@ class LedgerProcess:
         self._url = ledger_url
         self._patience = patience
         self._starting = asyncio.Lock()
-        # Mutable: the process, once there is one.
+        # Mutable: the process, once it has started.
         self._pool: ProcessPoolExecutor | None = None
         self._closed = False
         self._beside: dict[str, LedgerProcess] = {}
@@ -74,7 +76,7 @@ class LedgerProcess:
         return self._other("aside")
 
     def for_tenants(self) -> LedgerProcess:
-        """A third process, for tenants' own questions. It is closed with this one."""
+        """A third process, for tenants' own queries. It is closed with this one."""
         return self._other("tenants")
 
     def _other(self, name: str) -> LedgerProcess:
@@ -98,13 +100,13 @@ class LedgerProcess:
         await ending
 
     async def _open(self) -> ProcessPoolExecutor:
-        """A thread starts the process, since starting it would block the event loop."""
+        """Return the process, starting it in a thread if needed: that would block the event loop."""
         async with self._starting:
             if self._closed:
-                raise BrokenProcessPool("The worker stops.")
+                raise BrokenProcessPool("The worker is shutting down.")
             pool = self._pool
             if pool is None:
-                # Known before it has started: `close` may come meanwhile, and who asks may be cancelled.
+                # Assigned before it has started, so that `close` finds it even if this call is cancelled.
                 pool = self._pool = ProcessPoolExecutor(
                     max_workers=1,
                     mp_context=multiprocessing.get_context("spawn"),
@@ -128,9 +130,9 @@ def _prepare(url: str) -> None:
     global _ledger  # noqa: PLW0603  # set by the pool's initializer
     # Ctrl-C in a terminal signals the whole group; only the worker decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(10)
+    os.nice(_NICENESS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Millions of rows, none in a reference cycle: the default threshold costs a sixth of the time.
+    # Millions of rows without reference cycles: the default threshold costs a sixth of the time.
     gc.set_threshold(50_000, 20, 50)
     _ledger = Ledger(url)
 

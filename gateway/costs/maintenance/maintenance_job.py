@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol import Store
+from adapters.store.protocol.coordination import CoordinationStore
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.costs.maintenance.totals import totals
@@ -21,7 +21,8 @@ from gateway.costs.reconciliation.drift import drift
 from gateway.costs.rollups.rollup import roll
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.ledger.retention import prune
-from gateway.observability.metrics import LedgerFigures, Metrics
+from gateway.observability.computed_metrics import LedgerFigures
+from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class MaintenanceJob:
     the store. Every worker runs the job; a new leader takes over when the lease lapses. A pass is idempotent,
     so two overlapping leaders do no harm. While Redis is away no one leads, and reports roll up on demand."""
 
-    store: Store
+    store: CoordinationStore
     ledger_process: LedgerProcess
     """A process of its own, since a pass with many roll-ups takes seconds."""
     owner: str
@@ -122,7 +123,7 @@ def maintain(ledger: Ledger, now: int, retention_days: int) -> None:
             "florin_token_drift_ratio": ratios,
             "florin_ledger_imbalance_nano_gpu_hours": [((), float(found.imbalance))],
             "florin_ledger_set_aside": [((), float(found.set_aside))],
-            "florin_bookkeeping_timestamp_seconds": [((), now / 1e6)],
+            "florin_ledger_maintenance_timestamp_seconds": [((), now / 1e6)],
         },
     )
     write_snapshot(ledger, METRICS, now, (figures.never_back(before) if before else figures).document())
@@ -136,7 +137,7 @@ async def show(ledger: Ledger, metrics: Metrics, *, seconds: float) -> None:
             figures = await asyncio.to_thread(read_figures, ledger, after=at)
             if figures is not None:
                 at = figures.at
-                metrics.show_books(figures)
+                metrics.show_ledger_figures(figures)
         await asyncio.sleep(seconds)
 
 

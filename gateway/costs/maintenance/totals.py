@@ -19,7 +19,8 @@ from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.set_aside import count_set_aside
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_hours, periods, rollups
-from gateway.observability.metrics import BASE, LABEL_CAP, OTHER, Series
+from gateway.observability.computed_metrics import LABEL_CAP, Series
+from gateway.observability.metrics import BASE, OTHER
 
 SETTLED = "settled"
 """Name of the snapshot that caches the sums of closed months."""

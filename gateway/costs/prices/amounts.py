@@ -1,20 +1,24 @@
-"""Exact amounts: fractions inside, decimals at the edges."""
+"""Exact amounts as decimal text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
 
-from gateway.costs.prices.book import decimal_text
-
 PLACES = 18
-"""To which a quotient without a finite decimal is rounded, half to even."""
+"""Places for a quotient without a finite decimal, rounded half to even."""
 _MOST = 80
 
 
+def decimal_text(units: int, places: int) -> str:
+    """The exact decimal `units` / 10**`places`, at least two places, no exponent: `2.50`, `0.000125`."""
+    sign, units = ("-", -units) if units < 0 else ("", units)
+    whole, part = divmod(units, 10**places)
+    return f"{sign}{whole}.{str(part).zfill(places).rstrip('0').ljust(2, '0')}"
+
+
 def decimal_of(amount: Fraction, places: int = PLACES) -> str:
-    """The exact decimal where there is one, else the one rounded to `places`; no exponent, at least two
-    places."""
+    """The exact decimal if it is finite, else rounded to `places`; no exponent, at least two places."""
     denominator = amount.denominator
     for prime in (2, 5):
         while denominator % prime == 0:

@@ -1,7 +1,8 @@
-"""The price book: what a GPU-hour costs, by GPU type, region and purchase model, over time.
+"""The price book: what a GPU-hour costs over time, by GPU type, region and purchase model.
 
-Append-only: a price is never edited. One without `valid_to` holds until the next of its series (the same GPU
-type, region and purchase model) begins. Rates are decimals of at most six places, kept as integer millionths.
+Append-only: a price is never edited. A price without `valid_to` is valid until the next price of its series
+(the same GPU type, region and purchase model). Rates are decimals with at most six places, stored as integer
+millionths.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from gateway.costs.periods import iso
+from gateway.costs.prices.amounts import decimal_text
 
 PURCHASES = ("on_demand", "spot", "reserved")
 NOT_SAID = ("", "on_demand")
@@ -24,7 +26,7 @@ Series = tuple[str, str, str]
 
 
 class PriceError(ValueError):
-    """A price that is none. `param` names the field."""
+    """An invalid price. `param` names the field."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +34,7 @@ class PriceError(ValueError):
 
 
 class PriceConflictError(Exception):
-    """It would overlap or contradict a price that stands."""
+    """The price would overlap or contradict an existing one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ class Price:
     purchase: str
     region: str
     valid_from: int
-    """Unix microseconds, UTC; included."""
+    """Unix microseconds, UTC; inclusive."""
     valid_to: int | None
-    """Not included. None: until the next of the series."""
+    """Exclusive. None: until the next price of the series."""
     recorded_at: int
     speedup_millis: int | None = None
-    """Thousandths of the speed of `speedup_reference`; None: not said."""
+    """Thousandths of the speed of `speedup_reference`; None: not stated."""
     speedup_reference: str | None = None
     """A GPU type."""
     speedup_source: str | None = None
@@ -77,22 +79,15 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A price and the time in which it really holds."""
+    """A price and the time in which it applies."""
 
     start: int
     end: int | None
     rate_micros: int
 
 
-def decimal_text(units: int, places: int) -> str:
-    """The exact decimal `units` / 10**`places`, at least two places, no exponent: `2.50`, `0.000125`."""
-    sign, units = ("-", -units) if units < 0 else ("", units)
-    whole, part = divmod(units, 10**places)
-    return f"{sign}{whole}.{str(part).zfill(places).rstrip('0').ljust(2, '0')}"
-
-
 def rate_micros(value: str) -> int:
-    """Raises PriceError for what is no decimal ≥ 0 of at most six places."""
+    """Raises PriceError unless `value` is a decimal ≥ 0 with at most six places."""
     rate = _decimal(value)
     if rate is None or rate != round(rate, 6):
         raise PriceError(
@@ -103,7 +98,7 @@ def rate_micros(value: str) -> int:
 
 
 def speedup_millis(value: str) -> int:
-    """Raises PriceError for what is no decimal > 0 of at most three places."""
+    """Raises PriceError unless `value` is a decimal > 0 with at most three places."""
     factor = _decimal(value)
     if not factor or factor != round(factor, 3):
         raise PriceError(
@@ -122,7 +117,8 @@ def _decimal(value: str) -> Decimal | None:
 
 
 def check(new: Price, book: Iterable[Price]) -> Price | None:
-    """The same price, if it stands already. Raises PriceConflictError if `new` would overlap another."""
+    """The same price, if the book already has it. Raises PriceConflictError if `new` would overlap
+    another."""
     for old in book:
         if old.currency != new.currency:
             raise PriceConflictError(
@@ -145,18 +141,18 @@ def check(new: Price, book: Iterable[Price]) -> Price | None:
 
 
 def _as_fast(old: Price, new: Price) -> bool:
-    """Whether `new` says nothing else about the speed, or nothing."""
+    """Whether `new` states the same speedup, or none."""
     said = (new.speedup_millis, new.speedup_reference, new.speedup_source)
     return said in {(None,) * 3, (old.speedup_millis, old.speedup_reference, old.speedup_source)}
 
 
 class PriceBook:
-    """Prices made ready for look-ups by what an engine is and when it ran.
+    """Prices, indexed for look-ups by engine attributes and time.
 
-    What an engine-hour costs is said by the series of its GPU type, region and purchase model. Without one,
-    by that of the same purchase model that names no region. An engine that says neither region nor purchase
-    model takes the only series that its GPU type has; of several, none can be chosen, and the price is
-    missing. A series chosen is not left for another where it has a gap."""
+    An engine-hour is priced by the series of its GPU type, region and purchase model; if there is none, by
+    the series of that purchase model without a region. An engine registered without region and purchase model
+    uses the only series of its GPU type; if there are several, the price is missing. A gap in the chosen
+    series is a missing price: no other series fills it."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
         series: dict[Series, list[Price]] = {}
@@ -168,20 +164,20 @@ class PriceBook:
         self._only = {key[0]: key for key in series if types.count(key[0]) == 1}
 
     def series(self, gpu_type: str, region: str, purchase: str) -> Series | None:
-        """Which series says the price."""
+        """The series that prices such an engine; None: no price."""
         for key in ((gpu_type, region, purchase), (gpu_type, "", purchase)):
             if key in self._rates:
                 return key
         return self._only.get(gpu_type) if (region, purchase) == NOT_SAID else None
 
     def rates(self, gpu_type: str, region: str, purchase: str) -> Sequence[Rate]:
-        """The times at which its price holds, ascending and apart."""
+        """The rates of its series, ascending and disjoint."""
         key = self.series(gpu_type, region, purchase)
         return () if key is None else self._rates[key]
 
     def rules(self) -> Iterator[tuple[str, str | None, str, Sequence[Rate]]]:
-        """`series` spelled out: (GPU type, region or None for any, purchase, rates). The first that fits
-        decides."""
+        """The rules of `series` in order: (GPU type, region or None for any, purchase, rates). The first
+        match applies."""
         for (gpu_type, region, purchase), rates in self._rates.items():
             if region:
                 yield gpu_type, region, purchase, rates
@@ -193,7 +189,7 @@ class PriceBook:
                 yield gpu_type, *NOT_SAID, self._rates[key]
 
     def rate(self, gpu_type: str, region: str, purchase: str, at: int) -> int | None:
-        """Millionths per GPU-hour at a time; None: no price."""
+        """Millionths per GPU-hour at the time `at`; None: no price."""
         rates = self.rates(gpu_type, region, purchase)
         index = bisect_right(rates, at, key=lambda r: r.start) - 1
         if index < 0:
@@ -202,7 +198,7 @@ class PriceBook:
         return found.rate_micros if found.end is None or at < found.end else None
 
     def changes(self, gpu_type: str, region: str, purchase: str, start: int, end: int) -> list[int]:
-        """The times within (start, end) at which the rate begins or ceases to hold, ascending."""
+        """The times in (start, end) at which a rate begins or ends, ascending."""
         rates = self.rates(gpu_type, region, purchase)
         times = {t for rate in rates for t in (rate.start, rate.end) if t is not None}
         return sorted(t for t in times if start < t < end)

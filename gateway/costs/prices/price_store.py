@@ -1,4 +1,4 @@
-"""The price book in the ledger: reading it, and adding to it."""
+"""Reads and extends the price book in the ledger."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from gateway.metering.ledger.schema import prices as table
 
 
 def list_prices(ledger: Ledger) -> list[Price]:
-    """All, by series and time. Raises LedgerUnavailableError."""
+    """All prices, by series and time. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         return read_prices(connection)
 
 
 def read_prices(connection: Connection) -> list[Price]:
-    """`list_prices` within a transaction of the caller's."""
+    """`list_prices` within the caller's transaction."""
     query = select(table).order_by(table.c.gpu_type, table.c.region, table.c.purchase, table.c.valid_from)
     return [_price(row) for row in connection.execute(query).mappings()]
 
@@ -53,19 +53,19 @@ def add_price(
     speedup_source: str | None = None,
     actor: str = "",
 ) -> tuple[Price, bool]:
-    """The price, and whether it is new. Without `valid_from` the first of a series holds from the beginning
-    of what is open, which is the end of the last closed month or the beginning of time, so that what ran
-    before it was entered has a cost too. A later one holds from now on.
+    """Add a price. Returns it, and whether it is new. Without `valid_from`, the first price of a series is
+    valid from the end of the last closed month (or from the beginning), so that earlier usage has a cost too;
+    a later price is valid from now on.
 
-    Open hours have the new price at once. Where it begins or ends within an hour, and where it changes what
-    hours of a closed month cost, those hours are marked to be rolled up anew: the latter become corrections.
+    Open months use the new price immediately. Hours within which it begins or ends, and hours of closed
+    months whose rate it changes, are marked to be rolled up again; the latter become corrections.
 
-    `actor`: who is noted as having done it; empty: nobody.
+    `actor`: recorded in the audit log; empty to record nothing.
 
     Raises PriceError, PriceConflictError, LedgerUnavailableError."""
     said = _speedup(speedup, speedup_reference, speedup_source)
     with ledger.write() as connection:
-        # Whoever writes prices or closes a month takes a batch first: none of them sees half of another.
+        # Adding a price and closing a month both take a batch first, so they run one after the other.
         next_batch(connection)
         book = read_prices(connection)
         known = [p for p in book if p.series == (gpu_type, region, purchase)]
@@ -109,7 +109,7 @@ def _speedup(
 
 
 def _unchanged(price: Price, known: Sequence[Price], *, explicit: bool) -> Price | None:
-    """The price that holds already, when somebody says it again without a time."""
+    """The current price, if it is the same and no time was given."""
     last = max(known, key=lambda p: p.valid_from, default=None)
     if explicit or last is None or last.valid_from > price.valid_from:
         return None

@@ -1,5 +1,5 @@
-"""What a new price makes stale: hours that it cuts in two, and hours of closed months that it makes dearer or
-cheaper. Hours of open months need nothing else, since they are priced when they are read."""
+"""Which engine-hours a new price makes stale: those within which it begins or ends, and those of closed
+months whose rate it changes. Other hours of open months are priced when they are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Schedule = tuple[tuple[int, int | None], ...]
 
 
 def opened_at(connection: Connection) -> int:
-    """Since when no month is closed; 0: none is."""
+    """End of the last closed month; 0 if none is closed."""
     last = connection.execute(select(func.max(periods.c.month))).scalar()
     return 0 if last is None else month(last).end
 
@@ -31,7 +31,8 @@ def stale(
     end: int | None,
     opened: int,
 ) -> Iterator[EngineHour]:
-    """Engine-hours to be rolled up anew when a price of `gpu_type` for [start, end) makes `new` of `old`."""
+    """Engine-hours to roll up again after a price of `gpu_type` for [start, end) has turned `old` into
+    `new`."""
     cut = {at - at % HOUR for at in (start, end) if at is not None and at % HOUR}
     yield from marked(connection, gpu_type, dirty_hours.c.hour.in_(cut))
     table = engine_hours.c
@@ -49,8 +50,8 @@ def stale(
 
 
 def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[EngineHour]:
-    """Engine-hours that wait to be rolled up. Somebody may be computing them just now as they were: what
-    changes them marks them again, or its mark would go with theirs."""
+    """Engine-hours that wait to be rolled up. A worker may be computing them from the old inputs right now,
+    so a change marks them again; otherwise that worker would remove the only mark."""
     mark = dirty_hours.c
     query = select(mark.hour, mark.engine, mark.gpu_type, mark.gpu_count)
     rows = connection.execute(query.where(mark.gpu_type == gpu_type, where))
@@ -58,7 +59,7 @@ def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) ->
 
 
 def _differs(old: PriceBook, new: PriceBook) -> Callable[[str, str, str, int], bool]:
-    """Whether an hour has other rates."""
+    """A predicate: whether the rates of an hour differ."""
     known: dict[tuple[str, str, str, int], bool] = {}
 
     def differs(gpu_type: str, region: str, purchase: str, hour: int) -> bool:

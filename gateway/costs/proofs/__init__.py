@@ -1,1 +1,1 @@
-"""Merkle trees over records and statements, and proofs made of them."""
+"""Merkle trees over records and statements, and the proofs built from them."""

@@ -1,12 +1,12 @@
 """Merkle trees over usage records and over statements: hashing only, no I/O.
 
-The tree is RFC 6962's (section 2.1): SHA-256; a leaf is hashed with a 0x00 before it, a node with a 0x01, so
-that no node can pass for a leaf; n leaves split at the largest power of two below n; the empty tree is the
-hash of nothing. A period's header is hashed with a 0x02, so that it is neither.
+The tree is that of RFC 6962, section 2.1: SHA-256; a leaf is prefixed with 0x00 and a node with 0x01, so that
+a node cannot pass for a leaf; n leaves split at the largest power of two below n; the empty tree is the hash
+of the empty string. A period's header is prefixed with 0x02, so that it can pass for neither.
 
-What is hashed is canonical JSON: UTF-8, keys sorted, no spaces, integers, nothing escaped that need not be:
+Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
-is that of the object which /finance/v1/periods/{month}/records shows, all its fields and no others.
+covers the object that /finance/v1/periods/{month}/records returns, with exactly its fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 from gateway.metering.records import UsageRecord
 
 RECORD_FIELDS = tuple(f.name for f in fields(UsageRecord) if f.name not in {"seq", "seen"})
-"""What a record's leaf binds: all that the ledger keeps of it but when it came."""
+"""The fields that a record's leaf covers: all that the ledger stores except its time of arrival."""
 
 _SORTED = tuple(sorted(RECORD_FIELDS))
 Side = Literal["left", "right"]
@@ -29,19 +29,19 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class MerkleStep:
-    """One level up: the neighbour's hash, and on which side of ours it stands."""
+    """One level up the tree: the sibling's hash, and its side."""
 
     side: Side
     hash: bytes
 
 
 def canonical(value: Any) -> bytes:
-    """Raises TypeError for what has no canonical form: floats among others are never given."""
+    """Raises TypeError for values without a canonical form, such as floats."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def record_leaf(record: Mapping[str, Any]) -> bytes:
-    """The leaf's hash. Raises KeyError if a field is missing; what is not of the record is left out."""
+    """The leaf's hash. Raises KeyError if a field is missing; ignores other keys."""
     return leaf_hash(canonical({name: record[name] for name in _SORTED}))
 
 
@@ -54,30 +54,30 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def header_hash(header: Mapping[str, Any]) -> bytes:
-    """A period's root, from its header."""
+    """The period's root."""
     return hashlib.sha256(b"\x02" + canonical(header)).digest()
 
 
 def digest(value: Any) -> str:
-    """Of any other document, in hexadecimal."""
+    """SHA-256 of any other document, in hexadecimal."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 class MerkleTree:
-    """A root in one pass: holds a hash for each bit of the count, so 26 of them for 50 million leaves.
+    """Computes a root in one pass, holding one hash per bit of the count: 26 for 50 million leaves.
 
     Mutable: grows by `add`."""
 
     def __init__(self) -> None:
         self.count = 0
         self._peaks: list[bytes] = []
-        """Roots of full subtrees, the largest (and leftmost) first; their sizes are the bits of `count`."""
+        """Roots of full subtrees, largest and leftmost first; their sizes are the bits of `count`."""
 
     def __repr__(self) -> str:
         return f"<MerkleTree of {self.count}>"
 
     def add(self, leaf: bytes) -> None:
-        """`leaf` is a leaf's hash."""
+        """`leaf`: the leaf's hash."""
         merges = self.count
         while merges & 1:  # like the carry of a binary counter
             leaf = node_hash(self._peaks.pop(), leaf)
@@ -95,7 +95,7 @@ class MerkleTree:
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
-    """Of leaves' hashes."""
+    """`leaves`: their hashes."""
     tree = MerkleTree()
     for leaf in leaves:
         tree.add(leaf)
@@ -103,8 +103,8 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def path(leaves: Sequence[bytes], index: int) -> tuple[MerkleStep, ...]:
-    """The audit path (RFC 6962, 2.1.1) of one leaf, from the leaf upwards. It names sides, not the leaf's
-    number and the tree's size, which would tell a tenant how many others there are. Raises IndexError."""
+    """The audit path (RFC 6962, section 2.1.1) of one leaf, from the leaf upwards. It has sides instead of
+    the leaf's index and the tree's size, which would reveal the number of tenants. Raises IndexError."""
     if not 0 <= index < len(leaves):
         raise IndexError(index)
     if len(leaves) == 1:
@@ -117,7 +117,7 @@ def path(leaves: Sequence[bytes], index: int) -> tuple[MerkleStep, ...]:
 
 
 def climb(leaf: bytes, steps: Sequence[MerkleStep]) -> bytes:
-    """The root that a leaf's hash and its path lead to."""
+    """The root computed from a leaf's hash and its path."""
     for step in steps:
         leaf = node_hash(step.hash, leaf) if step.side == "left" else node_hash(leaf, step.hash)
     return leaf

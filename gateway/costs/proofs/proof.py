@@ -1,8 +1,8 @@
-"""A tenant's proof: that its statement is part of a closed period, and covers its records and no others.
+"""A tenant's proof that its statement is part of a closed period and covers exactly its records.
 
-Pure, and offline: whoever checks needs the proof, the records, SHA-256 and JSON, and believes nobody. The
-root should come from elsewhere than the proof: the month's invoice, or the next month's proof, whose header
-names it as `previous_root`.
+Pure and offline: checking it takes the proof, the records, SHA-256 and JSON, and no trust in the gateway.
+Take the root from another source than the proof: the month's invoice, or the next month's proof, whose header
+has it as `previous_root`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens
 
 
 class ProofError(ValueError):
-    """Not a proof, or not records: a field is missing or of a wrong type."""
+    """Not a valid proof or record: a field is missing or has the wrong type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofCheck:
     name: str
     ok: bool | None
-    """None: it cannot be said; `detail` tells why."""
+    """None: could not be checked; `detail` says why."""
     detail: str
 
 
 def prove(
     header: Mapping[str, Any], root: str, statements: Sequence[Mapping[str, Any]], tenant: str
 ) -> dict[str, Any]:
-    """The proof document. `statements` are those of all tenants. Raises KeyError if it has none."""
+    """The proof document for a tenant. `statements`: those of all tenants. Raises KeyError if the tenant has
+    none."""
     ordered = in_order(statements)
     index = next((i for i, s in enumerate(ordered) if s["tenant"] == tenant), None)
     if index is None:
@@ -58,7 +59,7 @@ def prove(
 
 
 def in_order(statements: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """As the leaves of the upper tree stand: by tenant."""
+    """In the order of the upper tree's leaves: by tenant."""
     return sorted(statements, key=lambda s: str(s["tenant"]))
 
 
@@ -69,15 +70,15 @@ def tenants_root(statements: Iterable[Mapping[str, Any]]) -> str:
 def verify_proof(
     proof: Mapping[str, Any], records: Iterable[Mapping[str, Any]] | None = None, root: str | None = None
 ) -> list[ProofCheck]:
-    """Each check in turn. `records`: the tenant's, in any order, as the API gives them; `root`: where the
-    caller has it from another source. Raises ProofError."""
+    """Run each check. `records`: the tenant's, in any order, as the API returns them. `root`: from another
+    source, if the caller has it. Raises ProofError."""
     try:
         checks = [_root_check(proof, root), _header_check(proof), _statement_check(proof)]
         if records is None:
             return [*checks, ProofCheck("records", None, "Not given.")]
         return [*checks, *_records_checks(proof["statement"], list(records))]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProofError(f"A field is missing or not what it should be: {error}") from error
+        raise ProofError(f"A field is missing or invalid: {error}") from error
 
 
 def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
@@ -108,9 +109,7 @@ def _statement_check(proof: Mapping[str, Any]) -> ProofCheck:
     steps = [MerkleStep(_side(step["side"]), bytes.fromhex(step["hash"])) for step in proof["path"]]
     reached = climb(leaf_hash(canonical(statement)), steps).hex()
     if reached != proof["header"]["tenants_root"]:
-        return ProofCheck(
-            "statement", ok=False, detail="The statement is not the one that the period covers."
-        )
+        return ProofCheck("statement", ok=False, detail="This is not the statement that the period covers.")
     return ProofCheck(
         "statement", ok=True, detail=f"The period covers this statement of {statement['tenant']}."
     )

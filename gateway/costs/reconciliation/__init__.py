@@ -1,1 +1,1 @@
-"""Florin's figures against others': engines' own counters, and the GPU provider's bill."""
+"""Compares Florin's figures with the engines' own counters and the GPU provider's bill."""

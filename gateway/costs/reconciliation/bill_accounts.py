@@ -1,7 +1,7 @@
-"""The lines of a bill beside what Florin saw of the same engines: who is to be compared with whom.
+"""Groups the lines of a bill with the engines that they are compared with.
 
-By engine, where the bill's resources are named like engines; all engines of one GPU type, region and purchase
-model, where no resource is; by resource, where only this one is not.
+By engine, if the bill names resources like engines. If it names none so, all engines of a GPU type, region
+and purchase model together. A single resource without an engine of its name is a group of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.costs.reconciliation.bill_files import BillLine
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What Florin saw of an engine in a time, as one thing."""
+    """What Florin observed of an engine in a period."""
 
     engine: str
     gpu_type: str
@@ -27,14 +27,14 @@ class Ours:
     hours: Mapping[int, int]
     """Start of the hour → nano-GPU-hours provisioned."""
     attributed: int = 0
-    """Of them, to tenants' requests."""
+    """Of them, attributed to tenants' requests."""
     cost: int = 0
-    """Of all, 10**-15 of the price book's currency; what has no price, at 0."""
+    """Cost of all, in 10**-15 of the price book's currency; unpriced time counts as 0."""
 
 
 @dataclass(slots=True)
 class Side:
-    """What one account is made of. Mutable while it is gathered."""
+    """The two sides of one account. Mutable while it is collected."""
 
     name: str
     series: Series
@@ -47,10 +47,10 @@ class Side:
 def sides(
     bill: Iterable[BillLine], ours: Sequence[Ours], known: frozenset[str], within: Period
 ) -> list[Side]:
-    """`bill`: the lines that touch `within`; of those that reach out of it, the part that lies in it.
-    `known`: the names of all engines that ever were."""
+    """`bill`: the lines that overlap `within`, of which only the overlapping part counts. `known`: the names
+    of all engines ever registered."""
     lines = [part for line in bill if (part := _clip(line, within)) is not None]
-    speaks = any(line.resource in known for line in lines)  # the bill names resources as we name engines
+    speaks = any(line.resource in known for line in lines)  # the bill names resources like engines
     by_name: dict[str, Side] = {}
     pooled: dict[Series, Side] = {}
     for line in lines:
@@ -79,8 +79,8 @@ def _place(own: Ours, by_name: dict[str, Side], pooled: Mapping[Series, Side]) -
 
 
 def _pool(series: Series, pooled: Mapping[Series, Side]) -> Series | None:
-    """Which pool of the bill an engine stands in; one that says neither region nor purchase model, in the
-    only one of its GPU type."""
+    """The pool of the bill that an engine belongs to; without region and purchase model, the only pool of its
+    GPU type."""
     if series in pooled:
         return series
     alike = [key for key in pooled if key[0] == series[0]]
@@ -88,14 +88,14 @@ def _pool(series: Series, pooled: Mapping[Series, Side]) -> Series | None:
 
 
 def _clip(line: BillLine, within: Period) -> BillLine | None:
-    """The part of a line within a time, by time."""
+    """The part of a line within a period, in proportion to time."""
     start, end = max(line.start, within.start), min(line.end, within.end)
     if start >= end:
         return None
     if (start, end) == (line.start, line.end):
         return line
     share = Fraction(end - start, line.end - line.start)
-    # From the line's beginning on, so that the months that share a line share it without remainder.
+    # Measured from the line's start, so that the parts in several months sum to the line.
     until, since = (Fraction(t - line.start, line.end - line.start) for t in (end, start))
     nano = int(line.nano_gpu_hours * until) - int(line.nano_gpu_hours * since)
     return BillLine(
@@ -105,5 +105,5 @@ def _clip(line: BillLine, within: Period) -> BillLine | None:
 
 
 def hours_of(line: BillLine) -> range:
-    """The starts of the hours that a line touches."""
+    """The starts of the hours that a line overlaps."""
     return range(line.start - line.start % HOUR, line.end, HOUR)

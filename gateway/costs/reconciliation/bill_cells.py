@@ -1,4 +1,4 @@
-"""The cells of a CSV file, by our fields: pure."""
+"""Reads the cells of a CSV file by Florin's field names. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from decimal import Decimal, InvalidOperation
 import orjson
 
 LONGEST = 300
-"""Characters of a text that is kept."""
+"""Maximum characters of a stored text."""
 
 
 class BillError(ValueError):
-    """The file as a whole is no bill that can be read."""
+    """The file as a whole cannot be read as a bill."""
 
 
 def rows_of(text: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
-    """(line number, cells, what is wrong) of every line that is not empty."""
+    """(line number, cells, error) of every non-empty line."""
     reader = csv.reader(text, strict=True)
     while True:
         number = reader.line_num + 1
@@ -38,7 +38,7 @@ def rows_of(text: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
 
 
 def column_of(source: str, columns: Mapping[str, int]) -> tuple[str, str]:
-    """(column, key in its JSON, or empty). A column may have a dot in its name."""
+    """(column, key in its JSON or empty). A column name may contain a dot."""
     if source in columns:
         return source, ""
     column, _, key = source.partition(".")
@@ -47,7 +47,7 @@ def column_of(source: str, columns: Mapping[str, int]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One row, by our fields."""
+    """One row, by Florin's field names."""
 
     cells: Sequence[str]
     columns: Mapping[str, int]
@@ -55,7 +55,7 @@ class Cells:
     renames: Mapping[tuple[str, str], str]
 
     def get(self, name: str) -> str:
-        """The first source that says something, in our words; empty: none does."""
+        """The first non-empty source, renamed; empty if there is none."""
         for source in self.sources.get(name, ()):
             if value := self.raw(source):
                 return self.renames.get((name, value), value)
@@ -85,7 +85,7 @@ class Cells:
 
 
 def _key_of(text: str, key: str) -> str:
-    """What a JSON object says under a key; FOCUS keeps tags and SKU details so."""
+    """The value of a key in a JSON object, as FOCUS stores tags and SKU details."""
     try:
         found = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError:

@@ -48,12 +48,12 @@ class BillDifference:
     nano: int
     """Billed less provisioned."""
     cost: Fraction
-    """Billed less by the price book."""
+    """Billed less the cost by the price book."""
     hours: int
-    """How many hours it is about, 0: none in particular."""
+    """Number of hours affected; 0: none in particular."""
     first: int | None
     last: int | None
-    """Start of the first and of the last of them."""
+    """Start of the first and of the last of these hours."""
 
     @property
     def explained(self) -> bool:
@@ -65,7 +65,7 @@ class BillAccount:
     """`billed_nano` - `provisioned_nano` and `billed_cost` - `own_cost` are the sums of `differences`."""
 
     engine: str
-    """Or the resource that no engine is named like; empty: all engines of the series."""
+    """The engine, or a resource that no engine is named after; empty: all engines of the series."""
     gpu_type: str
     region: str
     purchase: str
@@ -81,7 +81,7 @@ class BillAccount:
 
 @dataclass(slots=True)
 class _Sum:
-    """Mutable while an account is made."""
+    """Mutable while an account is computed."""
 
     nano: int = 0
     cost: Fraction = Fraction(0)
@@ -96,19 +96,19 @@ def check_bill(
     currency: str | None,
     within: Period,
 ) -> list[BillAccount]:
-    """`within`: a time of whole hours; `currency`: the price book's. For the others see `sides`."""
+    """`within`: a period of whole hours. `currency`: of the price book. For the others, see `sides`."""
     return [_Layout(side, rate_at, currency).result() for side in sides(bill, ours, known, within)]
 
 
 class _Layout:
-    """Lays the lines of one account on its hours. Mutable until `result`."""
+    """Assigns the lines of one account to its hours. Mutable until `result`."""
 
     def __init__(self, account: Side, rate_at: RateAt, currency: str | None) -> None:
         self._account = account
         self._rate_at = rate_at
         self._currency = currency
         self._left: dict[int, int] = {}
-        """Hour → nano-GPU-hours provisioned that no line has covered yet."""
+        """Hour → provisioned nano-GPU-hours that no line covers yet."""
         self._up: dict[int, Ours] = {}
         most: dict[str, int] = {}
         for own in account.ours:
@@ -119,7 +119,7 @@ class _Layout:
         self._gpus = sum(most.values())
         self._covered: set[int] = set()
         self._laid: dict[int, int] = {}
-        """Hour → nano-GPU-hours that lines have laid on it: never more than its GPUs have."""
+        """Hour → nano-GPU-hours assigned to it so far: never more than its GPUs have."""
         self._sums: dict[str, _Sum] = {}
         self._other: dict[str, Fraction] = {}
         self._billed_cost = Fraction(0)
@@ -179,7 +179,7 @@ class _Layout:
         self._add(kind, 0, odd)
 
     def _lay(self, line: BillLine) -> tuple[Fraction, bool]:
-        """The line's hours on ours: their value by the price book, and whether all had a price."""
+        """Assign the line's hours. Returns their value by the price book, and whether all had a price."""
         want = line.nano_gpu_hours
         room = {hour: self._room(line, hour) for hour in hours_of(line)}
         value, priced = Fraction(0), True
@@ -208,15 +208,15 @@ class _Layout:
         return value, priced
 
     def _places(self, line: BillLine) -> Iterator[tuple[str, int]]:
-        """Where its hours may lie, the likeliest first; the kind of difference, empty: none."""
+        """Hours it can be assigned to, most likely first, each with the kind of difference; empty: none."""
         hours = hours_of(line)
         yield from (("", hour) for hour in hours if hour in self._up)
         yield from (("partly_up", hour) for hour in hours if hour in self._up)
         yield from (("down", hour) for hour in hours if hour not in self._up)
 
     def _room(self, line: BillLine, hour: int) -> int:
-        """Nano-GPU-hours that a line can have in an hour, rounded up: of a microsecond, no hours are lost.
-        Of an engine that was never up, nobody knows how many GPUs it has: evenly."""
+        """Nano-GPU-hours that a line can have in an hour, rounded up so that no time is lost. The number of
+        GPUs of an engine that was never up is unknown, so its hours are spread evenly."""
         inside = min(line.end, hour + HOUR) - max(line.start, hour)
         if not self._gpus:
             return -(-inside * line.nano_gpu_hours // (line.end - line.start))
@@ -224,7 +224,7 @@ class _Layout:
         return min(most, self._gpus * NANO - self._laid.get(hour, 0))
 
     def _leftover(self) -> None:
-        """What we saw, and no line has."""
+        """Provisioned time that no line covers."""
         for hour, nano in sorted(self._left.items()):
             if not nano:
                 continue
@@ -235,7 +235,7 @@ class _Layout:
             self._add(kind, -nano, -self._value(hour, nano)[0], [hour])
 
     def _value(self, hour: int, nano: int) -> tuple[Fraction, bool]:
-        """Of GPU-time in an hour by the price book; 0 without a price."""
+        """The value of GPU-time in an hour by the price book; 0 without a price."""
         own = self._up.get(hour) or (self._account.ours[-1] if self._account.ours else None)
         series = (own.gpu_type, own.region, own.purchase) if own else self._account.series
         rate = self._rate_at(*series, hour)

@@ -1,9 +1,8 @@
-"""A GPU provider's bill as a file: plain CSV, or FOCUS 1.0 to 1.4 as CSV. Pure: rows in, lines and complaints
-out.
+"""Parses a GPU provider's bill: plain CSV, or FOCUS 1.0 to 1.4 as CSV. Pure.
 
-Where a field comes from is a table of columns, `Column`, or of keys in a column of JSON, `Tags.engine`; a
-mapping puts another before them, and renames put our words for the provider's. What a FOCUS file charges for
-other things than GPUs is set aside and added up, so that nobody takes it for lost.
+A table lists the sources of each field: columns (`Column`) or keys in a JSON column (`Tags.engine`). A
+mapping adds a source in front of them, and renames translate the provider's values. FOCUS lines about other
+things than GPUs are counted and summed separately.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, c
 
 NANO = 1_000_000_000
 MAX_BYTES = 64 * 1024 * 1024
-"""Of a file."""
+"""Largest file in bytes."""
 MAX_LINES = 100_000
-"""Of GPUs; one more is a reason to split the file."""
+"""Most lines about GPUs in one file."""
 
 _CSV: dict[str, tuple[str, ...]] = {
     name: (name,)
@@ -43,7 +42,7 @@ _FOCUS: dict[str, tuple[str, ...]] = {
     "currency": ("BillingCurrency",),
     "category": ("ChargeCategory",),
     "description": ("ChargeDescription",),
-    "gpu_hours": (),  # as a mapping only: the quantity columns come with their units
+    "gpu_hours": (),  # only by mapping, because the quantity columns come with units
 }
 _QUANTITIES = (("ConsumedQuantity", "ConsumedUnit"), ("PricingQuantity", "PricingUnit"))
 _REQUIRED = {
@@ -54,13 +53,13 @@ _PURCHASE = {"standard": "on_demand", "dynamic": "spot", "committed": "reserved"
 _UNIT = re.compile(r"(gpu[ -]?)?(h|hrs?|hours?|m|min|minutes?|s|secs?|seconds?)")
 _PER_HOUR = {"h": 1, "m": 60, "s": 3600}
 _LARGEST = 10**6
-"""GPU-hours of one line: more is a slip, and a sum of them would not fit in 64 bits."""
+"""Most GPU-hours in one line: more is an error, and sums would not fit in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
     line: int
-    """Number of the line in the file at which it begins; the heading is 1."""
+    """Line number in the file at which it starts; the header is 1."""
     start: int
     """Unix microseconds, UTC."""
     end: int
@@ -69,7 +68,7 @@ class BillLine:
     region: str
     purchase: str
     nano_gpu_hours: int
-    """Negative: taken back. 0: a charge without GPU-time."""
+    """Negative: credited. 0: a charge without GPU-time."""
     cost: str
     """Exact decimal."""
     currency: str
@@ -87,13 +86,14 @@ class BillFormat:
     """How to read a file."""
 
     format: str = ""
-    """`csv`, `focus`, or empty: by its heading."""
+    """`csv`, `focus`, or empty: detected from the header."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Field → `Column` or `Column.key`, looked at before the format's own."""
+    """Field → `Column` or `Column.key`, tried before the format's own sources."""
     renames: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(field, the provider's word) → ours."""
+    """(field, provider's value) → Florin's value."""
     effective: bool = False
-    """FOCUS: EffectiveCost, commitments spread over what they cover, rather than what was invoiced."""
+    """FOCUS: use EffectiveCost, which spreads commitments over the usage they cover, instead of the invoiced
+    cost."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Parsed:
 
 
 class _NotGpuError(Exception):
-    """A sound line about something else."""
+    """A valid line about something other than a GPU."""
 
     def __init__(self, currency: str, cost: Decimal) -> None:
         super().__init__(currency, cost)
@@ -119,7 +119,7 @@ class _NotGpuError(Exception):
 
 
 def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
-    """The lines of a bill, from the file's text opened with newline="". Raises BillError."""
+    """Parse a bill from a text file opened with newline="". Raises BillError."""
     rows = rows_of(text)
     heading = next(rows, (0, [], ""))[1]
     columns = {name.strip(): index for index, name in enumerate(heading)}
@@ -203,7 +203,7 @@ def _csv_hours(cells: Cells) -> Fraction:
 
 
 def _focus_hours(cells: Cells, currency: str, cost: Decimal) -> Fraction:
-    """GPU-hours of a line; 0 of taxes, credits and purchases. Raises _NotGpuError."""
+    """GPU-hours of a line; 0 for taxes, credits and purchases. Raises _NotGpuError."""
     if stated := cells.get("gpu_hours"):
         cells.need("gpu_type")
         return Fraction(decimal_in("gpu_hours", stated))
@@ -242,5 +242,5 @@ def _purchase(value: str) -> str:
 
 
 def _nano(hours: Fraction) -> int:
-    """Whole nano-GPU-hours: 3.6 microseconds each, so nothing that a provider measures is lost."""
+    """Whole nano-GPU-hours, of 3.6 microseconds each, which is finer than any provider measures."""
     return round(hours * NANO)

@@ -1,4 +1,4 @@
-"""The GPU provider's bill, as imported: each line of each file once, by the file's SHA-256."""
+"""Imported bills of the GPU provider: each line of each file once, identified by the file's SHA-256."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
 
 _SHOWN = 100
-"""Bad lines that are told; their number is told in any case."""
+"""Invalid lines that are listed; all are counted."""
 _CHUNK = 1000
 _CONTENT = (
     "start", "end", "resource", "gpu_type", "region", "purchase", "nano_gpu_hours", "cost", "currency",
     "description",
 )  # fmt: skip  # one name a line says no more
 PREFIX = 8
-"""Hexadecimal digits of a file's SHA-256 that name it."""
+"""Hexadecimal digits of a file's SHA-256 that identify it in messages."""
 
 
 class BillRefusedError(Exception):
@@ -43,7 +43,7 @@ class BillConflictError(Exception):
 
 
 class BillNotFoundError(Exception):
-    """No such import, or several."""
+    """No import matches, or several do."""
 
 
 def import_bill(
@@ -56,8 +56,8 @@ def import_bill(
     now: int,
     actor: str = "",
 ) -> dict[str, Any]:
-    """Take a file's lines, all or none; the same file again changes nothing. With `skip_bad`, all the good
-    ones. `actor`: who is noted as having done it; empty: nobody.
+    """Import all lines of a file, or none; with `skip_bad`, the valid ones. Importing a file again changes
+    nothing. `actor`: recorded in the audit log; empty to record nothing.
 
     Raises BillRefusedError, BillConflictError, LedgerUnavailableError."""
     with Path(path).open("rb") as file:
@@ -72,7 +72,7 @@ def import_bill(
         what = "1 line is invalid" if count == 1 else f"{count:,} lines are invalid"
         raise BillRefusedError(f"{what}; nothing was imported.", tuple(parsed.bad[:_SHOWN]))
     if not parsed.lines:
-        raise BillRefusedError("The file has no line about a GPU.", tuple(parsed.bad[:_SHOWN]))
+        raise BillRefusedError("The file has no lines for GPUs.", tuple(parsed.bad[:_SHOWN]))
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
         if new:
@@ -96,7 +96,7 @@ def import_bill(
 
 
 def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, now: int) -> int:
-    """How many lines are new."""
+    """Returns the number of new lines."""
     columns = (table.c.line, *(table.c[name] for name in _CONTENT))
     known = {row[0]: tuple(row)[1:] for row in connection.execute(select(*columns).where(_is(digest)))}
     new = [line for line in parsed.lines if line.line not in known]
@@ -122,7 +122,7 @@ def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, 
 
 
 def _repeated(connection: Connection, digest: str) -> int:
-    """Lines that stand in another import, word for word: perhaps the same bill, exported anew."""
+    """Lines that another import has too, word for word: perhaps the same bill, exported again."""
     other = table.alias()
     alike = and_(*(table.c[name] == other.c[name] for name in _CONTENT))
     query = select(func.count(table.c.line.distinct())).where(
@@ -136,7 +136,7 @@ def _content(line: BillLine) -> tuple[Any, ...]:
 
 
 def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
-    """The imports, the latest first. Raises LedgerUnavailableError."""
+    """All imports, newest first. Raises LedgerUnavailableError."""
     query = select(
         table.c.source,
         func.min(table.c.file_name).label("file_name"),
@@ -168,7 +168,7 @@ def list_bills(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -> dict[str, Any]:
-    """Forget an import, named by the SHA-256 of its file or the beginning of it.
+    """Remove an import. `source`: the SHA-256 of its file, or a prefix of it.
 
     Raises BillNotFoundError, LedgerUnavailableError."""
     with ledger.write() as connection:
@@ -185,7 +185,7 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
 
 
 def read_bill(connection: Connection, within: Period) -> Iterator[BillLine]:
-    """The lines that touch a period, in order of their time."""
+    """The lines that overlap a period, in order of time."""
     query = (
         select(table.c.line, *(table.c[name] for name in _CONTENT))
         .where(table.c.start < within.end, table.c.end > within.start)
@@ -204,7 +204,7 @@ def _hours(nano: int) -> Fraction:
 
 
 def _by_currency(costs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Exact sums; money of different currencies is never added."""
+    """Exact sums by currency."""
     of: dict[str, list[str]] = {}
     for currency, cost in costs:
         of.setdefault(currency, []).append(cost)

@@ -18,7 +18,7 @@ _CHUNK = 500
 
 
 def completeness(connection: Connection, of: str, within: Period) -> dict[str, Any]:
-    """Of the month `of` within the period; hours that are set aside, of the whole month. Reads the month's
+    """Checks the month `of` within the period; hours set aside, for the whole month. Reads the month's
     records once."""
     records, second_attempts = _records(connection, within)
     return {
@@ -40,15 +40,15 @@ def _pending(connection: Connection, within: Period) -> int:
 
 
 def _quarantined(connection: Connection) -> dict[str, int]:
-    """All, by reason: their time of arrival says little about the month they belong to."""
+    """All, by reason: their time of arrival says little about the month that they belong to."""
     reason = quarantine.c.reason
     rows = connection.execute(select(reason, func.count()).group_by(reason).order_by(reason))
     return {name: int(count) for name, count in rows}
 
 
 def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any]], int]:
-    """How sure the counts are, and how the attempts ended; and how many second and later attempts are
-    billable, so that one reading of the month's records does."""
+    """Records by source of their counts and by outcome, and the number of billable second and later attempts,
+    in one pass over the month's records."""
     c = usage_records.c
     query = (
         select(
@@ -78,7 +78,7 @@ def _records(connection: Connection, within: Period) -> tuple[list[dict[str, Any
 
 
 def _implausible(connection: Connection, within: Period) -> int:
-    """Records whose counts cannot be: they are in none of the sums."""
+    """Records with impossible counts, which are in none of the sums."""
     c = usage_records.c
     query = select(func.count()).where(
         c.ended >= within.start, c.ended < within.end, ~storable(usage_records)
@@ -87,9 +87,8 @@ def _implausible(connection: Connection, within: Period) -> int:
 
 
 def delivered_twice(connection: Connection, within: Period) -> int:
-    """Requests of which two attempts are billable, and the later did not go on where the earlier ended. The
-    ids of a request's attempts follow from one another, so only those of second and later attempts need
-    looking for."""
+    """Requests with two billable attempts, of which the later did not continue the earlier. An attempt's id
+    follows from its request and number, so only second and later attempts need to be looked up."""
     c = usage_records.c
     query = select(c.request_id, c.attempt).where(
         c.ended >= within.start,

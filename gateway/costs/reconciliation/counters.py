@@ -25,11 +25,11 @@ from gateway.costs.periods import Period
 from gateway.metering.records import UsageSource
 
 TOKEN_TYPES = ("input", "output", "cached")
-"""As in florin_tokens_total."""
+"""The types of florin_tokens_total."""
 BROKEN_OFF = 64
-"""Tokens an answer that the engine may go on for after a client has left: it notices within a few steps."""
+"""Tokens per answer that an engine may generate after the client has left: it notices within a few steps."""
 ORPHANED = 1024
-"""And after a worker was killed: what the record knows is a checkpoint, up to 5 s old."""
+"""The same after a worker was killed: the record is a checkpoint, up to 5 s old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CounterSample:
     input: int
     output: int
     cached: int | None
-    """Part of the input; None: the engine does not say."""
+    """Part of the input; None: not reported by the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,15 @@ class TokenTally:
     several: int = 0
     """Records of more than one answer."""
     cached_unsure: int = 0
-    """Records whose cached tokens the engine can have counted otherwise."""
+    """Records whose cached tokens the engine may have counted differently."""
     input: int = 0
     input_n: int = 0
-    """Prompt tokens times `n`: as the engine counts them."""
+    """Prompt tokens times `n`, as the engine counts them."""
     output: int = 0
     cached: int = 0
     cached_n: int = 0
-    """Cached tokens, and those of the `n` - 1 further prompts that may have been, too: the most that the
-    engine can have counted."""
+    """Cached tokens, plus those of the `n` - 1 further prompts, which may also have been cached: the most
+    that the engine can have counted."""
     answers: int = 0
     """Sum of `n`."""
     largest_input: int = 0
@@ -92,7 +92,7 @@ class TokenTally:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTokens:
-    """Sums over what Florin itself asked an engine for in a window."""
+    """Sums over Florin's own requests to an engine in a window."""
 
     count: int = 0
     input: int = 0
@@ -105,7 +105,7 @@ class ProbeTokens:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A line that is between two bounds."""
+    """A line with a lower and an upper bound."""
 
     kind: str
     low: int
@@ -117,10 +117,10 @@ class Span:
 class TokenLine:
     kind: str
     tokens: int
-    """Of the difference, what this accounts for."""
+    """The part of the difference that this accounts for."""
     low: int
     high: int
-    """What it could account for."""
+    """The bounds of what it can account for."""
     records: int
 
 
@@ -137,8 +137,8 @@ class CounterCheck:
 
 
 def windows(before: Iterable[CounterSample], last: Iterable[CounterSample]) -> list[Window]:
-    """`last`: the last sample of each engine process in a time; `before`: the last ones from before it, of
-    those processes that have any. A process without one counted from 0 at its epoch."""
+    """`last`: the last sample of each engine process in the period. `before`: the last sample before it, for
+    processes that have one; the others counted from 0 at their epoch."""
     base = {(s.engine, s.epoch): s for s in before}
     return [_window(base.get((s.engine, s.epoch)), s) for s in sorted(last, key=_order)]
 
@@ -183,9 +183,9 @@ def check(
     of: str,
     probes: ProbeTokens = ProbeTokens(),
 ) -> CounterCheck | None:
-    """One window and one of TOKEN_TYPES. `ended`: what ended in it, by kind; `at_start`: what of that was in
-    flight at the window's first sample; `at_end`: what was in flight at its last, and ended later; `probes`:
-    what was answered to Florin itself in it. None: the engine does not count this."""
+    """Check one window for one of TOKEN_TYPES. `ended`: attempts that ended in it, by kind. `at_start`: those
+    of them in flight at the window's first sample. `at_end`: those in flight at its last sample, which ended
+    later. `probes`: Florin's own requests. None: the engine does not count this type."""
     counted = window.tokens(of)
     if counted is None:
         return None
@@ -194,7 +194,7 @@ def check(
     spans = [Span("verification", own, own, probes.count), *_spans(ended, at_start, at_end, of)]
     left = counted - recorded
     lines: list[TokenLine] = []
-    # The exact ones first: low and high are the same.
+    # Exact ones first: low equals high.
     left -= sum(span.low for span in spans if span.low == span.high)
     for span in spans:
         exact = span.low == span.high
@@ -206,7 +206,7 @@ def check(
 
 
 def _merged(lines: Sequence[TokenLine]) -> tuple[TokenLine, ...]:
-    """One of each kind, in their order."""
+    """One line of each kind, in order."""
     of: dict[str, TokenLine] = {}
     for line in lines:
         old = of.get(line.kind, TokenLine(line.kind, 0, 0, 0, 0))
@@ -235,12 +235,12 @@ def _spans(ended: Sequence[TokenTally], at_start: TokenTally, at_end: TokenTally
 
 
 def _as_counted(tally: TokenTally, of: str) -> int:
-    """The most that an engine can have counted for them."""
+    """The most that an engine can have counted for these attempts."""
     return {"input": tally.input_n, "output": tally.output, "cached": tally.cached_n}[of]
 
 
 def _again(tally: TokenTally, of: str) -> list[Span]:
-    """Prompts of several answers."""
+    """Prompts counted again for further answers."""
     if tally.source == UsageSource.ESTIMATED:
         return []
     if of == "input":

@@ -1,4 +1,4 @@
-"""Records against the engines' own token counters: what is read for it, and the hourly figure."""
+"""Reads what is needed to compare records with the engines' token counters, and computes the hourly drift."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from gateway.metering.ledger.schema import usage_records as table
 from gateway.metering.records import Outcome
 
 LONGEST = 6 * HOUR
-"""Of an attempt: how far from a sample those in flight at it are looked for."""
+"""Longest attempt: how far from a sample to look for attempts in flight at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What of an engine's tokens no rule and no bound explains."""
+    """The share of an engine's tokens that nothing explains."""
 
     engine: str
     token_type: str
     """One of counters.TOKEN_TYPES."""
     ratio: float
-    """Of the engine's tokens; of the records' where the engine counted none. Below 0: the engine counted
-    fewer than the records have."""
+    """Relative to the engine's tokens, or to those of the records if the engine counted none. Negative: the
+    engine counted fewer than the records."""
     unexplained: int
     engine_tokens: int
     record_tokens: int
@@ -48,8 +48,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Unsampled:
-    """Records of an engine in a time of which there are no counters: since its last sample, before a restart
-    or a loss of the ledger."""
+    """Records of an engine from a time without counters: after its last sample, before a restart, or before
+    the ledger was lost."""
 
     engine: str
     within: Period
@@ -57,7 +57,7 @@ class Unsampled:
 
 
 def drift(ledger: Ledger, now: int) -> list[Drift]:
-    """Of the last whole hour, of every engine that was sampled in it. Reads the records of that hour.
+    """The drift in the last full hour of every engine that was sampled in it. Reads the records of that hour.
 
     Raises LedgerUnavailableError."""
     end = now - now % HOUR
@@ -75,7 +75,7 @@ def drift(ledger: Ledger, now: int) -> list[Drift]:
 
 
 def token_checks(connection: Connection, within: Period) -> list[CounterCheck]:
-    """Every engine process that was sampled in a time of whole hours, and each token type that it counts."""
+    """Checks every engine process sampled in a period of whole hours, for each token type that it counts."""
     found: list[CounterCheck] = []
     for window in read_windows(connection, within):
         ended = _tallies(connection, _ended(window))
@@ -88,7 +88,7 @@ def token_checks(connection: Connection, within: Period) -> list[CounterCheck]:
 
 
 def unsampled(connection: Connection, within: Period) -> list[Unsampled]:
-    """What the windows of `token_checks` leave out, by engine and gap."""
+    """The records outside the windows of `token_checks`, by engine and gap."""
     covered: dict[str, list[Window]] = {}
     for window in read_windows(connection, within):
         covered.setdefault(window.engine, []).append(window)
@@ -117,7 +117,7 @@ def read_windows(connection: Connection, within: Period) -> list[Window]:
 
 
 def _latest(connection: Connection, where: ColumnElement[bool]) -> list[CounterSample]:
-    """The last sample of each engine process among some."""
+    """The last sample of each engine process among those selected."""
     c = engine_counters.c
     newest = (
         select(c.engine, c.epoch, func.max(c.hour).label("hour")).where(where).group_by(c.engine, c.epoch)
@@ -159,7 +159,7 @@ def _in_flight(window: Window, at: int) -> ColumnElement[bool]:
 
 
 def _tallies(connection: Connection, where: ColumnElement[bool]) -> list[TokenTally]:
-    """By kind, of the attempts that reached the engine."""
+    """Attempts that reached the engine, by kind."""
     return [_tally(row) for row in connection.execute(_query(where))]
 
 
@@ -198,7 +198,7 @@ def _tally(row: Row[Any]) -> TokenTally:
 
 
 def _sum(tallies: Sequence[TokenTally]) -> TokenTally:
-    """Of all kinds."""
+    """The sum over all kinds."""
     names = (
         "records",
         "several",

@@ -27,7 +27,8 @@ from gateway.metering.ledger.schema import engine_hours, engine_spans
 __all__ = ["TOLERANCE", "drift", "reconcile"]
 
 TOLERANCE = Fraction(1, 10)
-"""Percentage that may remain unexplained: a warm-up, a scrape of /metrics between two steps."""
+"""Percentage that may remain unexplained, for example by a warm-up or a scrape of /metrics between two
+steps."""
 _SHOWN = 10
 _ATTRIBUTED = {"usage", "retry_waste"}
 
@@ -189,8 +190,8 @@ def _ours(connection: Connection, book: PriceBook, within: Period) -> list[Ours]
 
 
 def _parts(within: Period) -> Sequence[Period]:
-    """The period in two parts, neither a whole month, so that it is read by hours as known now: a month's
-    postings include corrections of other months and lack later ones."""
+    """The period in two parts, neither a whole month, so that its hours are read as known now: the postings
+    of a month include corrections of other months and lack later ones."""
     if within.start == within.end:
         return ()
     middle = min(within.start + DAY, within.end)

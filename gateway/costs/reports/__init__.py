@@ -1,1 +1,1 @@
-"""What finance reads: the report and what stands beside it, and the comparison of GPU types."""
+"""Reports: costs, unit prices, closed months, usage records, and the comparison of GPU types."""

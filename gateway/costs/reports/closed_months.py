@@ -1,6 +1,6 @@
 """Views of open and closed months, for operators and for tenants.
 
-Plain data, since it comes from the ledger process.
+Returns plain data, because the functions run in the ledger process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods, rollups, snapshots
 
 ALIVE_SECONDS = 15
-"""A closing without a progress report for this long has died."""
+"""A closing that has reported no progress for this long is considered dead."""
 _ROLL_SECONDS = 3.0
 _SUMMARY = (
     "tenant", "records", "root", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
@@ -43,7 +43,7 @@ def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[s
 
 
 def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[str, Any]:
-    """With the statements' sums: of all tenants, or of one. Raises LedgerUnavailableError."""
+    """One month with the sums of its statements: all, or one tenant's. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
         if row is None:
@@ -130,7 +130,7 @@ def close_watched(ledger: Ledger, /, of: str, **terms: Any) -> bool:
                 put = insert(connection, snapshots).values(row)
                 connection.execute(put.on_conflict_do_update(index_elements=["name"], set_=row))
         except LedgerUnavailableError:
-            return  # the closing itself will say so, if it lasts
+            return  # if it lasts, the closing itself fails
 
     try:
         return bool(close(ledger, of, progress=say, **terms)["already"])
@@ -144,7 +144,7 @@ def _name(of: str) -> str:
 
 
 def verified(ledger: Ledger, of: str, now: int) -> dict[str, Any]:
-    """What waits to be corrected is, first: an hour that is marked cannot be compared.
+    """Verify a closed month. Rolls up first, because hours that await a correction cannot be compared.
 
     Raises NotClosedError, LedgerUnavailableError."""
     roll(ledger, now)
@@ -152,7 +152,7 @@ def verified(ledger: Ledger, of: str, now: int) -> dict[str, Any]:
 
 
 def proof_of(ledger: Ledger, of: str, tenant: str) -> dict[str, Any]:
-    """Raises NotClosedError, also if the period has no such tenant; LedgerUnavailableError."""
+    """Raises NotClosedError, also if the tenant has no statement, and LedgerUnavailableError."""
     try:
         with ledger.read() as connection:
             stored = read_stored(connection, of)
@@ -168,8 +168,8 @@ def no_statement(of: str, tenant: str) -> str:
 def covered_page(
     ledger: Ledger, of: str, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> tuple[bytes, tuple[int, str] | None]:
-    """A JSON array of at most `limit` records, and the place of the last, if there are more: a thousand are
-    too many to render on the event loop. Raises NotClosedError, LedgerUnavailableError."""
+    """A JSON array of at most `limit` records, rendered here because a thousand would block the event loop,
+    and the position of the last if there are more. Raises NotClosedError, LedgerUnavailableError."""
     with ledger.read() as connection:
         cover = cover_of(connection, of)
     if cover is None:

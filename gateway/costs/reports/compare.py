@@ -1,11 +1,11 @@
-"""Last month's work on other GPUs: pure.
+"""Prices a month's work on other GPUs. Pure.
 
     total cost of compute = rate x duration
     effective cost        = rate / speedup, per hour of the reference GPU
 
-The speedup of a GPU type for a mix of traffic is w_reference(mix) / w_gpu(mix), where w is what the mix takes
-in GPU-time by the calibrated weights of each. Without them it is what the price book states, with its source;
-without that it is unknown, and nothing is guessed. All fractions, exact.
+The speedup of a GPU type for a mix of traffic is w_reference(mix) / w_gpu(mix), where w is the GPU-time of
+the mix by the calibrated weights of each GPU type. Without calibrations, the speedup stated in the price book
+is used; without that, it is unknown and nothing is guessed. All values are exact fractions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Tokens, of one base model."""
+    """Tokens of one base model."""
 
     base_model: str
     uncached: int
@@ -28,8 +28,8 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWeights:
-    """GPU-picoseconds a token, of one GPU type and base model. What is kept in memory for how long and the
-    loads of adapters are left out: they depend on the fleet as much as on the GPU."""
+    """GPU-picoseconds per token, of one GPU type and base model. KV residency and adapter loads are left out:
+    they depend on the fleet as much as on the GPU."""
 
     gpu_type: str
     base_model: str
@@ -41,7 +41,7 @@ class MeasuredWeights:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What the price book says of a GPU type's speed."""
+    """The speedup of a GPU type as stated in the price book."""
 
     gpu_type: str
     speedup: Fraction
@@ -68,13 +68,13 @@ class Used:
     provisioned: Fraction
     """GPU-hours."""
     busy: Fraction
-    """Part of them: something was in flight."""
+    """Of them, with something in flight."""
     mixes: tuple[Mix, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A GPU to be had."""
+    """A GPU offered in the price book."""
 
     gpu_type: str
     region: str
@@ -90,13 +90,13 @@ class Demand:
     busy: Fraction
     provisioned: Fraction
     left_out: tuple[str, ...]
-    """GPU types whose speed is unknown: what ran on them is not in it."""
+    """GPU types of unknown speed, whose work is not included."""
     mixes: tuple[Mix, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The work on an offer; None where its speed is unknown."""
+    """The work on an offer; None if its speed is unknown."""
 
     offer: Offer
     speed: Speed
@@ -104,16 +104,16 @@ class Priced:
     """Per hour of the reference GPU."""
     busy_hours: Fraction | None
     busy_cost: Fraction | None
-    """If nothing stood idle."""
+    """Without idle time."""
     loaded_hours: Fraction | None
     loaded_cost: Fraction | None
-    """With as much idleness as there was."""
+    """With the same share of idle time as in the month."""
     discount: Fraction | None
-    """Of its rate, to the same on demand; None: that is not in the price book."""
+    """Its rate relative to the on-demand rate; None if that is not in the price book."""
 
 
 def total_cost(rate: Fraction, hours: Fraction) -> Fraction:
-    """Of compute: rate x duration, whatever the rate is of (a GPU, a node)."""
+    """Total cost of compute: rate x duration, for any unit (a GPU, a node)."""
     return rate * hours
 
 
@@ -138,7 +138,7 @@ def speed(
     weights: Iterable[MeasuredWeights],
     stated: Mapping[str, Stated],
 ) -> Speed:
-    """How fast a GPU type does a mix of traffic. `weights`: at most one of each GPU type and base model."""
+    """The speed of a GPU type for a mix of traffic. `weights`: at most one per GPU type and base model."""
     if gpu_type == reference:
         return Speed(Fraction(1), "reference")
     known = [w for w in weights if w.gpu_type in {gpu_type, reference}]
@@ -154,7 +154,7 @@ def speed(
 
 
 def _stated(gpu_type: str, reference: str, stated: Mapping[str, Stated]) -> Speed:
-    """By the price book, where both are stated relative to the same GPU type, or one to the other."""
+    """From the price book, if both are stated relative to the same GPU type, or one relative to the other."""
     mine, theirs = stated.get(gpu_type), stated.get(reference)
     roots = [reference, *(s.reference for s in (mine, theirs) if s is not None)]
     for root in roots:
@@ -174,7 +174,8 @@ def _to(gpu_type: str, root: str, said: Stated | None) -> Stated | None:
 def demand(
     used: Sequence[Used], reference: str, weights: Sequence[MeasuredWeights], stated: Mapping[str, Stated]
 ) -> Demand:
-    """What ran, in hours of the reference GPU: each GPU type's hours times its speed for what ran on it."""
+    """The work in hours of the reference GPU: each GPU type's hours times its speed for the work that it
+    did."""
     busy = provisioned = Fraction(0)
     left_out: list[str] = []
     mixes: list[Mix] = []
@@ -209,7 +210,7 @@ def compare(
     weights: Sequence[MeasuredWeights],
     stated: Mapping[str, Stated],
 ) -> list[Priced]:
-    """The work on each offer, the cheapest first, those of unknown speed last."""
+    """The work on each offer, cheapest first; offers of unknown speed last."""
     on_demand = {(o.gpu_type, o.region): o.rate for o in offers if o.purchase == "on_demand"}
     priced = [
         _priced(

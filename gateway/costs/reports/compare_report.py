@@ -1,4 +1,4 @@
-"""`compare` with what the ledger holds: a month's hours and tokens, weights, and the price book."""
+"""Applies `compare` to the ledger: a month's hours and tokens, calibrations, and the price book."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COST = 10**15
 
 
 class CompareError(ValueError):
-    """There is nothing to compare, or to compare with. `param` names what was wrong."""
+    """There is nothing to compare, or to compare with. `param` names the parameter."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(param, message)  # both, so that it can be unpickled from the ledger process
@@ -48,7 +48,7 @@ class CompareError(ValueError):
 def compare_month(
     ledger: Ledger, of: str, *, gpu_types: Sequence[str] = (), reference: str | None = None, now: int
 ) -> dict[str, Any]:
-    """The work of the month `of` on every offer of the price book, or on those of some GPU types.
+    """Price the work of the month `of` on every offer of the price book, or on those of `gpu_types`.
     docs/finance.md shows the document.
 
     Raises CompareError, PeriodError, LedgerUnavailableError."""
@@ -127,7 +127,7 @@ def _used(lines: Sequence[CostLine]) -> list[Used]:
 
 
 def _weights(connection: Connection) -> list[MeasuredWeights]:
-    """The latest of each GPU type and base model: how fast a GPU is does not depend on the month."""
+    """The latest weights of each GPU type and base model: the speed of a GPU does not depend on the month."""
     c = calibrations.c
     query = select(c.gpu_type, c.base_model, c.id, c.prefill_ps, c.cached_ps, c.decode_ps).order_by(
         c.valid_from
@@ -137,7 +137,7 @@ def _weights(connection: Connection) -> list[MeasuredWeights]:
 
 
 def _stated(connection: Connection, now: int) -> dict[str, Stated]:
-    """The latest word on each GPU type's speed, whatever the price beside it."""
+    """The latest stated speedup of each GPU type, from any of its prices."""
     c = prices.c
     query = (
         select(c.gpu_type, c.speedup_millis, c.speedup_reference, c.speedup_source)
@@ -151,7 +151,7 @@ def _stated(connection: Connection, now: int) -> dict[str, Stated]:
 
 
 def _offer(book: PriceBook, series: tuple[str, str, str], end: int, now: int) -> Offer | None:
-    """At the month's last price, or today's, where the series is younger."""
+    """At the last price of the month, or today's if the series is newer."""
     for at in (min(end - 1, now), now):
         rate = book.rate(*series, at)
         if rate is not None:
@@ -199,7 +199,7 @@ def _row(one: Priced, *, cheapest: bool) -> dict[str, Any]:
 
 
 def _maybe(value: Fraction | None) -> str | None:
-    """Exact where it has a finite decimal, else to nine places."""
+    """Exact if it has a finite decimal, else to nine places."""
     return None if value is None else decimal_of(value, 9)
 
 

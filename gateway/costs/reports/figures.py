@@ -1,4 +1,4 @@
-"""Sums of cost lines under their keys: the tables that a report is made of."""
+"""Sums of cost lines by key: the tables of a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.costs.cost_lines import SUMS, CostLine
-from gateway.costs.prices.book import decimal_text
+from gateway.costs.prices.amounts import decimal_text
 
 Key = tuple[str, ...]
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
@@ -15,7 +15,7 @@ COUNTS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "re
 
 @dataclass(slots=True)
 class Figures:
-    """Mutable while the lines run by."""
+    """Mutable: sums of the lines added so far."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -27,7 +27,7 @@ class Figures:
     """10**-15 of the currency: millionths times nano-GPU-hours."""
     unpriced: bool = False
     allocated: int = 0
-    """Nano-GPU-hours of what nobody used."""
+    """Nano-GPU-hours of unused time."""
     allocated_cost: int = 0
 
     def add(self, line: CostLine) -> None:
@@ -43,14 +43,14 @@ class Figures:
             self.unpriced = True
 
     def bear(self, nano: int, rate: int | None) -> None:
-        """A part of what nobody used."""
+        """Add an allocated part of unused time."""
         self.allocated += nano
         self.allocated_cost += nano * (rate or 0)
         self.unpriced |= rate is None
 
     @property
     def empty(self) -> bool:
-        """Nothing at all, or what was taken back was given again."""
+        """Whether everything is zero, for example because corrections cancel out."""
         counts = (getattr(self, name) for name in COUNTS)
         return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated)
 
@@ -64,7 +64,7 @@ class Figures:
 
 
 def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
-    """As a number for people, and exactly. `cost` in 10**-15."""
+    """GPU-seconds as a float, and GPU-hours and cost exactly. `cost`: in 10**-15."""
     return {
         "gpu_seconds": nano * 36 / 10_000_000,
         "gpu_hours": decimal_text(nano, 9),
@@ -74,7 +74,7 @@ def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
 
 
 class Table:
-    """Figures by key. With `most`, it holds about twice so many at most: the first after `after`."""
+    """Figures by key. With `most`, keeps at most about twice as many: the first after `after`."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class Table:
         self._most = most
         self._rows: dict[Key, Figures] = {}
         self._last: Key | None = None
-        """Beyond it nothing is kept. None: everything is."""
+        """Keys after this one are dropped. None: none are."""
 
     def at(self, key: Key) -> Figures:
-        """To be added to; of a row that is not on this page, in vain."""
+        """The figures to add to. Those of a row outside the page are discarded."""
         found = self._rows.get(key)
         if found is not None:
             return found
@@ -111,15 +111,15 @@ class Table:
         self._last = kept[-1]
 
     def page(self) -> tuple[list[dict[str, Any]], Key | None]:
-        """Rows in order of their keys, without those in which nothing is left; and what to go on after if
-        more follow."""
+        """Rows in order of their keys, without empty ones; and the key to continue after if there are
+        more."""
         keys = [key for key in sorted(self._rows) if not self._rows[key].empty]
         shown = keys if self._most is None else keys[: self._most]
         more = shown[-1] if len(shown) < len(keys) else self._last
         return [self._document(key) for key in shown], more
 
     def total(self) -> Figures:
-        """Of a table that holds everything."""
+        """Only for a table without `most`."""
         whole = Figures()
         for figures in self._rows.values():
             for name in (*COUNTS, "nano_gpu_hours", "cost"):
@@ -128,7 +128,7 @@ class Table:
         return whole
 
     def document(self) -> dict[str, Any]:
-        """Of a table that holds everything."""
+        """Only for a table without `most`."""
         return {"rows": self.page()[0], "totals": self.total().document(**self._shape)}
 
     def _document(self, key: Key) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Table:
 
 
 class PriceFacts:
-    """Lines summed over all that does not decide on their price."""
+    """Lines summed over everything that does not affect their price."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str, str, str, int | None, int, bool], list[int]] = {}

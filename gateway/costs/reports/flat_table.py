@@ -1,4 +1,4 @@
-"""A report as one table, for files: every row says what it is, and their costs sum to the whole."""
+"""A report as a single table, for files: each row names its bucket, and the costs sum to the whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXACT = Context(prec=60)
 def report_file(
     ledger: Ledger, question: Question, kind: FileFormat, *, now: int
 ) -> tuple[bytes, dict[str, Any]]:
-    """`cost_report` as a file, and what a file cannot say: `complete`, `next` and how many `rows` it has.
+    """`cost_report` as a file, and separately `complete`, `next` and the number of `rows`.
 
     Raises LedgerUnavailableError, ParquetMissingError."""
     report = cost_report(ledger, question, now=now)
@@ -53,7 +53,7 @@ def constants(report: dict[str, Any]) -> Row:
 
 
 def rows(report: dict[str, Any]) -> Iterator[Row]:
-    """Delivered usage, what else the time went into, and corrections (which say the month they correct)."""
+    """Delivered usage, the other buckets, and corrections with the month that they correct."""
     names = _dimensions(report)
     parts = [("usage", report["rows"])]
     parts += [(bucket, report[bucket]["rows"]) for bucket in _PARTS if bucket in report]

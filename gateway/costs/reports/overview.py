@@ -1,4 +1,4 @@
-"""What a report says of everything: the whole, how well it was used, and what a million tokens came to."""
+"""The totals of a report: the whole, utilisation and unit prices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from sqlalchemy import Connection, select
 from gateway.costs.allocation import UNUSED, Allocated
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.periods import iso
-from gateway.costs.prices.book import Series, decimal_text
+from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.prices.book import Series
 from gateway.costs.reports.figures import gpu_time
 from gateway.costs.reports.unit_prices import unit_prices
 from gateway.costs.rollups.token_weights import Weights
@@ -23,8 +24,8 @@ _BUSY = (*_WORKED, "headroom")
 def of_everything(
     connection: Connection, facts: Iterable[CostLine], corrected: Iterable[CostLine]
 ) -> dict[str, Any]:
-    """`facts`: all lines but `corrected`, those of corrections that are told apart. Corrections belong to
-    other months: they are in the whole, but say nothing about how this one's GPUs were used."""
+    """`facts`: all lines except `corrected`, the corrections that are shown separately. Corrections belong to
+    other months: they are part of the whole, but not of this month's utilisation."""
     used = [line for line in facts if line.gpu_type]
     return {
         "whole": _time([*used, *corrected]),
@@ -34,7 +35,7 @@ def of_everything(
 
 
 def unallocated(lines: Iterable[CostLine], allocated: Allocated) -> dict[str, Any]:
-    """What is left of that which nobody used."""
+    """Unused time that is not allocated."""
     unused = [line for line in lines if line.bucket in UNUSED]
     costs = [line.cost for line in unused]
     costs += [None if rate is None else -nano * rate for (*_, rate), nano in allocated.items()]
@@ -53,7 +54,7 @@ def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
 
 
 def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
-    """By GPU type: how much of the time that was paid for something was in flight, and what the rest cost."""
+    """By GPU type: the busy share of the provisioned time, and the cost of the rest."""
     made = []
     for gpu_type in sorted({line.gpu_type for line in facts}):
         here = [line for line in facts if line.gpu_type == gpu_type]
@@ -74,7 +75,7 @@ def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
 
 
 def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> list[dict[str, str]]:
-    """Which prices are needed and not there."""
+    """The prices that are needed but missing."""
     missing: set[Series] = set()
     for line in facts:
         series = (line.gpu_type, line.region, line.purchase)
@@ -84,7 +85,7 @@ def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> li
 
 
 def made_with(connection: Connection, facts: Iterable[CostLine]) -> dict[str, Any]:
-    """The weights by which attempts shared their time."""
+    """The weights by which attempts shared GPU-time."""
     used = {line.calibration for line in facts if line.bucket in _WORKED}
     names = ("id", "gpu_type", "base_model", "engine_version")
     query = (

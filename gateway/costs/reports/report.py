@@ -1,11 +1,10 @@
-"""What a month cost, and where it went: tokens, GPU-time and cost by tenant, adapter, GPU type and more.
+"""The cost report: tokens, GPU-time and cost of a period by tenant, adapter, GPU type and other dimensions.
 
-`rows` are what was delivered. Beside them stands what else the time went into: retry waste, headroom,
-start-up and idle time, and the corrections of closed months that are posted in this one. Together they are
-the whole, which is what the GPUs cost: exactly, in GPU-time and in money.
+`rows` hold delivered usage. Retry waste, headroom, start-up, idle time and corrections of closed months are
+separate. Together they sum exactly to the whole, in GPU-time and in money.
 
-Requests and tokens belong to the hour in which their attempt ended, GPU-time and cost to that in which they
-were spent.
+Requests and tokens count in the hour in which their attempt ended, GPU-time and cost in the hour in which
+they were spent.
 """
 
 from __future__ import annotations
@@ -34,43 +33,44 @@ from gateway.metering.ledger.schema import periods
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
 POSTED, AS_KNOWN_NOW = "posted", "as known now"
 _TENANTS = {"tenant", "adapter", "version"}
-"""Dimensions that time which nobody used does not have."""
+"""Dimensions that unused time does not have."""
 _ROLL_SECONDS = 30.0
 _MOST_SET_ASIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked."""
+    """What a report is about."""
 
     period: Period
     by: tuple[str, ...] = DEFAULT_BY
     tenants: tuple[str, ...] = ()
-    """Only rows of a tenant that is each of them, and nothing of what is nobody's. (): everything."""
+    """Only rows whose tenant equals every entry, and nothing without a tenant. (): everything."""
     policy: AllocationPolicy | None = None
-    """How to allocate what nobody used. None: as its month was closed, or not."""
+    """How to allocate unused time. None: as the closed month did, or not at all."""
     limit: int | None = None
-    """Of rows."""
+    """Maximum number of rows."""
     after: Key | None = None
-    """Rows from after this key on."""
+    """Start after this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What the months asked for say of themselves."""
+    """The terms of the months in the period."""
 
     state: str | None
-    """None: they are not whole months."""
+    """None: the period is not whole months."""
     policy: AllocationPolicy
     unpriced: frozenset[Series]
-    """Closed without these prices."""
+    """Series without a price when the month was closed."""
 
 
 def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
-    """The report as a document; docs/finance.md shows one. First the roll-ups are brought up to date, for a
-    while; `complete` says whether they are.
+    """The report as a document; docs/finance.md shows one. First rolls up for a limited time; `complete` says
+    whether the roll-ups are up to date.
 
-    Memory in proportion to the rows of a page; with a policy, of the whole. Raises LedgerUnavailableError."""
+    Memory use is proportional to the rows of a page; with a policy, to all rows.
+    Raises LedgerUnavailableError."""
     rolled = roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
@@ -78,15 +78,15 @@ def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, An
 
 
 def report_text(ledger: Ledger, question: Question, *, now: int) -> tuple[str, dict[str, Any]]:
-    """`cost_report` as JSON, written where it is made: ten thousand rows would hold up an event loop. Beside
-    it what it lacks: `complete` and `next`."""
+    """`cost_report` as JSON, rendered here because ten thousand rows would block the event loop, and
+    separately its `complete` and `next`."""
     report = cost_report(ledger, question, now=now)
     beside = {name: report.pop(name) for name in ("complete", "next")}
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
 
 
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
-    """`cost_report` of the roll-ups as they are."""
+    """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
     posted = months(question.period)
     terms = _terms(connection, posted, question.policy)
@@ -100,7 +100,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         corrections=None if posted is None else False,
     ):
         sums.add(line)
-    if posted is not None:  # otherwise they are part of what is known now
+    if posted is not None:  # otherwise they are included in the hours as known now
         by = (*sums.by, "day")
         for line in read_lines(
             connection, prices, question.period, by, tenants=sums.read_only, corrections=True
@@ -126,8 +126,8 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
 
 
 def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:
-    """Engine-hours of the time that are in none of these figures. A reason names others' records: it is for
-    who may see all."""
+    """Engine-hours of the period that are in none of the figures. Reasons may name other tenants' records, so
+    they are only for callers who may see everything."""
     shown = [one.document() for one in read_set_aside(connection, whole, limit=_MOST_SET_ASIDE)]
     if mine_only:
         return [{name: one[name] for name in ("hour", "engine", "gpu_type")} for one in shown]
@@ -135,7 +135,7 @@ def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> lis
 
 
 class _Sums:
-    """Mutable: the report's tables while the lines run by."""
+    """Mutable: the report's tables while lines are added."""
 
     def __init__(self, question: Question, policy: AllocationPolicy) -> None:
         self._question = question
@@ -143,9 +143,9 @@ class _Sums:
         self._width = len(question.by)
         allocating = policy != NONE
         self.by = (*question.by, "tenant") if allocating else question.by
-        """Of the lines that it takes; those of corrections have their day as well."""
+        """Dimensions of the lines to read; those of corrections include the day."""
         self.read_only = () if allocating else question.tenants
-        """Whose lines it needs."""
+        """Tenants whose lines to read."""
         self.rows = Table(question.by, allocated=allocating, after=question.after, most=question.limit)
         self.wasted = Table(question.by)
         own = tuple(n for n in question.by if n not in _TENANTS)
@@ -154,7 +154,7 @@ class _Sums:
         self.corrections = Table(("month", "bucket", *question.by))
         self.totals = Figures()
         self.facts = PriceFacts()
-        """Without corrections, as far as they are told apart."""
+        """Without corrections, if these are separate."""
         self.corrected = PriceFacts()
         self._all: list[CostLine] = []
         self.allocated: Allocated = {}
@@ -188,7 +188,7 @@ class _Sums:
         return all(name == tenant for name in self._question.tenants)
 
     def allocate(self) -> None:
-        """What nobody used, among the tenants; what a tenant bears, among its rows."""
+        """Divide unused time among the tenants, and each tenant's share among its rows."""
         if self._policy == NONE:
             return
         used: defaultdict[tuple[str, Pool], defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
@@ -219,7 +219,7 @@ class _Sums:
         }
 
     def nobodys(self, policy: AllocationPolicy) -> dict[str, Any]:
-        """What nobody used, and what of it nobody bears."""
+        """Unused time, and the part of it that is not allocated."""
         made: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
         if policy != NONE:
             made["unallocated"] = unallocated([*self.facts, *self.corrected], self.allocated)

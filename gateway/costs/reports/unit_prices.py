@@ -1,12 +1,12 @@
-"""What a million tokens cost: of input that was computed, of input found in the cache, and of output; by GPU
-type, region and purchase model, in three ways. Pure, and exact until it is written down.
+"""Unit prices: the cost of a million tokens of computed input, cached input and output, by GPU type, region
+and purchase model, in three ways. Pure, and exact until rendered.
 
-- saturated: the calibrated weight of a token times the rate. What it costs on a GPU with no gap between
-  requests. None without calibration.
-- busy: the cost of the time in which anything was in flight (B), split by the weights of what ran in it.
-  What is due to no kind of token (tokens kept in memory, adapter loads) is split as the rest.
-- loaded: busy times H/B: start-up and idle time are in it. Times the tokens of all attempts, delivered or
-  not, this is the whole bill.
+- saturated: the calibrated weight of a token times the rate: its cost on a GPU that is never idle. None
+without calibration.
+- busy: the cost of busy time (B in `rollups.attribution`), split by the weights of what ran in it. Weights of
+no token (KV residency, adapter loads) are split like the rest.
+- loaded: busy times H/B, which includes start-up and idle time. Multiplied by the tokens of all attempts,
+delivered or not, it gives the whole cost.
 
 Prices are rounded to millionths of the currency, half away from zero.
 """
@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Any
 
 from gateway.costs.cost_lines import CostLine
-from gateway.costs.prices.book import decimal_text
+from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.rollups.token_weights import Weights
 
 KINDS = ("input", "cached", "output")
@@ -33,18 +33,18 @@ _FEMTO = 10**15
 _PLACES = 6
 
 Three = tuple[Fraction, Fraction, Fraction]
-"""Of input, cached, output."""
+"""Input, cached, output."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPrices:
-    """Currency per million tokens; of each kind, or None: no such tokens, no price, no calibration."""
+    """Currency per million tokens by kind; None without such tokens, price or calibration."""
 
     gpu_type: str
     region: str
     purchase: str
     tokens: tuple[int, int, int]
-    """Of KINDS; in all attempts."""
+    """By KINDS, of all attempts."""
     saturated: tuple[Fraction | None, ...]
     busy: tuple[Fraction | None, ...]
     loaded: tuple[Fraction | None, ...]
@@ -70,7 +70,7 @@ def price_text(price: Fraction | None) -> str | None:
 
 
 def unit_prices(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> list[UnitPrices]:
-    """By GPU type, region and purchase model, in this order. `lines`: of everything, by anything.
+    """By GPU type, region and purchase model, in this order. `lines`: of everything, by any dimensions.
     `weights`: by calibration."""
     pools: defaultdict[tuple[str, str, str], list[CostLine]] = defaultdict(list)
     for line in lines:
@@ -115,9 +115,9 @@ def _tokens(lines: Iterable[CostLine]) -> tuple[int, int, int]:
 
 
 def _split(working: Iterable[CostLine], whole: int) -> Three | None:
-    """`whole`, their cost, by kind of token. Within each calibration and rate by weight, since weights of
-    different calibrations are not of one unit; what has no weight there, as the rest. None if nothing has a
-    weight."""
+    """Split the cost `whole` by kind of token: by weight within each calibration and rate, because weights of
+    different calibrations have different units; cost without weights is split like the rest. None if nothing
+    has a weight."""
     groups: defaultdict[tuple[int, int | None], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for line in working:
         group = groups[line.calibration, line.rate_micros]
@@ -139,7 +139,7 @@ def _per_million(cost: Fraction, tokens: int) -> Fraction | None:
 
 
 def _saturated(lines: Iterable[CostLine], weights: Mapping[int, Weights]) -> tuple[Fraction | None, ...]:
-    """Mean over the tokens of what was calibrated; of a kind that did not occur, the latest calibration's."""
+    """Mean over calibrated tokens; for a kind that did not occur, that of the latest calibration."""
     sums = [[Fraction(0), Fraction(0)] for _ in KINDS]
     latest: Three | None = None
     known = [line for line in lines if line.calibration in weights and line.bucket in _WORKED]

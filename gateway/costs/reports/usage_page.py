@@ -1,4 +1,4 @@
-"""A page of usage records as JSON: a thousand are too many to render on the event loop."""
+"""Renders a page of usage records as JSON, outside the event loop: a thousand would block it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FIELDS = (
 def usage_page(
     ledger: Ledger, *, start: int, end: int, tenant: str | None, after: tuple[int, str] | None, limit: int
 ) -> tuple[bytes, tuple[int, str] | None]:
-    """A JSON array of at most `limit` records, times in Unix microseconds as they are kept; and the place of
-    the last, if there are more. Raises LedgerUnavailableError."""
+    """A JSON array of at most `limit` records, with times in Unix microseconds as stored, and the position of
+    the last if there are more. Raises LedgerUnavailableError."""
     found = ledger.usage(start=start, end=end, tenant=tenant, after=after, limit=limit + 1)
     shown = found[:limit]
     last = (shown[-1].ended or 0, shown[-1].id) if len(found) > limit else None

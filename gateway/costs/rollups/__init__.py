@@ -1,1 +1,1 @@
-"""Engine-hours divided among the requests that ran in them."""
+"""Divides engine-hours among the requests that ran in them."""

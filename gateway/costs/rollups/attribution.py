@@ -1,20 +1,20 @@
-"""Attribution: divides an engine-hour among the attempts that ran in it, and shows what was unused. Pure, in
+"""Attribution: divides an engine-hour among the attempts that ran in it, and shows unused time. Pure, in
 integers.
 
-Per pool (one engine with one GPU type and count) and hour, in microseconds times the GPUs:
+Per pool (one engine with one GPU type and count) and hour, in microseconds times GPUs:
 - H, the whole: the engine was seen alive, or something was in flight. Gaps between sightings shorter than
-  `BRIDGED` count as alive: a gateway that restarts does not switch GPUs off.
+`BRIDGED` count as alive, since GPUs keep running while a gateway restarts.
 - B, busy: the length of the union of the in-flight intervals.
-- start-up: seen starting, neither ready nor busy. idle = H - B - start-up.
+- start-up: seen starting, and neither ready nor busy. idle = H - B - start-up.
 - work: with calibrated weights min(Σω, B), otherwise B. headroom = B - work.
 
-Each attempt has a weight ω (see `weights`); of one that crosses a border, each side has what its marks say,
-or else the part of ω that the time there is of its whole time. The attempts share the work by ω; if no
-attempt has a weight and there is no calibration, alike.
+Each attempt has a weight ω (see `token_weights`). An attempt that spans two hours or pieces is split by its
+hour marks, or without marks in proportion to time. The attempts share the work by ω; if no attempt has a
+weight and there is no calibration, equally.
 
-All is divided as whole nano-GPU-hours with the largest remainder, ties to the smaller record id. The hour may
-be cut where the rate changes. What the pieces get sums to what the hour gets, what the buckets get to what
-their piece gets, and what the attempts get to what is theirs: exactly, by construction.
+Whole nano-GPU-hours are divided by largest remainder, ties to the smaller record id. The hour is cut into
+pieces where the rate changes. Pieces sum exactly to the hour, buckets to their piece, and attempts to the
+work, by construction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ Interval = tuple[int, int]
 
 
 class Attempt(NamedTuple):
-    """What attribution reads of a usage record. Longer tuples that begin so do as well."""
+    """The fields of a usage record that attribution reads. Longer tuples that start like this are
+    accepted."""
 
     id: str
     dispatched: int
@@ -56,13 +57,13 @@ class Attempt(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class HourInput:
     hour: int
-    """Its beginning."""
+    """Start of the hour."""
     gpus: int
     up: Sequence[Interval] = ()
-    """When it was seen ready; in any order, overlapping, beyond the hour: whatever. For gaps to be bridged at
-    the hour's ends, sightings up to `BRIDGED` away."""
+    """When the engine was seen ready; unordered, possibly overlapping and outside the hour. Include sightings
+    up to `BRIDGED` outside the hour, so that gaps at its ends are bridged."""
     startup: Sequence[Interval] = ()
-    """When it was seen starting."""
+    """When the engine was seen starting."""
     cuts: Sequence[int] = ()
     """Times strictly within the hour, ascending, at which its rate changes."""
     weights: Weights = UNCALIBRATED
@@ -70,8 +71,8 @@ class HourInput:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """[start, end), part of an hour with one rate. Microseconds are not yet times GPUs; all the rest is
-    nano-GPU-hours: Σ shares + headroom + startup + idle = whole."""
+    """[start, end), the part of an hour with one rate. Microseconds are per engine, not multiplied by GPUs;
+    the rest is nano-GPU-hours: Σ shares + headroom + startup + idle = whole."""
 
     start: int
     end: int
@@ -83,10 +84,10 @@ class Piece:
     startup: int
     idle: int
     who: Sequence[int]
-    """Which of the attempts ran in it, by position; in the same order:"""
+    """Positions of the attempts that ran in it. The following are in the same order:"""
     shares: Sequence[int]
     omegas: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
-    """ω by what it is due to: input, cached, output, other. The part of it that falls in this piece."""
+    """The part of each attempt's ω in this piece: input, cached, output, other."""
 
 
 def nano_gpu_hours(microseconds: int, gpus: int) -> int:
@@ -95,7 +96,7 @@ def nano_gpu_hours(microseconds: int, gpus: int) -> int:
 
 
 def union(intervals: Iterable[Interval], *, bridged: int = 0) -> list[Interval]:
-    """The intervals made one where they touch or overlap, or lie less than `bridged` apart; ascending."""
+    """The union of the intervals, ascending; gaps shorter than `bridged` are closed."""
     made: list[Interval] = []
     reached = begun = None
     slack = max(bridged - 1, 0)
@@ -113,18 +114,18 @@ def union(intervals: Iterable[Interval], *, bridged: int = 0) -> list[Interval]:
 
 
 def within(intervals: Iterable[Interval], start: int, end: int) -> int:
-    """Length of what lies in [start, end) of intervals that do not overlap."""
+    """Length of the part of disjoint intervals that lies in [start, end)."""
     return sum(min(e, end) - max(s, start) for s, e in intervals if s < end and e > start)
 
 
 def run(dispatched: int, ended: int) -> Interval:
-    """[start, end) of an attempt, never empty: whatever the clock says, it lies where it ended."""
+    """[start, end) of an attempt, never empty: if the clock went back, it lies at its end."""
     return (dispatched, ended) if dispatched < ended else (ended, ended + 1)
 
 
 def largest_remainder(total: int, weights: Sequence[int], names: Sequence[str]) -> list[int]:
-    """`total` divided by weights into integers that sum to it. Parts that the rounding down leaves go to the
-    largest remainders, ties to the smaller of the names, which are distinct. Without weights, alike."""
+    """Divide `total` by weights into integers that sum to it: the largest remainder method (Hamilton's). Ties
+    go to the smaller of the names, which are distinct. Without weights, equally."""
     whole = sum(weights)
     if not whole:
         weights = [1] * len(weights)
@@ -148,10 +149,10 @@ def largest_remainder(total: int, weights: Sequence[int], names: Sequence[str]) 
 
 
 def divide(pool: HourInput, attempts: Sequence[tuple[Any, ...]]) -> list[Piece]:
-    """The pieces of one pool's hour, each with the shares of the attempts that ran in it. `attempts`: tuples
-    that begin like `Attempt`, in any order; none twice, none that reached no engine."""
+    """The pieces of one pool's hour, each with the shares of the attempts that ran in it. `attempts`:
+    distinct tuples that start like `Attempt`, in any order, only of attempts that reached an engine."""
     end_of_hour = pool.hour + HOUR
-    runs = [(a[1], a[2]) if a[1] < a[2] else (a[2], a[2] + 1) for a in attempts]  # `run`, without the call
+    runs = [(a[1], a[2]) if a[1] < a[2] else (a[2], a[2] + 1) for a in attempts]  # `run`, inlined
     busy = union(runs)
     ready = union((*pool.up, *busy))
     seen = union((*pool.startup, *ready))
@@ -163,7 +164,7 @@ def divide(pool: HourInput, attempts: Sequence[tuple[Any, ...]]) -> list[Piece]:
         busy_us, provisioned_us = within(busy, start, end), within(whole, start, end)
         startup_us = within(seen, start, end) - within(ready, start, end)
         elapsed += provisioned_us
-        # From the hour's beginning each time, so that rounding cannot make pieces differ from the whole.
+        # Always from the start of the hour, so that rounding cannot make the pieces differ from the whole.
         total = nano_gpu_hours(elapsed, pool.gpus) - given
         given += total
         spent, starting, idle = largest_remainder(
@@ -183,7 +184,7 @@ _Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
 class _Sharing:
-    """The attempts of a pool's hour, with their weights. Mutable: remembers knots."""
+    """The attempts of a pool's hour, with their weights. Mutable: caches knots."""
 
     def __init__(
         self, pool: HourInput, attempts: Sequence[tuple[Any, ...]], runs: Sequence[Interval]
@@ -197,7 +198,7 @@ class _Sharing:
     def piece(
         self, start: int, end: int, busy_us: int, spent: int
     ) -> tuple[Sequence[int], list[int], int, _Columns]:
-        """Who ran in it, what each gets of what was spent, headroom, and ω of each in it."""
+        """The attempts that ran in [start, end), their shares of `spent`, the headroom, and the ω of each."""
         who, crossing = self._present(start, end)
         columns: _Columns = self._omegas
         if len(who) < len(self._runs):
@@ -220,7 +221,7 @@ class _Sharing:
         return who, largest_remainder(spent, weights, names) if who else [], 0, columns
 
     def _present(self, start: int, end: int) -> tuple[Sequence[int], list[int]]:
-        """Positions of those who ran in [start, end); and which of these ran beyond it too."""
+        """Positions of the attempts that ran in [start, end), and which of them extend beyond it."""
         runs = self._runs
         odd = [n for n, (s, e) in enumerate(runs) if s < start or e > end]
         if not odd:
@@ -233,7 +234,7 @@ class _Sharing:
         return who, [places[n] for n in odd if n not in away]
 
     def _part(self, n: int, start: int, end: int) -> tuple[Omega, int]:
-        """ω in [start, end), and the sum of it finer."""
+        """ω in [start, end), and its sum in units of ω / _SCALE."""
         found = self._knots.get(n)
         if found is None:
             found = self._knots[n] = knots(self._pool.weights, self._attempts[n], *self._runs[n])
@@ -244,7 +245,7 @@ class _Sharing:
 
 
 def _until(knots: Sequence[Knot], at: int) -> tuple[Omega, int]:
-    """ω from the attempt's beginning to a time, and the sum of it times _SCALE, both rounded down."""
+    """ω from the attempt's start to a time, and its sum times _SCALE, both rounded down."""
     n = bisect_right(knots, at, key=lambda knot: knot.at)
     if n == 0:
         return Omega(0, 0, 0, 0), 0

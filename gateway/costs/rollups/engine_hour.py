@@ -94,7 +94,7 @@ class HourTerms:
         return list(self._connection.execute(query))
 
     def weights(self, gpu_type: str, base_model: str, hour: int) -> Weights:
-        """Those of the latest calibration that is valid in an hour."""
+        """The weights of the latest calibration that is valid in an hour."""
         for row in reversed(self._calibrations):
             if (row.gpu_type, row.base_model) == (gpu_type, base_model) and row.valid_from <= hour:
                 return Weights(*row[3:])
@@ -154,7 +154,7 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:
     """Region, purchase model and base model of an engine in an hour: those of the latest span in it or, if
-    there is none, what the records say."""
+    there is none, of the records."""
     inside = [s for s in spans if s.started < hour + HOUR and s.seen >= hour]
     if inside:
         last = max(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))

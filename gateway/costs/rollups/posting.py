@@ -22,7 +22,7 @@ FIGURES = (
 )  # fmt: skip  # one name a line says no more
 
 Figures = tuple[int, ...]
-"""As in FIGURES."""
+"""In the order of FIGURES."""
 
 
 class RowKey(NamedTuple):

@@ -123,7 +123,7 @@ def lock_postings(connection: Connection) -> None:
 @dataclass(frozen=True, slots=True)
 class _Found:
     version: int
-    """Of the mark that was read along with it."""
+    """Version of the mark that was read with it."""
     place: Place
     now: ComputedHour | None
     """None if it cannot be computed; `reason` says why."""

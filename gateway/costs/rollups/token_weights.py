@@ -1,14 +1,14 @@
-"""ω: how much GPU-time an attempt is worth, and what it is due to. Pure, and in integers.
+"""ω, the weight of an attempt in GPU-time, by what causes it. Pure, in integers.
 
 Calibrated, ω is in GPU-nanoseconds at saturation:
 
     ω = a·(prompt - cached) + k·cached + b·completion + d·(KV token-seconds) + l·(adapter loads)
 
-The KV memory that an attempt holds grows by one token a step from its prompt to its prompt and completion, in
-even time: on average prompt + completion/2 tokens for as long as it runs. That is where KV token-seconds
-= (prompt + completion/2) · duration comes from. Prompt tokens not known to be cached count as computed.
+with a, k, b, d, l as fitted by `calibration.fit`. The KV cache of an attempt grows by one token per step from
+the prompt to prompt + completion. At a constant pace it averages prompt + completion/2 tokens, so KV
+token-seconds = (prompt + completion/2) · duration. Prompt tokens not known to be cached count as computed.
 
-Uncalibrated, ω is in tokens, those of the output twice.
+Uncalibrated, ω is in tokens, with output tokens counted twice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import orjson
 _PS = 1000
 """Picoseconds in the nanoseconds of ω."""
 _KV = 2 * 10**6 * _PS
-"""KV token-seconds are counted in halves of token-microseconds."""
+"""KV token-seconds are held in half token-microseconds."""
 
 
 class Omega(NamedTuple):
-    """ω by what it is due to. Other: tokens kept, adapters loaded."""
+    """ω by cause. Other: KV residency and adapter loads."""
 
     input: int
     cached: int
@@ -36,33 +36,33 @@ class Omega(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What an engine needs per GPU type and model, in GPU-picoseconds."""
+    """The calibrated weights of a GPU type and base model, in GPU-picoseconds."""
 
     id: int
     """calibrations.id; 0: not calibrated."""
     prefill_ps: int
-    """Per prompt token computed: a."""
+    """Per computed prompt token: a."""
     cached_ps: int
-    """Per prompt token found in the cache: k."""
+    """Per cached prompt token: k."""
     decode_ps: int
     """Per completion token: b."""
     kv_ps: int
-    """Per token kept for a second: d."""
+    """Per KV token-second: d."""
     load_ps: int
     """Per adapter load: l."""
 
     @property
     def calibrated(self) -> bool:
-        """Whether ω is GPU-time, and can be held against the time that an engine was busy."""
+        """Whether ω is GPU-time and can be compared with an engine's busy time."""
         return self.id != 0
 
 
 UNCALIBRATED = Weights(0, 1 * _PS, 0, 2 * _PS, 0, 0)
-"""Input to output 1:2. ω is a number of tokens, no time."""
+"""Input to output 1:2. ω is a number of tokens, not a time."""
 
 
 class Knot(NamedTuple):
-    """ω until a time, from the attempt's beginning."""
+    """ω from the attempt's start until a time."""
 
     at: int
     omega: Omega
@@ -79,9 +79,10 @@ def omega(
 def omegas(
     weights: Weights, attempts: Sequence[tuple[Any, ...]], runs: Sequence[tuple[int, int]]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """`omega` of many, a list for each part: millions a month, so without an object for each.
+    """`omega` of many attempts, as one list per part: there are millions a month, too many for an object
+    each.
 
-    `attempts`: tuples that begin like `attribution.Attempt`. `runs`: their (start, end)."""
+    `attempts`: tuples that start like `attribution.Attempt`. `runs`: their (start, end)."""
     a, k, b, d, load = (
         weights.prefill_ps, weights.cached_ps, weights.decode_ps, weights.kv_ps, weights.load_ps,
     )  # fmt: skip  # one line
@@ -101,11 +102,11 @@ def omegas(
 
 
 def knots(weights: Weights, attempt: tuple[Any, ...], start: int, end: int) -> list[Knot]:
-    """ω along an attempt, from 0 at its start to all of it at its end; between two knots it grows evenly.
+    """ω along an attempt, from 0 at its start to all of it at its end, and linear between two knots.
 
-    The knots are the marks at the turns of hours. The sum of input, cached and output is the attempt's,
-    whatever the marks; tokens kept are counted from mark to mark. Loads fall before the first mark. Marks
-    that contradict the attempt or each other are bent until they do not; what is no mark is passed over."""
+    The knots are the hour marks. Input, cached and output sum to those of the attempt, whatever the marks; KV
+    residency is summed from mark to mark. Loads fall before the first mark. Marks that contradict the attempt
+    or each other are clamped; invalid marks are ignored."""
     _, _, _, prompt, cached, completion, loads, text, *_ = attempt
     found = min(cached or 0, prompt)
     computed = kept = done = tokens = 0
@@ -116,7 +117,7 @@ def knots(weights: Weights, attempt: tuple[Any, ...], start: int, end: int) -> l
     ]:
         known = min(prompt_then, prompt)
         hit = min(found if cached_then is None else cached_then, known)
-        # Never less than before, never more than in the end: no part of an attempt weighs less than nothing.
+        # Never less than before, never more than at the end, so that no part has a negative weight.
         computed = max(computed, min(known - hit, prompt - found))
         kept = max(kept, min(hit, found))
         before, done = done, max(done, min(done_then, completion))
@@ -126,7 +127,7 @@ def knots(weights: Weights, attempt: tuple[Any, ...], start: int, end: int) -> l
 
 
 def _omega(weights: Weights, computed: int, cached: int, completion: int, kv: int, loads: int) -> Omega:
-    """`kv`: in halves of token-microseconds."""
+    """`kv`: in half token-microseconds."""
     return Omega(
         computed * weights.prefill_ps // _PS,
         cached * weights.cached_ps // _PS,
@@ -136,7 +137,7 @@ def _omega(weights: Weights, computed: int, cached: int, completion: int, kv: in
 
 
 def _marks(text: str | None, start: int, end: int) -> list[tuple[int, int, int | None, int]]:
-    """Those within (start, end), ascending."""
+    """The marks in (start, end), ascending."""
     if not text:
         return []
     try:

@@ -1,1 +1,1 @@
-"""A customer's statement of a month: its figures, its plots, its page."""
+"""A tenant's monthly statement: figures, plots and page."""

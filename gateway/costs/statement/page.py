@@ -1,4 +1,4 @@
-"""The statement as one page of HTML that needs nothing else, and prints on one sheet of A4."""
+"""Renders the statement as a self-contained HTML page that prints on one sheet of A4."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _MONTHS = (
     "November", "December",
 )  # fmt: skip  # one name a line says no more
 _ROWS, _CORRECTIONS, _PRICES = 11, 4, 4
-"""Lines of the tables. More do not fit; the last row then sums the rest. The export has them all."""
+"""Most lines of a table. If there are more, the last row sums the rest; the export has all."""
 _LETTERS = 26
-"""That fit on one line of the first column."""
+"""Characters that fit on one line of the first column."""
 
 
 def statement_page(
     ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
 ) -> str | None:
-    """The page of a tenant and a month. Without anything in that month it is an empty one if the tenant is
-    `known`, else None. `now`: what a preliminary one is dated. Raises PeriodError, MissingPriceError,
+    """The page of a tenant and a month. If the tenant has nothing in that month: an empty page if it is
+    `known`, else None. `now`: date of a preliminary page. Raises PeriodError, MissingPriceError,
     LedgerUnavailableError."""
     with ledger.read() as connection:
         statement = read_statement(connection, tenant, month, known=known)
@@ -64,7 +64,7 @@ def render(statement: Statement, *, issuer: str, now: int) -> str:
 
 
 def fitting(items: Sequence[Item], most: int) -> list[Item]:
-    """The dearest in `most` lines, and the rest in one."""
+    """The most expensive items in `most` lines, the last of which sums the rest."""
     ordered = sorted(items, key=lambda item: (-abs(item.cents), item.name, item.gpu))
     lines = list(accumulate(1 + (len(item.name) - 1) // _LETTERS for item in ordered))
     if not lines or lines[-1] <= most:
@@ -99,7 +99,7 @@ def _bars(statement: Statement, colours: dict[str, str]) -> list[tuple[str, str,
 
 
 def short(name: str, tenant: str) -> str:
-    """As the tenant calls it: its own adapters without its name."""
+    """The name as the tenant calls it: without the tenant for its own adapters."""
     return name.removeprefix(f"{tenant}/")
 
 
@@ -124,7 +124,7 @@ def money(cents: int) -> str:
 
 
 def hours(nano: int) -> str:
-    """To three places; exact figures are in the export."""
+    """Rounded to three places; the export is exact."""
     return f"{nano / 10**9:,.3f}".replace("-", MINUS)
 
 
@@ -133,7 +133,7 @@ def count(number: int) -> str:
 
 
 def tokens(number: int) -> str:
-    """For a glance: three digits."""
+    """Rounded to three digits."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= unit:
             value = number / unit

@@ -1,6 +1,6 @@
-"""Plots as SVG text, for the page and for paper: no script, no font, no colour that means something alone.
+"""Plots as SVG text, for screen and paper: no script, no font, and no meaning by colour alone.
 
-Every text that comes from outside is escaped here, since the page takes the SVG as it is."""
+All external text is escaped here, because the page inserts the SVG unescaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8a8f98")
-"""Okabe and Ito's, which the colour-blind can tell apart; the last is for the rest."""
+"""The palette of Okabe and Ito, which is safe for colour-blind readers; the last colour is for the rest."""
 _LARGEST = len(COLOURS) - 1
 REST = "others"
 
@@ -23,7 +23,7 @@ class Series:
 
 
 def top(series: Mapping[str, Sequence[int]]) -> list[Series]:
-    """The five with the largest sums, and the rest as one, in that order."""
+    """The five series with the largest sums, then the rest as one."""
     ordered = sorted(series.items(), key=lambda item: (-sum(item[1]), item[0]))
     found = [Series(name, COLOURS[i], tuple(v)) for i, (name, v) in enumerate(ordered[:_LARGEST])]
     if rest := [values for _, values in ordered[_LARGEST:]]:
@@ -32,7 +32,7 @@ def top(series: Mapping[str, Sequence[int]]) -> list[Series]:
 
 
 def days(series: Sequence[Series], title: str) -> Markup:
-    """Stacked columns, one a day. Empty without values."""
+    """Stacked columns, one per day. Empty without values."""
     totals = [sum(values) for values in zip(*(s.values for s in series), strict=True)]
     if not any(totals):
         return Markup("")
@@ -53,7 +53,7 @@ def days(series: Sequence[Series], title: str) -> Markup:
 
 
 def bars(rows: Sequence[tuple[str, str, int, str]], title: str) -> Markup:
-    """Horizontal bars: (name, colour, value, what to write after it). Empty without values."""
+    """Horizontal bars: (name, colour, value, label). Empty without values."""
     most = max((value for _, _, value, _ in rows), default=0)
     if most <= 0:
         return Markup("")
@@ -98,7 +98,7 @@ def _svg(width: int, height: int, title: str, description: str, parts: Sequence[
 
 
 def _round_up(value: int) -> int:
-    """The next round number, for the scale."""
+    """The next round number, for the axis."""
     power = int("1" + "0" * (len(str(value)) - 1))
     return next(factor * power for factor in (1, 2, 3, 4, 5, 6, 8, 10) if factor * power >= value)
 

@@ -1,8 +1,8 @@
-"""What a statement says, before it is a page. Money is in hundredths of the currency, rounded once.
+"""The figures of a statement. Amounts are in hundredths of the currency, rounded once.
 
-A closed month's figures are those covered by its hash, so that the statements of all tenants sum to the
-invoice whole; they are only divided further, among versions, without rounding anything anew. Before that they
-are computed in the same way from what is known, for this tenant alone, and are preliminary.
+The figures of a closed month are those that its hash covers, so the statements of all tenants sum to the
+invoice; they are only divided further, among versions, without rounding again. For an open month they are
+computed in the same way from current data, for this tenant alone, and are preliminary.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Item:
     name: str
     """`acme/support@v3`, or the base model."""
     gpu: str
-    """GPU type, and where and how it is paid for."""
+    """GPU type, region and purchase model."""
     requests: int
     input_tokens: int
-    """Those that were computed: without the cached."""
+    """Computed prompt tokens, without cached ones."""
     cached_tokens: int
     output_tokens: int
     nano_gpu_hours: int
@@ -46,7 +46,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class UnitPrice:
-    """What a million tokens of each kind came to on a GPU type, in 10**-15 of the currency; None: none."""
+    """Cost of a million tokens of each kind on a GPU type, in 10**-15 of the currency; None without
+    tokens."""
 
     gpu_type: str
     input: int | None
@@ -56,7 +57,7 @@ class UnitPrice:
 
 @dataclass(frozen=True, slots=True)
 class PeriodHash:
-    """How a closed month can be checked."""
+    """What a closed month can be checked with."""
 
     closed_at: int
     records: int
@@ -77,25 +78,25 @@ class Statement:
     corrections: tuple[Item, ...]
     unit_prices: tuple[UnitPrice, ...]
     days: Mapping[str, tuple[int, ...]]
-    """Tokens by adapter, each day of the month."""
+    """Tokens by adapter, for each day of the month."""
     calibrated: bool
     retries: int
-    """Requests answered at a second attempt or not at all; not billed."""
+    """Attempts of requests that were answered by a later attempt or not at all; not billed."""
     cents: int
     period_hash: PeriodHash | None
-    """None: the month is open, all this is preliminary."""
+    """None: the month is open and the statement preliminary."""
 
 
 def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
-    """None if the tenant has nothing in that month and is not `known`. Raises
-    MissingPriceError while a price is missing of what is not closed yet."""
+    """None if the tenant has nothing in that month and is not `known`. Raises MissingPriceError if an open
+    month lacks a price."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))
     closed = _closed(connection, tenant, month)
     if not lines and closed is None:
         return _empty(connection, tenant, month) if known else None
     if missing := missing_prices(lines):
-        raise MissingPriceError(f"No price of {missing} for all of {month}: florin price add has it.")
+        raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     document = closed.document if closed else _preliminary(tenant, lines)
     items = _items(lines, document)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
@@ -154,7 +155,7 @@ def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:
 
 
 def _items(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, tuple[Item, ...]]:
-    """The document's lines, those of usage divided among versions."""
+    """The document's lines, with usage divided among versions."""
     found: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
     for entry in document["lines"]:
         if entry["kind"] == "usage":
@@ -167,7 +168,7 @@ def _items(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, 
 
 
 def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any]) -> list[Item]:
-    """One line of a document, by version. Its hundredths stay in sum what they are."""
+    """One line of the document, divided among versions; the hundredths still sum to it."""
     parts: dict[tuple[str, str], list[int]] = {}
     for line in lines:
         adapter, version, base_model = line.keys
@@ -200,8 +201,8 @@ def _gpu(entry: Mapping[str, Any]) -> str:
 
 
 def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:
-    """By GPU type, of delivered answers: their cost, divided among the kinds of tokens as the export divides
-    it, over the tokens."""
+    """By GPU type, of delivered answers: cost divided by tokens, with the cost split among the kinds of
+    tokens as in the export."""
     sums: dict[str, tuple[list[int], list[int]]] = {}
     for line in lines:
         tokens = (line.prompt_tokens - line.cached_tokens, line.cached_tokens, line.completion_tokens)

@@ -1,1 +1,1 @@
-"""Anybody can look again: Merkle trees and proofs, and every figure recomputed from what lies under it."""
+"""Recomputes the figures of a closed month from the data below them."""

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from gateway.costs.periods import iso, month
-from gateway.costs.prices.book import Price, PriceBook, decimal_text
+from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.schema import engine_hours, rollups
 

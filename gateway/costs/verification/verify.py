@@ -22,7 +22,7 @@ from gateway.costs.closing.period_hash import (
     sums_of_records,
 )
 from gateway.costs.periods import iso, month
-from gateway.costs.prices.book import decimal_text
+from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.proofs.merkle import digest, header_hash
 from gateway.costs.proofs.proof import SUMS, ProofCheck, tenants_root
 from gateway.costs.rollups.balance import imbalances
@@ -33,7 +33,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, period_tenants, periods
 
 _SHOWN = 3
-"""Differences that are named."""
+"""Most differences to list."""
 _COLUMNS = ("policy", "currency", "records", "first_batch", "cutoff_batch")
 """Columns of `periods` that the summary repeats."""
 
@@ -196,7 +196,7 @@ def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     if made != stored.header["rollups"]:
         wrong = f"a row of the month was changed, added or removed: digest {made}"
         return ProofCheck("roll-ups", ok=False, detail=wrong)
-    return ProofCheck("roll-ups", ok=True, detail="The rows of the month's books are as hashed.")
+    return ProofCheck("roll-ups", ok=True, detail="The month's roll-up rows match their hash.")
 
 
 def _cost(connection: Connection, stored: StoredPeriod) -> ProofCheck:

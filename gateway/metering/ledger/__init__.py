@@ -1,1 +1,1 @@
-"""The durable store of usage records and of what is made of them."""
+"""The durable store of usage records and everything computed from them."""

@@ -1,11 +1,12 @@
 """The audit log: who did what to what. Append-only.
 
-A note about the registry is written to Redis with its change, and shipped from there (`audit_shipper`). A
-note about what lives in this database (prices, calibrations, bills, months) is written in the transaction of
-the change. So no change is without its note, and no note without its change, whatever dies.
+Notes about the registry are written to Redis together with the change, and shipped from there
+(`audit_shipper`). Notes about data in this database (prices, calibrations, bills, months) are written in the
+transaction of the change. So there is no change without its note, and no note without its change, even after
+a crash.
 
-The key is the entry's id with the digest of the note. The same entry shipped twice is there once. And where
-Redis lost its data and its clock went back, so that an id is given a second time, both notes are kept.
+The key is the entry's id and the digest of the note. An entry shipped twice is stored once. If Redis loses
+its data and its clock goes back, so that an id is used again, both notes are kept.
 """
 
 from __future__ import annotations
@@ -17,71 +18,79 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Column, ColumnElement, Connection, and_, func, select, true, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, and_, func, or_, select, true, tuple_
 
-from adapters.store.protocol import AuditEntry, AuditNote
+from adapters.store.protocol.registry import AuditEntry, AuditNote
 from gateway.metering.ledger.database import insert
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import audit_log
 
 ACTIONS: dict[str, str] = {
-    "registry.restore": "Put back into Redis what the gateway knew of a registry that was lost.",
-    "registry.accept": "Went on with what Redis had, after it had lost something.",
+    "registry.restore": "A lost registry was restored to Redis from what the gateway knew.",
+    "registry.accept": "The registry in Redis was accepted after Redis had lost a part of it.",
     "tenant.add": "A tenant was added.",
     "tenant.update": "A tenant was changed.",
+    "tenant.suspend": "A tenant was suspended: its requests are refused.",
+    "tenant.resume": "A suspended tenant was resumed.",
     "tenant.remove": "A tenant was removed.",
-    "key.create": "A key was made.",
-    "key.update": "A key was changed by `florin apply`.",
+    "key.create": "A key was created.",
+    "key.update": "A key was changed.",
+    "key.rotate": "A key was replaced by a new one, and expires once the overlap is over.",
     "key.revoke": "A key was revoked.",
-    "token.create": "A token was made with which the host of an engine can be enrolled, once.",
-    "token.use": "A host was enrolled: it has a key of its own, and the engine's earlier keys were revoked.",
-    "base.add": "A base model was made known.",
-    "base.update": "What is known of a base model was changed.",
-    "base.remove": "A base model was forgotten.",
+    "token.create": "An enrolment token, valid once, was created for the host of an engine.",
+    "token.use": "A host was enrolled: it got its own key, and the engine's earlier keys were revoked.",
+    "base.add": "A base model was added.",
+    "base.update": "A base model was changed.",
+    "base.remove": "A base model was removed.",
     "engine.add": "An engine was registered.",
-    "engine.update": "What is known of an engine was changed.",
-    "engine.trust": "What an engine's base model answers was taken for right.",
-    "engine.epoch": "An engine was started anew: another process, which holds nothing yet.",
-    "engine.state": "An engine was cordoned, drained or made active.",
-    "engine.stop": "An engine's host began to shut it down.",
-    "engine.remove": "An engine was forgotten.",
+    "engine.update": "An engine was changed.",
+    "engine.trust": "The answers of an engine's base model were accepted as the reference.",
+    "engine.epoch": "An engine was restarted: a new process, which has nothing loaded yet.",
+    "engine.state": "An engine was cordoned, drained or activated.",
+    "engine.drain": "A drain of an engine was started: its adapters are loaded elsewhere first.",
+    "engine.restart": "An engine's agent was told to restart it.",
+    "engine.stop": "An engine's host started to shut it down.",
+    "engine.remove": "An engine was removed.",
     "adapter.add": "A version was registered.",
     "adapter.apply": "An adapter was changed by `florin apply`.",
-    "adapter.count": "A number was set from which an adapter's versions are counted on.",
+    "adapter.count": "The number of an adapter's next version was set.",
     "adapter.promote": "A version was made live.",
-    "adapter.canary": "A version was given a part of the calls.",
-    "adapter.rollback": "A canary was ended, or an earlier version made live again.",
+    "adapter.canary": "A version was given a share of the requests.",
+    "adapter.rollback": "A canary was ended, or an earlier version was made live again.",
     "adapter.pin": "An adapter was pinned.",
     "adapter.unpin": "An adapter was unpinned.",
+    "adapter.scale": "The bounds of an adapter's replicas were changed.",
     "adapter.retire": "A version was retired.",
-    "adapter.release": "A version was released in spite of its serving status.",
-    "adapter.remove": "An adapter was removed with all of its versions.",
-    "version.quarantine": "A version answered wrongly after a load, and is not served.",
-    "version.fail": "A version could not be loaded, and is not tried for a while.",
+    "adapter.release": "A version was released from its serving status.",
+    "adapter.remove": "An adapter was removed with all its versions.",
+    "version.quarantine": "A version answered incorrectly after a load and is not served.",
+    "version.fail": "A version could not be loaded and is not retried for a while.",
     "version.recover": "A version that had failed was loaded again.",
-    "version.erase": "The files of a version that no engine can hold any more were removed.",
+    "version.erase": "The files of a version that no engine can hold any longer were removed.",
     "price.add": "A price was added.",
     "calibration.add": "A calibration was added.",
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "period.close": "A month was closed.",
-    "usage.exclude": "Records of an engine-hour that was set aside went to quarantine.",
+    "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }
-"""Action → what it says. docs/reference/audit.md lists them."""
+"""Action → its description. docs/reference/audit.md lists them."""
 
 Position = tuple[int, int, str, str]
 """(at, seq, id, digest): the order of the log."""
 
+_ABOUT_ADAPTERS = ("adapter.", "version.")
+_ABOUT_KEYS = ("key.",)
 _TEXT = 200
 _WHOLE = 5000
-"""Characters that are kept of an entry that cannot be kept."""
+"""Characters kept of an entry that cannot be stored unchanged."""
 _PART = 200
 """Rows of one INSERT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One entry, wherever it is kept."""
+    """One entry, from Redis or the ledger."""
 
     id: str
     digest: str
@@ -100,17 +109,35 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
+class Subjects:
+    """The subjects that one tenant may see, since it exists."""
+
+    tenant: str
+    keys: frozenset[str]
+    """Ids of its keys."""
+    since: int
+    """Unix microseconds: an earlier tenant of this name was another."""
+
+    def has(self, entry: Logged) -> bool:
+        own = entry.action.startswith(_ABOUT_ADAPTERS) and entry.subject.startswith(f"{self.tenant}/")
+        own = own or (entry.action.startswith(_ABOUT_KEYS) and entry.subject in self.keys)
+        return own and entry.at >= self.since
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entries. Of the texts, one that ends in `*` means all that begin like it; None means any."""
+    """Which entries to read. A text that ends in `*` is a prefix; None matches any."""
 
     subject: str | None = None
     actor: str | None = None
     action: str | None = None
     since: int | None = None
     until: int | None = None
-    """Not included."""
+    """Exclusive."""
     before: Position | None = None
-    """Older than this: the last of the page before."""
+    """Only entries older than this, the last of the previous page."""
+    within: Subjects | None = None
+    """Only entries about these; None: all."""
 
     def takes(self, entry: Logged) -> bool:
         return (
@@ -120,6 +147,7 @@ class Wanted:
             and (self.since is None or entry.at >= self.since)
             and (self.until is None or entry.at < self.until)
             and (self.before is None or entry.position < self.before)
+            and (self.within is None or self.within.has(entry))
         )
 
 
@@ -128,7 +156,7 @@ def logged(entry: AuditEntry) -> Logged:
 
 
 def ship(ledger: Ledger, entries: Iterable[Logged]) -> None:
-    """Take each entry once. Raises LedgerUnavailableError; then none is taken."""
+    """Store each entry once. Raises LedgerUnavailableError; then none is stored."""
     rows = [_row(entry) for entry in entries]
     if rows:
         with ledger.write() as connection:
@@ -138,8 +166,8 @@ def ship(ledger: Ledger, entries: Iterable[Logged]) -> None:
 
 
 def held(entry: Logged) -> Logged:
-    """An entry that no database can hold as it is, made so that any can: under its own id and digest, with
-    itself as a text in its details."""
+    """A storable form of an entry that no database can hold unchanged: the same id and digest, and the entry
+    as text in the details."""
     texts = {n: ascii(getattr(entry, n))[1:-1][:_TEXT] for n in ("actor", "action", "subject", "version")}
     details = {"not_as_it_was": ascii(entry)[:_WHOLE]}
     at, seq = (min(max(number, 0), 2**62) for number in (entry.at, entry.seq))
@@ -149,7 +177,8 @@ def held(entry: Logged) -> Logged:
 def record(
     connection: Connection, actor: str, action: str, subject: str, details: dict[str, Any], now: int
 ) -> None:
-    """In the write transaction of what it tells of. `now`: Unix microseconds. No actor: nothing is noted."""
+    """In the write transaction of the change: record it. `now`: Unix microseconds. An empty actor records
+    nothing."""
     if actor:
         note = AuditNote(actor, action, subject, details=details)
         entry = _logged(f"{now // 1000}-{secrets.token_hex(6)}", now, 0, note)
@@ -171,13 +200,20 @@ def read(ledger: Ledger, wanted: Wanted, limit: int) -> list[Logged]:
         where.append(c.at < wanted.until)
     if wanted.before is not None:
         where.append(tuple_(*position) < wanted.before)
+    if wanted.within is not None:
+        own = wanted.within
+        adapters = and_(
+            _begins(c.subject, f"{own.tenant}/"), or_(*(_begins(c.action, k) for k in _ABOUT_ADAPTERS))
+        )
+        keys = and_(c.subject.in_(own.keys), or_(*(_begins(c.action, k) for k in _ABOUT_KEYS)))
+        where += [or_(adapters, keys), c.at >= own.since]
     query = select(audit_log).where(and_(true(), *where)).order_by(*(p.desc() for p in position)).limit(limit)
     with ledger.read() as connection:
         return [_read(row) for row in connection.execute(query).mappings()]
 
 
 def _logged(id_: str, at: int, seq: int, note: AuditNote) -> Logged:
-    # PostgreSQL keeps no NUL in a text.
+    # PostgreSQL cannot store NUL in text.
     names: dict[str, Any] = {
         k: v.replace("\0", "\\0") if isinstance(v, str) else v for k, v in asdict(note).items()
     }
@@ -203,7 +239,10 @@ def _matches(column: Column[Any], wanted: str | None) -> list[ColumnElement[bool
     if wanted is None:
         return []
     if wanted.endswith("*"):
-        # Not LIKE, which on SQLite takes `a` for `A`.
-        begin = wanted[:-1]
-        return [func.substr(column, 1, len(begin)) == begin]
+        return [_begins(column, wanted[:-1])]
     return [column == wanted]
+
+
+def _begins(column: Column[Any], begin: str) -> ColumnElement[bool]:
+    """Not LIKE, which ignores case on SQLite."""
+    return func.substr(column, 1, len(begin)) == begin

@@ -1,8 +1,8 @@
-"""Brings audit entries from Redis into the ledger, for ever: one worker at a time does it for all.
+"""Ships audit entries from Redis to the ledger. One worker at a time does it for all.
 
-Redis keeps an entry until the ledger has committed it, and the newest hundred for good, so that what is
-asked for most is there although the ledger be away. Each pass reads all that Redis still has. A cursor would
-be wrong on the day on which Redis comes back empty, or as it was yesterday.
+Redis keeps an entry until the ledger has committed it, and always the newest hundred, so that recent entries
+can be read while the ledger is unavailable. Each pass reads everything in Redis: a cursor would be wrong once
+Redis came back empty or with older data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.protocol import Store
+from adapters.store.protocol.registry import RegistryStore
 from gateway.metering.ledger.audit_log import Logged, held, logged, ship
 from gateway.metering.ledger.database import REFUSALS, is_definite
 from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
@@ -25,7 +26,7 @@ ROLE = "auditor"
 LEASE_MS = 10_000
 SECONDS = 2.0
 KEEP = 100
-"""Entries that stay in Redis."""
+"""Newest entries that stay in Redis."""
 PAGE = 1000
 
 
@@ -35,20 +36,20 @@ class AuditShipper:
     ledger: Ledger
     owner: str
     seconds: float = SECONDS
-    # Mutable: what Redis still has of what the ledger has; and whether the ledger was away the last time.
+    # Mutable: shipped entries that Redis still has, and whether the ledger was unavailable last time.
     _shipped: frozenset[tuple[str, str]] = frozenset()
     _away: bool = field(default=False)
 
     async def run(self) -> None:
-        """For ever; cancel to stop."""
+        """Run until cancelled."""
         try:
             while True:
-                with contextlib.suppress(StoreUnavailableError):  # the follower says so, once
+                with contextlib.suppress(StoreUnavailableError):  # the follower logs it, once
                     if await self.store.lead(ROLE, self.owner, LEASE_MS):
                         await self._pass()
                 await asyncio.sleep(self.seconds)
         finally:
-            with contextlib.suppress(StoreUnavailableError):  # then the lease lapses by itself
+            with contextlib.suppress(StoreUnavailableError):  # the lease then lapses by itself
                 await self.store.resign(ROLE, self.owner)
 
     async def _pass(self) -> None:
@@ -62,8 +63,8 @@ class AuditShipper:
             self._away = False
 
     async def ship(self) -> int:
-        """How many entries were taken to the ledger. Two who do it at once do no harm. Raises
-        LedgerUnavailableError, StoreUnavailableError; what was done until then stays."""
+        """One pass. Returns the number of entries shipped. Concurrent passes do no harm. Raises
+        LedgerUnavailableError, StoreUnavailableError; what was shipped until then stays."""
         seen: list[tuple[str, str]] = []
         count = 0
         async for page in pages(self.store):
@@ -79,8 +80,8 @@ class AuditShipper:
 
 
 def _ship_each(ledger: Ledger, entries: Sequence[Logged]) -> None:
-    """All at once; if the database refuses that, in halves, until the one that it refuses is alone: of that
-    one, what it can hold. Raises LedgerUnavailableError."""
+    """Ship all at once or, if the database refuses, in halves, until the refused entry is alone; ship that
+    one in a storable form. Raises LedgerUnavailableError."""
     try:
         ship(ledger, entries)
     except REFUSALS as error:
@@ -99,7 +100,7 @@ def _ship_each(ledger: Ledger, entries: Sequence[Logged]) -> None:
             log.error("Dropped an audit entry that the ledger cannot store.")
 
 
-async def pages(store: Store) -> AsyncGenerator[list[Logged], None]:
+async def pages(store: RegistryStore) -> AsyncGenerator[list[Logged], None]:
     """Everything that Redis has, oldest first. Raises StoreUnavailableError."""
     after = ""
     while True:
@@ -111,6 +112,6 @@ async def pages(store: Store) -> AsyncGenerator[list[Logged], None]:
         after = page[-1].id
 
 
-async def tail(store: Store) -> list[Logged]:
+async def tail(store: RegistryStore) -> list[Logged]:
     """Everything that Redis has, oldest first. Raises StoreUnavailableError."""
     return [entry async for page in pages(store) for entry in page]

@@ -1,7 +1,7 @@
-"""The ledger's database: how it is opened, what a transaction is, and what may go wrong.
+"""The ledger's database: opening it, transactions and errors.
 
-SQLite runs in WAL mode, so that readers and the one writer do not stop each other, and syncs at every commit:
-the usage log is deleted after it.
+SQLite runs in WAL mode, so that readers and the writer do not block each other, and syncs at every commit,
+because the usage log is deleted after it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 BUSY_SECONDS = 3.0
-"""How long to wait for another's write on SQLite."""
+"""How long to wait for another writer on SQLite."""
 _POSTGRESQL = {
     "connect_timeout": 3,
-    # A host that vanished is noticed after some twenty seconds, not after the kernel's two hours.
+    # Detects a vanished host after about twenty seconds instead of the kernel's two hours.
     "keepalives_idle": 10,
     "keepalives_interval": 3,
     "keepalives_count": 3,
@@ -32,24 +32,24 @@ _POSTGRESQL = {
 
 
 class LedgerUnavailableError(Exception):
-    """The database is away, locked or full, or not one that this Florin can use. What was to be written is
-    still in the log."""
+    """The database is unavailable, locked or full, or this version of Florin cannot use it. Unwritten usage
+    stays in the log."""
 
 
 class LedgerTooNewError(LedgerUnavailableError):
-    """A later Florin has migrated the database."""
+    """A newer version of Florin has migrated the database."""
 
 
 REFUSALS = (LedgerUnavailableError, StatementError, ValueError, TypeError, OverflowError)
-"""What a write may raise. `is_definite` tells the rows' fault from the database's."""
+"""What a write may raise. `is_definite` says whether the rows or the database are the cause."""
 
 
 def open_engine(url: URL) -> Engine:
-    """Connects to nothing yet. Raises OSError or sqlite3's and the driver's errors."""
+    """Does not connect yet. Raises OSError, or errors of sqlite3 and the driver."""
     if url.get_backend_name() != "sqlite":
         return create_engine(url, pool_pre_ping=True, connect_args=_POSTGRESQL)
     if url.database and url.database != ":memory:":
-        with suppress(OSError):  # the connection will say what is wrong
+        with suppress(OSError):  # connecting reports the error
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _sqlite_connected)
@@ -60,7 +60,7 @@ def open_engine(url: URL) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that sees one state of the ledger from beginning to end."""
+    """A transaction with one consistent view of the ledger."""
     with translated(), engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection.execution_options(isolation_level="REPEATABLE READ")
@@ -70,28 +70,28 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that commits at the end. On SQLite the only writer from the start, so that two workers
-    cannot deadlock on the upgrade of a read lock."""
+    """A transaction that commits at the end. On SQLite it is the only writer from its start, so that two
+    workers cannot deadlock on upgrading a read lock."""
     with translated(), engine.execution_options(florin_write=True).begin() as connection:
         yield connection
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What a database can say becomes a LedgerUnavailableError."""
+    """Raise database errors as LedgerUnavailableError."""
     try:
         yield
     except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
-        said = " ".join(str(cause).split())  # PostgreSQL's client says it in several lines
+        said = " ".join(str(cause).split())  # PostgreSQL's messages have several lines
         raise LedgerUnavailableError(f"The ledger's database failed: {said}") from error
 
 
 def is_definite(error: BaseException) -> bool:
-    """Whether it was the rows: they cannot be stored, however often it is tried. Anything else is the
-    database's, which another time will answer otherwise."""
+    """Whether the rows are the cause, so that retrying is useless. Other errors are the database's and may
+    pass."""
     cause = error.__cause__ if isinstance(error, LedgerUnavailableError) else error
-    if isinstance(cause, InterfaceError):  # of sqlite3: a parameter of a type that it has not
+    if isinstance(cause, InterfaceError):  # sqlite3: a parameter of an unsupported type
         return isinstance(cause.orig, sqlite3.InterfaceError)
     if isinstance(cause, DBAPIError):
         return isinstance(cause, DataError | IntegrityError)
@@ -99,7 +99,7 @@ def is_definite(error: BaseException) -> bool:
 
 
 def insert(connection: Connection, table: Table) -> Any:
-    """INSERT that knows ON CONFLICT; the two dialects spell it alike but in different classes."""
+    """INSERT with ON CONFLICT, which the two dialects have in different classes."""
     if connection.dialect.name != "postgresql":
         return sqlite_insert(table)
     from sqlalchemy.dialects.postgresql import insert as postgresql_insert  # noqa: PLC0415  # loads slowly
@@ -108,7 +108,7 @@ def insert(connection: Connection, table: Table) -> Any:
 
 
 def _sqlite_connected(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says, not where sqlite3 guesses
+    connection.isolation_level = None  # SQLAlchemy, not sqlite3, begins transactions
     connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
     connection.execute("PRAGMA foreign_keys = ON")
     # FULL: the log is deleted after a commit, so the commit must survive a power cut.
@@ -121,7 +121,7 @@ def _sqlite_begin(connection: Connection) -> None:
 
 
 def _wal_mode(engine: Engine) -> None:
-    """Readers do not stop the writer. SQLite does not wait for its busy timeout here, so we do."""
+    """Switch to WAL mode. SQLite ignores its busy timeout here, so retry."""
     deadline = time.monotonic() + BUSY_SECONDS
     connection = engine.raw_connection()
     try:

@@ -24,7 +24,7 @@ class Quarantined:
 
 
 def quarantined(ledger: Ledger, limit: int = 100) -> list[Quarantined]:
-    """The latest first. Raises LedgerUnavailableError."""
+    """Newest first. Raises LedgerUnavailableError."""
     q = quarantine.c
     query = select(quarantine).order_by(q.recorded_at.desc(), q.id, q.digest).limit(limit)
     with ledger.read() as connection:

@@ -1,8 +1,8 @@
-"""Old raw records are removed; what was made of them (roll-ups, closed periods, roots) is kept for ever.
+"""Prunes old raw records. Everything computed from them (roll-ups, closed periods, roots) is kept forever.
 
-Only records of closed months go, and only once nothing waits to be rolled up from them. `pruned_before` is
-set first: from then on no record of that time is taken in and none of its hours is rolled up anew, so a
-half-emptied hour is never summed.
+Only records of closed months are removed, and only if none of their hours waits to be rolled up.
+`pruned_before` is set first: from then on, no record of that time is accepted and none of its hours is rolled
+up again, so a partly pruned hour is never summed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DAY = 86_400_000_000
 _LAST = 4_102_444_800_000_000
 """The year 2100."""
 _ROWS = 5_000
-"""Records per transaction: a fraction of a second, in which nobody else can write on SQLite."""
+"""Records per transaction: a fraction of a second, during which SQLite blocks other writers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class Pruned:
     records: int
     """Removed by this call."""
     more: bool
-    """There are others, left for the next call."""
+    """Whether more are left for the next call."""
 
 
 def prune(ledger: Ledger, now: int, days: int, *, most: int = 100_000) -> Pruned:
     """Remove up to `most` records of closed months that ended more than `days` days before `now` (Unix
     microseconds). 0 days: keep everything. A month that is not closed keeps its records and those of later
-    months. SQLite's file does not shrink; what is freed is used for new records.
+    months. SQLite's file does not shrink; freed space is reused.
 
     Raises LedgerUnavailableError."""
     if days <= 0:
         return Pruned(0, more=False)
     limit = now - days * _DAY
-    with ledger.read() as connection:  # most calls find nothing, and need not stop who writes
+    with ledger.read() as connection:  # most calls find nothing and need not block writers
         before = pruned_before(connection)
         cutoff = _cutoff(connection, before)
         if _end_of_closed(connection, before, limit) == before and not _some(connection, cutoff):
             return Pruned(0, more=False)
     with ledger.write() as connection:
-        next_batch(connection)  # nobody inserts between what is looked at here and the mark that it leaves
+        next_batch(connection)  # no one inserts between this check and the mark
         cutoff = _advance(connection, limit)
     removed = 0
     while cutoff is not None and removed < most:
@@ -59,8 +59,8 @@ def prune(ledger: Ledger, now: int, days: int, *, most: int = 100_000) -> Pruned
 
 
 def _advance(connection: Connection, limit: int) -> int | None:
-    """Move `pruned_before` as far as it may go. Returns the last batch whose records may be removed; None:
-    nothing may."""
+    """Advance `pruned_before` as far as allowed. Returns the last batch whose records may be removed; None:
+    none may."""
     before = pruned_before(connection)
     end = _end_of_closed(connection, before, limit)
     unrolled = connection.execute(select(func.min(dirty_hours.c.hour))).scalar()
@@ -72,8 +72,8 @@ def _advance(connection: Connection, limit: int) -> int | None:
 
 
 def _cutoff(connection: Connection, before: int) -> int | None:
-    """The last batch whose records may be removed. One that came late belongs to the period that was open
-    then, and is kept as long as that one's."""
+    """The last batch whose records may be removed. A late record belongs to the period that was open when it
+    arrived, and is kept as long as that period's records."""
     query = select(func.max(periods.c.cutoff_batch)).where(
         periods.c.state == "closed", periods.c.month < _name(before)
     )
@@ -81,9 +81,9 @@ def _cutoff(connection: Connection, before: int) -> int | None:
 
 
 def _end_of_closed(connection: Connection, before: int, limit: int) -> int:
-    """End of the closed months, one after the other from the oldest record's, that end before `limit`."""
+    """End of the consecutive closed months, from that of the oldest record, that end before `limit`."""
     ended = usage_records.c.ended
-    query = select(func.min(ended)).where(ended >= before, ended < _LAST)  # beyond it there is no month
+    query = select(func.min(ended)).where(ended >= before, ended < _LAST)  # no month after it
     oldest = connection.execute(query).scalar()
     if oldest is None:
         return before
@@ -114,7 +114,7 @@ def _removable(connection: Connection, cutoff: int) -> Select[tuple[str]]:
 
 
 def _month(time: int) -> tuple[int, int]:
-    """Beginning and end (exclusive) of the month, UTC."""
+    """Start and end (exclusive) of the month, UTC."""
     at = datetime.fromtimestamp(time // 1_000_000, UTC)
     first = datetime(at.year, at.month, 1, tzinfo=UTC)
     following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)

@@ -2,14 +2,14 @@
 
 Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
 `2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
-are never stored, always multiplied anew.
+are never stored, but multiplied when they are read.
 
-A month may bring 50 million records. Finance reads `rollups`; the records themselves are read in three ways,
-each along an index, in proportion to what is asked for and not to what is there: the hour of an engine (to
-roll it up), a month in the order of (ended, id) (to close it, or by pages), a tenant's own. They are indexed
-and not partitioned by time, because an id must be unique among all of them, whenever they ended: PostgreSQL
-keeps a unique index only within each partition, and without one the dedupe would rest on shippers' conduct.
-Few indexes, because each costs at every insert; all but the key's grow at their ends.
+A month may have 50 million records. Finance reads `rollups`; the records themselves are read in three ways,
+each with an index, so that the work depends on what is requested and not on the size of the table: the hour
+of an engine (to roll it up), a month in the order of (ended, id) (to close it, or by pages), and a tenant's
+records. They are not partitioned by time, because an id must be unique among all records: PostgreSQL's unique
+indexes cover only one partition, and without one, deduplication would depend on the shippers. There are few
+indexes, because each slows every insert; all except the key's grow at their end.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sqlalchemy import (
 
 schema = MetaData()
 
-_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only INTEGER keys
+_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements only INTEGER keys
 
 ACROSS_HOURS = text("dispatched / 3600000000 < ended / 3600000000")
-"""Of records that an hour's turn fell into: the few that a engine-hour's query must look for beyond its end.
-A query uses the index of them only if it says so in these very words."""
+"""True for records that span several hours: the few that the query for an engine-hour must look for beyond
+its end. A query uses the partial index only if it has exactly this condition."""
 
 usage_records = Table(
     "usage_records",
@@ -63,14 +63,14 @@ usage_records = Table(
     Column("billable", Boolean, nullable=False),
     Column("adapter_loads", BigInteger, nullable=False, server_default="0"),
     Column(
-        "hour_marks", Text, comment="JSON [[time, prompt, cached or null, completion], …] at hours crossed"
+        "hour_marks", Text, comment="JSON [[time, prompt, cached or null, completion], …] at each full hour"
     ),
     Column(
         "batch",
         BigInteger,
         nullable=False,
         server_default="0",
-        comment="number of the transaction that brought it, in order of commit: what a closed period covers",
+        comment="number of the inserting transaction, in order of commit: what a closed period covers",
     ),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
@@ -83,7 +83,7 @@ usage_records = Table(
         sqlite_where=ACROSS_HOURS,
         postgresql_where=ACROSS_HOURS,
     ),
-    comment="one row an attempt; never changed once there",
+    comment="one row per attempt; never changed",
 )
 
 quarantine = Table(
@@ -100,8 +100,8 @@ quarantine = Table(
         server_default="differs",
         comment="`differs`, `pruned` or `excluded`",
     ),
-    comment="records whose id the ledger holds with other content, or that came after their hours' records "
-    "had been pruned, or that a person excluded: for a person to examine",
+    comment="records whose id is stored with other content, or that arrived after the records of their hour "
+    "were pruned, or that an operator excluded: for a person to examine",
 )
 
 prices = Table(
@@ -118,7 +118,9 @@ prices = Table(
         "valid_to", BigInteger, comment="null: until the next price of the same GPU type, region, purchase"
     ),
     Column("recorded_at", BigInteger, nullable=False),
-    Column("speedup_millis", BigInteger, comment="thousandths of the reference GPU's speed; null: not said"),
+    Column(
+        "speedup_millis", BigInteger, comment="thousandths of the reference GPU's speed; null: not stated"
+    ),
     Column("speedup_reference", Text, comment="GPU type that it is relative to"),
     Column("speedup_source", Text, comment="who measured it"),
     UniqueConstraint("gpu_type", "region", "purchase", "valid_from"),
@@ -130,7 +132,7 @@ ledger_state = Table(
     schema,
     Column("name", String(40), primary_key=True),
     Column("value", BigInteger, nullable=False),
-    comment="`batch`: the last transaction's number; `pruned_before`: records that ended earlier are removed",
+    comment="`batch`: number of the last transaction; `pruned_before`: earlier records may have been removed",
 )
 
 dirty_hours = Table(
@@ -140,7 +142,7 @@ dirty_hours = Table(
     Column("engine", Text, primary_key=True),
     Column("gpu_type", Text, primary_key=True),
     Column("gpu_count", BigInteger, primary_key=True),
-    Column("version", BigInteger, nullable=False, comment="counts up with each change since"),
+    Column("version", BigInteger, nullable=False, comment="incremented by each change"),
     comment="engine-hours whose roll-up is missing or older than their records, spans or weights",
 )
 
@@ -151,10 +153,10 @@ set_aside_hours = Table(
     Column("engine", Text, primary_key=True),
     Column("gpu_type", Text, primary_key=True),
     Column("gpu_count", BigInteger, primary_key=True),
-    Column("since", BigInteger, nullable=False, comment="when it was first found so"),
+    Column("since", BigInteger, nullable=False, comment="when it was first set aside"),
     Column("reason", Text, nullable=False, comment="for a person"),
-    comment="engine-hours that cannot be rolled up: what they are made of cannot be. They stand in no report "
-    "until somebody decides",
+    comment="engine-hours that cannot be rolled up because their content is implausible; in no report until "
+    "an operator decides",
 )
 
 engine_hours = Table(
@@ -167,10 +169,12 @@ engine_hours = Table(
     Column("region", Text, nullable=False),
     Column("purchase", String(16), nullable=False),
     Column("base_model", Text, nullable=False),
-    Column("provisioned_us", BigInteger, nullable=False, comment="alive or at work; not yet times GPUs"),
-    Column("startup_us", BigInteger, nullable=False, comment="part of it: before the engine was ready"),
-    Column("busy_us", BigInteger, nullable=False, comment="part of it: something was in flight"),
-    Column("nano_gpu_hours", BigInteger, nullable=False, comment="provisioned time times GPUs: the whole"),
+    Column("provisioned_us", BigInteger, nullable=False, comment="alive or busy; not multiplied by GPUs"),
+    Column("startup_us", BigInteger, nullable=False, comment="of it, before the engine was ready"),
+    Column("busy_us", BigInteger, nullable=False, comment="of it, with something in flight"),
+    Column(
+        "nano_gpu_hours", BigInteger, nullable=False, comment="provisioned time multiplied by GPUs: the whole"
+    ),
     Column("records", BigInteger, nullable=False),
     Column("calibration", BigInteger, nullable=False, comment="calibrations.id; 0: none"),
     comment="the wholes, as last computed; the parts of each are in rollups and sum to it",
@@ -199,7 +203,7 @@ rollups = Table(
     Column("completion_tokens", BigInteger, nullable=False),
     Column("reasoning_tokens", BigInteger, nullable=False),
     Column("nano_gpu_hours", BigInteger, nullable=False),
-    Column("weight_input", BigInteger, nullable=False, comment="sum of ω by what it is due to"),
+    Column("weight_input", BigInteger, nullable=False, comment="sum of ω by cause"),
     Column("weight_cached", BigInteger, nullable=False),
     Column("weight_output", BigInteger, nullable=False),
     Column("weight_other", BigInteger, nullable=False),
@@ -210,8 +214,8 @@ rollups = Table(
     Index("rollups_by_month", "posted", "hour"),
     Index("rollups_by_engine", "engine", "hour"),
     Index("rollups_by_tenant", "tenant", "posted", "hour"),
-    comment="who used what in an engine-hour. Rows of a closed month never change: what comes later is "
-    "written as -old/+new rows into the open month",
+    comment="who used what in an engine-hour. Rows of a closed month never change: later changes are "
+    "-old/+new rows in the open month",
 )
 
 engine_spans = Table(
@@ -221,23 +225,25 @@ engine_spans = Table(
     Column("worker", Text, primary_key=True),
     Column("started", BigInteger, primary_key=True),
     Column("phase", String(8), primary_key=True, comment="`startup` or `up`"),
-    Column("seen", BigInteger, nullable=False, comment="end of the span: when it was last seen so"),
+    Column(
+        "seen", BigInteger, nullable=False, comment="end of the span: when it was last seen in this phase"
+    ),
     Column("gpu_type", Text, nullable=False),
     Column("gpu_count", BigInteger, nullable=False),
     Column("region", Text, nullable=False),
     Column("purchase", String(16), nullable=False),
     Column("base_model", Text, nullable=False),
     Index("engine_spans_by_time", "seen"),
-    comment="when each worker saw each engine alive: their union is what was provisioned",
+    comment="when each worker saw each engine alive; their union is the provisioned time",
 )
 
 engine_counters = Table(
     "engine_counters",
     schema,
     Column("engine", Text, primary_key=True),
-    Column("epoch", BigInteger, primary_key=True, comment="when this engine process began"),
+    Column("epoch", BigInteger, primary_key=True, comment="when this engine process started"),
     Column("hour", BigInteger, primary_key=True),
-    Column("at", BigInteger, nullable=False, comment="when the counters stood so: the hour's latest sample"),
+    Column("at", BigInteger, nullable=False, comment="time of the sample, the latest of the hour"),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger),
     Column("completion_tokens", BigInteger, nullable=False),
@@ -253,11 +259,11 @@ calibrations = Table(
     Column("engine_version", Text, nullable=False),
     Column("valid_from", BigInteger, nullable=False, comment="a whole hour"),
     Column("recorded_at", BigInteger, nullable=False),
-    Column("prefill_ps", BigInteger, nullable=False, comment="GPU-picoseconds per prompt token computed"),
-    Column("cached_ps", BigInteger, nullable=False, comment="per prompt token found in the cache"),
-    Column("decode_ps", BigInteger, nullable=False, comment="per completion token"),
-    Column("kv_ps", BigInteger, nullable=False, comment="per token kept for a second"),
-    Column("load_ps", BigInteger, nullable=False, comment="per adapter load"),
+    Column("prefill_ps", BigInteger, nullable=False, comment="GPU-picoseconds per computed prompt token"),
+    Column("cached_ps", BigInteger, nullable=False, comment="GPU-picoseconds per cached prompt token"),
+    Column("decode_ps", BigInteger, nullable=False, comment="GPU-picoseconds per completion token"),
+    Column("kv_ps", BigInteger, nullable=False, comment="GPU-picoseconds per KV token-second"),
+    Column("load_ps", BigInteger, nullable=False, comment="GPU-picoseconds per adapter load"),
     Column("document", Text, nullable=False, comment="JSON: confidence intervals, the fit, the load"),
     UniqueConstraint("gpu_type", "base_model", "valid_from"),
     comment="append-only",
@@ -268,18 +274,18 @@ periods = Table(
     schema,
     Column("month", String(7), primary_key=True),
     Column("state", String(8), nullable=False, comment="`closing`: cut off, not yet summed; `closed`"),
-    Column("first_batch", BigInteger, nullable=False, comment="not included: the cutoff before"),
-    Column("cutoff_batch", BigInteger, nullable=False, comment="included"),
+    Column("first_batch", BigInteger, nullable=False, comment="exclusive: the previous cutoff"),
+    Column("cutoff_batch", BigInteger, nullable=False, comment="inclusive"),
     Column("closing_at", BigInteger, nullable=False),
     Column("closed_at", BigInteger),
     Column("closed_by", Text, nullable=False),
-    Column("policy", String(16), nullable=False, comment="how what nobody used was allocated"),
+    Column("policy", String(16), nullable=False, comment="how unused time was allocated"),
     Column("policy_shares", Text, comment="JSON {tenant: share} of policy `fixed`"),
     Column("currency", String(3)),
     Column("records", BigInteger),
     Column("root", String(64), comment="Merkle root"),
     Column("previous_root", String(64)),
-    Column("document", Text, comment="JSON: totals, price book and calibrations as they were"),
+    Column("document", Text, comment="JSON: totals, and the price book and calibrations at the cutoff"),
     comment="never changed once closed",
 )
 
@@ -304,7 +310,7 @@ bill_lines = Table(
     Column("imported_at", BigInteger, nullable=False),
     Column("start", BigInteger, nullable=False),
     Column("end", BigInteger, nullable=False),
-    Column("resource", Text, nullable=False, comment="as the provider names it; perhaps an engine's name"),
+    Column("resource", Text, nullable=False, comment="the provider's name for it; possibly an engine's name"),
     Column("gpu_type", Text, nullable=False),
     Column("region", Text, nullable=False),
     Column("purchase", String(16), nullable=False),
@@ -314,7 +320,7 @@ bill_lines = Table(
     Column("description", Text, nullable=False),
     UniqueConstraint("source", "line"),
     Index("bill_lines_by_time", "start"),
-    comment="what the GPU provider charged, as imported",
+    comment="imported lines of the GPU provider's bills",
 )
 
 engine_probes = Table(
@@ -322,13 +328,13 @@ engine_probes = Table(
     schema,
     Column("id", String(32), primary_key=True),
     Column("engine", Text, nullable=False),
-    Column("at", BigInteger, nullable=False, comment="when its answer came"),
+    Column("at", BigInteger, nullable=False, comment="when the answer arrived"),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("cached_tokens", BigInteger, nullable=False, comment="part of the prompt tokens"),
     Column("completion_tokens", BigInteger, nullable=False),
     Index("engine_probes_by_engine", "engine", "at"),
     Index("engine_probes_by_time", "at"),
-    comment="tokens that Florin itself asked an engine for, to verify what it had loaded",
+    comment="tokens of Florin's own requests, which verify loaded adapters",
 )
 
 audit_log = Table(
@@ -341,7 +347,7 @@ audit_log = Table(
         primary_key=True,
         comment="SHA-256 of the note: see gateway.metering.ledger.audit_log",
     ),
-    Column("at", BigInteger, nullable=False, comment="by the clock of who wrote it first"),
+    Column("at", BigInteger, nullable=False, comment="by the clock of its first writer"),
     Column("seq", BigInteger, nullable=False, comment="order within a millisecond"),
     Column("actor", Text, nullable=False, comment="`key:<id>`, `bootstrap`, or a part of Florin"),
     Column("action", Text, nullable=False),
@@ -350,7 +356,7 @@ audit_log = Table(
     Column("details", Text, nullable=False, comment="JSON"),
     Index("audit_log_by_time", "at", "seq", "id", "digest"),
     Index("audit_log_by_subject", "subject", "at", "seq", "id", "digest"),
-    comment="who did what to what. Append-only: triggers refuse changes",
+    comment="who did what to what. Append-only: triggers reject changes",
 )
 
 snapshots = Table(

@@ -1,1 +1,1 @@
-"""The write-ahead log of usage records, and its way into the ledger."""
+"""The write-ahead log of usage records, and shipping it to the ledger."""

@@ -48,9 +48,9 @@ class WriteAheadLog:
     the file (checkpoints, a new segment), while writing fails, and while a sync takes longer than `_STALL`,
     when a write could block every stream. Callers that need their lines written await `settled`.
 
-    After a failed write or sync, all unsynced lines are kept in memory (up to a limit) and written to a new
-    segment, because the content of the old one is unknown. A line may therefore appear twice in the log; the
-    ledger stores each record once.
+    Unsynced lines are kept in memory (up to a limit). A new segment begins with them: after a failed write or
+    sync the content of the old one is unknown, and a full one may not be synced yet. A line may therefore
+    appear twice in the log; the ledger stores each record once.
 
     `append` and `settled` are for the event loop; `open`, `flush` and `close` for any other thread. `Meter`
     owns the log; the shipper reads the segments and deletes those before `synced_segment`.

@@ -3,7 +3,7 @@
 usage/<worker>/lock             locked (flock) by the live worker, or by the worker that adopts its directory
 usage/<worker>/00000001.jsonl   segments; only the highest one grows
 usage/<worker>/shipped          position up to which the ledger has them: `<segment> <offset>`
-usage/refused.jsonl             lines that no ledger accepts, for a person to examine
+usage/refused.jsonl             lines that the ledger cannot store, for a person to examine
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-CHUNK = 256 * 1024
+CHUNK = 512 * 1024
 """Bytes read at once; bounds the shipper's memory regardless of the backlog."""
 
 REFUSED = "refused.jsonl"

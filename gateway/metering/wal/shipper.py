@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from gateway.metering.ledger.database import REFUSALS, is_definite
-from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
 from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
+from gateway.metering.wal.insertion import (
+    InsertedLines,
+    Inserter,
+    InserterUnavailableError,
+    insert_lines,
+)
 from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, refuse
 from gateway.observability.metrics import Metrics
 from gateway.runtime.clock import system_time
@@ -20,6 +26,8 @@ log = logging.getLogger("florin.metering")
 
 _ROWS = 500
 """Records per transaction."""
+_OFFLOAD = 100
+"""Records of a transaction for which it is worth starting a process. A worker with fewer needs none."""
 _LONGEST_PAUSE = 15.0
 _LAST_SECONDS = 3.0
 """Seconds that a stopping worker spends on its backlog; its successor ships the rest."""
@@ -51,8 +59,8 @@ class Shipper:
     stored exactly once. Shipped segments are deleted.
 
     It also adopts the directories of workers that died, whose lock is free: it ships their records and closes
-    their open attempts as orphaned. Lines that no ledger accepts go to `refused.jsonl`, so that they hold up
-    nothing else. While the ledger is unavailable, it retries with increasing pauses.
+    their open attempts as orphaned. Lines that the ledger cannot store go to `refused.jsonl`, so that they do
+    not block others. While the ledger is unavailable, it retries with increasing pauses.
 
     `Meter` starts and closes it. `flush_now` may be called from any thread but the event loop's.
     """
@@ -67,8 +75,10 @@ class Shipper:
         *,
         interval: float = 0.5,
         now: Callable[[], int] = system_time,
+        inserter: Inserter | None = None,
     ) -> None:
-        """`now`: Unix microseconds, by the clock that records use."""
+        """`now`: Unix microseconds, by the clock that records use. `inserter`: a process that inserts."""
+        self._inserter = inserter
         self._now = now
         self._root = root
         self._mine = mine
@@ -141,9 +151,9 @@ class Shipper:
         self._oldest = None
 
     def _adopt(self, directory: WorkerDirectory, late: Late) -> None:
-        """Nobody writes there any more: ship it whole, close what was left open, and remove it."""
+        """Ship all of a dead worker's log, close its open attempts, and remove it."""
         self._ship(directory, late, dead=True)
-        orphans = [orphaned(last) for last in _open_attempts(directory)]
+        orphans = [orphaned(last).line() for last in _open_attempts(directory)]
         for start in range(0, len(orphans), _ROWS):
             self._insert(orphans[start : start + _ROWS], late)
         self._metrics.usage_records("orphaned", len(orphans))
@@ -152,9 +162,9 @@ class Shipper:
     def _ship(self, directory: WorkerDirectory, late: Late, *, dead: bool) -> None:
         cursor, unnoted = directory.cursor(), None
         for batch in directory.batches(cursor, dead=dead):
-            records = [r for r in map(self._parse, filter(is_final, batch.lines)) if r is not None]
-            for start in range(0, len(records), _ROWS):
-                self._insert(records[start : start + _ROWS], late)
+            lines = list(filter(is_final, batch.lines))
+            for start in range(0, len(lines), _ROWS):
+                self._insert(lines[start : start + _ROWS], late)
             try:
                 directory.save_cursor(batch.end)
             except OSError as error:  # the disk is full; deleting segments makes room
@@ -164,45 +174,37 @@ class Shipper:
         if unnoted:
             raise unnoted
 
-    def _insert(self, records: list[UsageRecord], late: Late) -> None:
-        if records and late():
+    def _insert(self, lines: Sequence[bytes], late: Late) -> None:
+        if lines and late():
             raise _OutOfTimeError("Out of time; the rest is shipped later.")
         try:
-            result = self._insert_each(records)
+            done = self._insert_lines(lines)
         except LedgerUnavailableError:
-            self._oldest = self._oldest or min(r.ended or r.seen for r in records)
+            self._oldest = self._oldest or _oldest(lines)
             raise
+        for line, why in done.refused:
+            self._refuse(line, why)
+        for length in done.torn:
+            self._metrics.usage_records("damaged")
+            log.warning("Usage log: skipped a torn line of %d bytes.", length)
+        result = done.inserted
         self._metrics.usage_records("shipped", result.new)
         self._metrics.usage_records("duplicate", result.duplicate)
         if result.quarantined:
             self._metrics.usage_records("quarantined", result.quarantined)
             log.error("Ledger: %d records quarantined.", result.quarantined)
 
-    def _insert_each(self, records: list[UsageRecord]) -> Inserted:
-        """In one transaction; if the ledger rejects it, in halves, until the rejected record is alone and
-        moved to `refused.jsonl`."""
-        try:
-            return self._ledger.insert(records)
-        except REFUSALS as error:
-            if not is_definite(error):
-                raise
-            if len(records) == 1:
-                self._refuse(records[0].line(), str(error))
-                return Inserted()
-        middle = len(records) // 2
-        one, two = self._insert_each(records[:middle]), self._insert_each(records[middle:])
-        return Inserted(one.new + two.new, one.duplicate + two.duplicate, one.quarantined + two.quarantined)
-
-    def _parse(self, line: bytes) -> UsageRecord | None:
-        try:
-            return parse_line(line)
-        except ValueError as error:
-            if line.endswith(b"}"):
-                self._refuse(line, str(error))
+    def _insert_lines(self, lines: Sequence[bytes]) -> InsertedLines:
+        inserter = self._inserter
+        if inserter is not None and (inserter.running or len(lines) >= _OFFLOAD):
+            try:
+                done = inserter(lines)
+            except InserterUnavailableError as error:
+                log.warning("Insertion process unavailable (%s); inserting usage records here.", error)
             else:
-                self._metrics.usage_records("damaged")
-                log.warning("Usage log: skipped a torn line of %d bytes.", len(line))
-            return None
+                self._metrics.ledger_transaction("write", done.seconds)
+                return done
+        return insert_lines(self._ledger, lines)
 
     def _refuse(self, line: bytes, why: str) -> None:
         self._metrics.usage_records("damaged")
@@ -218,6 +220,16 @@ class Shipper:
 def _after(seconds: float) -> Late:
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() > deadline
+
+
+def _oldest(lines: Sequence[bytes]) -> int | None:
+    """When the first of these records ended, in Unix microseconds."""
+    ends = list[int]()
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            record = parse_line(line)
+            ends.append(record.ended or record.seen)
+    return min(ends, default=None)
 
 
 def _open_attempts(directory: WorkerDirectory) -> list[UsageRecord]:

@@ -81,21 +81,27 @@ def compare(kind: Kind, id_: str, old: BaseModel | None, new: BaseModel) -> Plan
     return PlannedAction("change" if old else "create", kind, id_, fields, new, needs=_needs(id_, new))
 
 
+_TERMS = {"limits", "budget", "quotas", "policy", "scopes"}
+_UNSAID = {"weight": 1.0, "cache_group": "", "suspended": False, "priority": "normal", "label": ""}
+"""What is not worth a line."""
+
+
 def _facts(spec: BaseModel) -> dict[str, Any]:
     """What is shown of an object, a value a field: nested objects by dotted names, digests in full."""
     facts: dict[str, Any] = {}
     for name, value in spec.model_dump(mode="json").items():
-        if value is None or value == []:
+        if value is None or value in ([], {}) or value == _UNSAID.get(name):
             continue
         if name == "versions":
             for version, listed in zip(value, getattr(spec, name), strict=True):
                 facts |= _version_facts(version["version"], listed)
-        elif name == "config":
-            facts |= {f"config.{field}": v for field, v in value.items()}
-        elif name == "pins":
-            facts |= {f"pins.{field}": v for field, v in value.items() if v is not None}
         elif name == "canary":
             facts[name] = f"{value['version']} at {value['weight']} %"
+        elif name in _TERMS:
+            terms = getattr(spec, name).model_dump(mode="json", exclude_defaults=True)
+            facts |= {f"{name}.{field}": v for field, v in terms.items()}
+        elif isinstance(value, dict):
+            facts |= {f"{name}.{field}": v for field, v in value.items() if v is not None}
         else:
             facts[name] = value
     return facts

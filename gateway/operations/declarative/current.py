@@ -22,7 +22,8 @@ from gateway.operations.declarative.document import (
     TenantSpec,
     VersionSpec,
 )
-from gateway.operations.inputs import NewPrice
+from gateway.operations.inputs import NewPrice, StrictBody
+from gateway.operations.terms import BudgetTerms, LimitTerms, PolicyTerms, QuotaTerms, ScopeTerms
 from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant
 
 
@@ -32,7 +33,7 @@ class Current:
 
     document: Document
     retired: Mapping[str, str] = field(default_factory=dict)
-    """Ids of versions that nobody may call any more → their digests."""
+    """Ids of versions that can no longer be called → their digests."""
 
 
 def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Current:
@@ -62,7 +63,17 @@ def read(catalog: Catalog, directory: Directory, prices: Iterable[Price]) -> Cur
 
 
 def tenant_spec(tenant: Tenant) -> TenantSpec:
-    return TenantSpec.model_construct(base_access=tenant.base_access)
+    return TenantSpec.model_construct(
+        base_access=tenant.base_access,
+        requires=tenant.requires,
+        limits=LimitTerms.model_construct(**asdict(tenant.limits)),
+        budget=BudgetTerms.model_construct(**asdict(tenant.budget)),
+        weight=tenant.weight,
+        quotas=QuotaTerms.model_construct(**asdict(tenant.quotas)),
+        policy=PolicyTerms.model_construct(**asdict(tenant.policy)),
+        cache_group=tenant.cache_group,
+        suspended=tenant.suspended is not None,
+    )
 
 
 def key_spec(key: Key) -> KeySpec:
@@ -72,7 +83,14 @@ def key_spec(key: Key) -> KeySpec:
         engine=key.engine,
         pins=None if key.pins == Pins() else PinsSpec.model_construct(**asdict(key.pins)),
         secret=f"sha256:{key.digest}",
+        expires=None if key.expires is None else iso(key.expires),
         revoked=None if key.revoked is None else iso(key.revoked),
+        replaced_by=key.replaced_by or None,
+        label=key.label,
+        scopes=ScopeTerms.model_construct(**asdict(key.scopes)),
+        limits=LimitTerms.model_construct(**asdict(key.limits)),
+        budget=BudgetTerms.model_construct(**asdict(key.budget)),
+        priority=key.priority,
     )
 
 
@@ -92,8 +110,11 @@ def engine_spec(engine: Engine) -> EngineSpec:
         slots=engine.slots,
         cpu_slots=engine.cpu_slots,
         max_rank=engine.max_rank,
+        seats=engine.seats or None,
         region=engine.region,
         purchase=engine.purchase,
+        labels=engine.labels,
+        host=engine.host,
         state=engine.state,
     )
 
@@ -110,6 +131,8 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
         history=tuple(f"v{n}" for n in adapter.history if n in there),
         latest=f"v{adapter.latest}",
         pinned=adapter.pinned,
+        min_replicas=adapter.min_replicas,
+        max_replicas=adapter.max_replicas,
         shared_with=tuple(sorted(adapter.shared_with)),
     )
 
@@ -130,10 +153,36 @@ def price_spec(price: Price) -> NewPrice:
     return NewPrice.model_construct(**said)
 
 
+_TERMS: dict[str, StrictBody] = {
+    "limits": LimitTerms(),
+    "budget": BudgetTerms(),
+    "quotas": QuotaTerms(),
+    "policy": PolicyTerms(),
+    "scopes": ScopeTerms(),
+}
+
+
+def _quiet_terms(spec: dict[str, Any]) -> None:
+    """Leaves out what is not limited."""
+    for name, terms in _TERMS.items():
+        defaults = terms.model_dump(mode="json")
+        said = {k: v for k, v in spec.pop(name, {}).items() if v != defaults[k]}
+        if said:
+            spec[name] = said
+
+
 _QUIET: dict[str, dict[str, Any]] = {
-    "engines": {"gpu_count": 1, "region": "", "purchase": "on_demand", "state": "active"},
-    "keys": {"tenant": "", "engine": ""},
-    "adapters": {"history": [], "pinned": False, "shared_with": []},
+    "engines": {
+        "gpu_count": 1,
+        "region": "",
+        "purchase": "on_demand",
+        "labels": {},
+        "host": "",
+        "state": "active",
+    },
+    "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "suspended": False},
+    "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal"},
+    "adapters": {"history": [], "pinned": False, "min_replicas": 0, "shared_with": []},
     "prices": {"purchase": "on_demand", "region": ""},
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in
@@ -143,6 +192,8 @@ version control does not call back to work what an operator has drained since.""
 def export(current: Current) -> dict[str, Any]:
     """The document as JSON, without what goes without saying. Every section stands there, even empty."""
     body = current.document.model_dump(mode="json", exclude_none=True)
+    for spec in (*body["tenants"].values(), *body["keys"].values()):
+        _quiet_terms(spec)
     for section, defaults in _QUIET.items():
         objects = body[section]
         for spec in objects.values() if isinstance(objects, dict) else objects:

@@ -2,9 +2,9 @@
 planned.
 
 A field that is left out has its default, with these exceptions, which stay as they are: an adapter's `live`
-(and with it `canary`), `history` and `latest`, a version's `trusted`, an engine's `state`, and everything of
-a base model. A whole section that is left out is not this file's business: nothing of it is added, changed
-or pruned.
+(and with it `canary`), `history` and `latest`, a version's `trusted`, an engine's `state`, a tenant's
+`suspended`, and everything of a base model. A whole section that is left out is not this file's business:
+nothing of it is added, changed or pruned.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
-from adapters import sources
 from adapters.errors import Finding, InvalidNameError
 from adapters.model import AdapterName, Purchase, check_name
+from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
-from gateway.operations.inputs import Count, Label, NewPrice, StrictBody, as_json
-from gateway.tenants.directory import Role
+from gateway.operations.inputs import (
+    Count,
+    EngineLabels,
+    HostName,
+    Label,
+    NewPrice,
+    Replicas,
+    StrictBody,
+    as_json,
+    check_replicas,
+)
+from gateway.operations.terms import KeyTerms, TenantTerms, check_terms
+from gateway.tenants.directory import TENANT_ROLES, Role
 
 SHOWN_ERRORS = 50
 _WORD = re.compile(r"[\w/@.+-]+", re.ASCII)
@@ -61,7 +72,7 @@ def uploaded(source: str) -> bool:
 
 
 def _public(source: str) -> str:
-    if not uploaded(source) and sources.public(source) != source:
+    if not uploaded(source) and public(source) != source:
         raise ValueError(
             "a source in a file has no credentials and no query: the gateway's environment has them"
         )
@@ -88,8 +99,7 @@ FullName = Annotated[str, AfterValidator(_adapter_name)]
 KeyId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,63}$"), AfterValidator(_key_id)]
 
 
-class TenantSpec(StrictBody):
-    base_access: bool = False
+TenantSpec = TenantTerms
 
 
 class PinsSpec(StrictBody):
@@ -100,10 +110,11 @@ class PinsSpec(StrictBody):
     gpu_count: Count | None = None
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase | None = None
+    labels: EngineLabels | None = None
     address: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._:-]+$")] | None = None
 
 
-class KeySpec(StrictBody):
+class KeySpec(KeyTerms):
     tenant: Annotated[str, AfterValidator(_tenant_or_none)] = ""
     role: Role = Role.TENANT
     engine: Annotated[str, AfterValidator(_engine_or_none)] = Field(
@@ -111,12 +122,14 @@ class KeySpec(StrictBody):
     )
     pins: PinsSpec | None = Field(None, description="What the host of that engine may not say otherwise.")
     secret: Digest = Field(description="SHA-256 of the key's text. The text itself is never sent.")
+    expires: str | None = Field(None, description="ISO 8601, UTC: from when on it is refused.")
     revoked: str | None = Field(None, description="ISO 8601, UTC: since when it is refused.")
+    replaced_by: KeyId | None = Field(None, description="The key to which it was rotated.")
 
     @model_validator(mode="after")
     def _whose(self) -> KeySpec:
-        if self.role is Role.TENANT and not self.tenant:
-            raise ValueError("a key of role tenant needs a tenant")
+        if self.role in TENANT_ROLES and not self.tenant:
+            raise ValueError(f"a key of role {self.role} needs a tenant")
         if self.role is Role.ENROLMENT:
             raise ValueError("enrolment tokens are made by `florin engine token create`, and live in no file")
         if (self.role is Role.ENGINE) != bool(self.engine):
@@ -125,7 +138,9 @@ class KeySpec(StrictBody):
             raise ValueError("only keys of role engine have pins")
         if self.tenant and self.role in {Role.ENGINE, Role.METRICS}:
             raise ValueError(f"a key of role {self.role} is no tenant's")
+        _check_time("expires", self.expires)
         _check_time("revoked", self.revoked)
+        check_terms(self.role, self)
         return self
 
 
@@ -149,8 +164,11 @@ class EngineSpec(StrictBody):
     slots: Count
     cpu_slots: Count | None = Field(None, description="As many as `slots` if left out.")
     max_rank: Count
+    seats: Count | None = Field(None, description="Learned from its metrics if left out.")
     region: str = Field("", max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase = "on_demand"
+    labels: EngineLabels = Field(default_factory=dict)
+    host: HostName = Field("", description="Failure domain; empty: the host of its URL.")
     state: Literal["active", "cordoned", "draining"] | None = None
 
     @model_validator(mode="after")
@@ -188,11 +206,14 @@ class AdapterSpec(StrictBody):
         None, description="The highest number ever given, if it is not listed."
     )
     pinned: bool = False
+    min_replicas: Replicas = 0
+    max_replicas: Replicas | None = None
     shared_with: tuple[TenantName, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> AdapterSpec:
         listed = [v.version for v in self.versions]
+        check_replicas(self.min_replicas, self.max_replicas)
         _unique("version", listed)
         _unique("digest", (f"{v.digest} for {v.base_model}" for v in self.versions if v.digest))
         _unique("tenant in shared_with", self.shared_with)
@@ -281,7 +302,7 @@ def _unique(what: str, values: Iterable[str]) -> None:
 
 
 def _check_prices(prices: Sequence[NewPrice]) -> None:
-    """One without a beginning is the price from now on: of two, nobody could say which."""
+    """A price without a beginning applies from now on, so there can be only one."""
     series = [(p.gpu_type, p.region, p.purchase) for p in prices]
     for price, key in zip(prices, series, strict=True):
         if price.valid_from is None and series.count(key) > 1:

@@ -130,7 +130,7 @@ class _Run:
             return ActionOutcome(action, "failed", FlorinError("artifacts_unavailable", text))
         except Exception:  # a defect with one object: the others go on, and the end names it
             log.exception("applying %s %s failed", action.kind, action.id)
-            text = "Something broke inside Florin; its log says what."
+            text = "Internal error in Florin; see the gateway's log."
             return ActionOutcome(action, "failed", FlorinError("internal_error", text))
         return ActionOutcome(action, "done")
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from adapters.errors import EngineUnreachableError
 from adapters.model import AdapterName, BaseModel, Tombstone, dump
 from adapters.registry.transaction import Proposal
-from adapters.store.protocol import AuditNote, Change
-from gateway.costs.periods import instant
+from adapters.store.protocol.registry import AuditNote, Change
 from gateway.operations import adapters, engines, keys, prices, tenants
+from gateway.operations.authorization import Authority
 from gateway.operations.declarative import resolve, splits
 from gateway.operations.declarative.actions import PlannedAction
 from gateway.operations.declarative.current import base_spec, engine_spec, key_spec
@@ -32,7 +32,7 @@ from gateway.operations.inputs import NewEngine, NewPrice
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import directory
-from gateway.tenants.directory import Key, Pins, Role
+from gateway.tenants.directory import Key, Role
 
 
 async def act(
@@ -49,7 +49,7 @@ async def act(
         case EngineSpec():
             await _engine(state, id_, action.goal, wanted, actor)
         case TenantSpec():
-            await tenants.put(state, id_, base_access=action.goal.base_access, actor=actor)
+            await tenants.put(state, id_, (wanted.tenants or {})[id_], actor=actor, exact=True)
         case KeySpec():
             await _key(state, id_, (wanted.keys or {})[id_], actor)
         case AdapterSpec():
@@ -69,11 +69,11 @@ async def _remove(state: State, action: PlannedAction, actor: str) -> None:
         name = AdapterName.parse(id_)
         if isinstance(action.goal, AdapterSpec):  # some of its versions
             for version in action.goal.versions:
-                await adapters.retire(state, name, version.number, actor=actor)
+                await adapters.retire(state, name, version.number, authority=Authority(actor))
         else:
-            await adapters.remove(state, name, actor=actor)
+            await adapters.remove(state, name, authority=Authority(actor))
     elif action.kind == "key":
-        await keys.revoke(state, id_, actor=actor)
+        await keys.revoke(state, id_, authority=Authority(actor))
     elif action.kind == "tenant":
         await tenants.remove(state, id_, actor=actor)
     elif action.kind == "engine":
@@ -125,13 +125,13 @@ async def _key(state: State, key_id: str, wanted: KeySpec, actor: str) -> None:
         if new == old:
             return Proposal([], None)
         changes = [reading.change("key", key_id, directory.dump(new), directory.dump(old) if old else None)]
-        if new.tenant:
-            changes.append(_tenant_proof(reading, new.tenant))
+        changes += keys.tenant_proof(reading, new.tenant)
         if old is not None and old.revoked is None and new.revoked is not None:
             changes += keys.drain_engine_of(reading, old)
-        details: dict[str, object] = {"tenant": new.tenant, "role": new.role}
-        if old is not None and old.digest != new.digest:
-            details["changed"] = "secret"
+        details = keys.details(new)
+        if old is not None:
+            same = replace(new, digest=old.digest)
+            details |= differences(old, same) | ({} if same == new else {"changed": "secret"})
         note = AuditNote(actor, "key.update" if old else "key.create", key_id, details=details)
         return Proposal(changes, None, note)
 
@@ -143,24 +143,11 @@ def _new_key(reading: RegistryReading, key_id: str, old: Key | None, wanted: Key
     if old is not None and old.role is Role.ENROLMENT:
         raise DocumentRefusedError("This is the id of an enrolment token: give the key another.")
     goal = resolve.key(key_spec(old) if old else None, wanted)
-    digest = goal.secret.removeprefix("sha256:")
+    new = resolve.new_key(key_id, goal, created=old.created if old else now)
     for other in reading.directory.keys.values():
-        if other.digest == digest and other.id != key_id:
+        if other.digest == new.digest and other.id != key_id:
             raise DocumentRefusedError(f"Key {other.id} has the same secret: each key needs its own.")
-    revoked = None if goal.revoked is None else instant("revoked", goal.revoked)
-    if old is not None and old.revoked is not None:
-        revoked = old.revoked
-    created = old.created if old else now
-    pins = Pins(**goal.pins.model_dump()) if goal.pins else Pins()
-    return Key(key_id, goal.tenant, goal.role, digest, created, revoked, goal.engine, pins)
-
-
-def _tenant_proof(reading: RegistryReading, tenant: str) -> Change:
-    """That the tenant is there when the commit happens."""
-    known = reading.directory.tenants.get(tenant)
-    if known is None:
-        raise DocumentRefusedError(f"There is no tenant {tenant!r} any more.")
-    return reading.proof("tenant", tenant, directory.dump(known))
+    return new if old is None or old.revoked is None else replace(new, revoked=old.revoked)
 
 
 async def _count(state: State, name: str, latest: int, actor: str) -> None:

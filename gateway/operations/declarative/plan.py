@@ -56,7 +56,7 @@ def _additions(current: Current, wanted: Document, gone: Gone, clock: int) -> li
     return [
         *_each("base", now.bases, wanted.bases, resolve.base),
         *(_at_free_url(a, now, wanted, gone) for a in engines),
-        *_each("tenant", now.tenants, wanted.tenants, lambda _, __, said: said),
+        *_each("tenant", now.tenants, wanted.tenants, lambda _, n, w: resolve.tenant(n, w)),
         *(_with_own_secret(_owned(a, tenants), now) for a in keys),
         *(_owned(a, tenants) for a in adapters),
         *_prices(current, wanted, clock),

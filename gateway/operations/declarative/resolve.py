@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from adapters import sources
 from adapters.errors import ConflictError
+from adapters.sources.public_uri import led_to
 from gateway.costs.periods import instant, iso
 from gateway.costs.prices.book import (
     Price,
@@ -19,7 +19,7 @@ from gateway.costs.prices.book import (
     rate_micros,
     speedup_millis,
 )
-from gateway.operations.declarative.current import price_spec
+from gateway.operations.declarative.current import key_spec, price_spec, tenant_spec
 from gateway.operations.declarative.document import (
     AdapterSpec,
     BaseSpec,
@@ -30,6 +30,8 @@ from gateway.operations.declarative.document import (
 )
 from gateway.operations.engine_checks import check_same
 from gateway.operations.inputs import NewPrice
+from gateway.operations.terms import KeyTerms, updated
+from gateway.tenants.directory import Key, Pins, Tenant
 
 HISTORY = 32
 
@@ -39,20 +41,48 @@ class DocumentRefusedError(ConflictError):
 
 
 def tenant(now: TenantSpec | None, wanted: TenantSpec) -> TenantSpec:
-    del now
-    return wanted
+    """A file that does not say so neither suspends nor resumes."""
+    goal = tenant_spec(updated(Tenant("", base_access=False, created=0), wanted, leave={"suspended"}))
+    suspended = (now.suspended if now else False) if wanted.suspended is None else wanted.suspended
+    return goal.model_copy(update={"suspended": suspended})
 
 
 def key(now: KeySpec | None, wanted: KeySpec) -> KeySpec:
     """A revoked key never comes back: it may have been stolen, and the file be older than that. What an
-    engine's key has settled stays where the file does not say."""
+    engine's key has settled stays where the file does not say. A rotated key ends when the rotation says, at
+    the latest."""
     if now is not None and wanted.pins is None and now.engine == wanted.engine:
         wanted = wanted.model_copy(update={"pins": now.pins})
+    wanted = key_spec(new_key("", wanted, created=0))
+    if now is not None and now.replaced_by:
+        known = (e for e in (now.expires, wanted.expires) if e is not None)
+        ends = min(known, key=lambda e: instant("expires", e), default=None)
+        wanted = wanted.model_copy(update={"replaced_by": now.replaced_by, "expires": ends})
     if now is None or now.revoked is None:
         return wanted
     if wanted.revoked is None:
         raise DocumentRefusedError(f"It was revoked at {now.revoked}, and stays so: take it out of the file.")
     return wanted.model_copy(update={"revoked": now.revoked})
+
+
+def new_key(key_id: str, wanted: KeySpec, *, created: int) -> Key:
+    bare = Key(
+        key_id,
+        wanted.tenant,
+        wanted.role,
+        wanted.secret.removeprefix("sha256:"),
+        created,
+        revoked=_micros(wanted.revoked),
+        engine=wanted.engine,
+        pins=Pins(**wanted.pins.model_dump()) if wanted.pins else Pins(),
+        expires=_micros(wanted.expires),
+        replaced_by=wanted.replaced_by or "",
+    )
+    return updated(bare, wanted, leave=KeySpec.model_fields.keys() - KeyTerms.model_fields.keys())
+
+
+def _micros(time: str | None) -> int | None:
+    return None if time is None else instant("time", time)
 
 
 def base(name: str, now: BaseSpec | None, wanted: BaseSpec) -> BaseSpec:
@@ -97,6 +127,8 @@ def adapter(
         history=_history(now, wanted, live, versions),
         latest=f"v{max(latest, stated, *versions, 0)}",
         pinned=wanted.pinned,
+        min_replicas=wanted.min_replicas,
+        max_replicas=wanted.max_replicas,
         shared_with=tuple(sorted(wanted.shared_with)),
     )
 
@@ -131,7 +163,7 @@ def _version(
             f"{wanted.version} has other files than the file says ({there.digest}, not {wanted.digest}): "
             "versions never change, so new files need a new number."
         )
-    same_place = sources.led_to(wanted.source, there.source)  # the commit that was found is not given up
+    same_place = led_to(wanted.source, there.source)  # the commit that was found is not given up
     if wanted.digest is None and not same_place:
         raise DocumentRefusedError(
             f"{wanted.version} came from {there.source}, and versions never change: new files need a new "

@@ -14,7 +14,7 @@ from adapters.errors import ConflictError, RejectedError
 from adapters.model import Adapter, AdapterName, Version, dump
 from adapters.registry.change_context import ChangeContext
 from adapters.registry.changes import PlannedChange
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from gateway.operations.declarative import resolve
 from gateway.operations.declarative.current import adapter_spec
 from gateway.operations.declarative.document import AdapterSpec, VersionSpec, uploaded
@@ -73,7 +73,7 @@ def _missing(state: State, name: AdapterName, wanted: AdapterSpec) -> list[Versi
 
 
 async def _warm(state: State, name: AdapterName, wanted: AdapterSpec, report: Report) -> None:
-    """As `promote` does: nobody is sent to a version that no engine can hold."""
+    """Like `promote`, it refuses a version that no engine can hold."""
     adapter = state.catalog.adapters.get(str(name))
     if adapter is None or wanted.live is None:
         return
@@ -126,6 +126,8 @@ def planned(
         history=_numbers(goal.history) if switch else before.history,
         latest=_number(goal.latest) or 0,
         pinned=goal.pinned,
+        min_replicas=goal.min_replicas,
+        max_replicas=goal.max_replicas,
         shared_with=goal.shared_with,
     )
     if switch:
@@ -217,7 +219,7 @@ def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[C
 
 def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
     details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
-    for field in ("live", "canary", "weight", "pinned", "shared_with"):
+    for field in ("live", "canary", "weight", "pinned", "min_replicas", "max_replicas", "shared_with"):
         if getattr(old, field) != getattr(new, field):
             details[field] = {"old": getattr(old, field), "new": getattr(new, field)}
     return details

@@ -1,0 +1,335 @@
+"""The fair queue of one fleet, as one worker keeps it. Pure.
+
+Whoever drives it calls `begin` when a request gets its turn and `end` when it has left its engine, `push` and
+`remove` for requests that wait, and `next` whenever there may be room. `report` and `hear` are one side each
+of the exchange with the other workers, after which `divide` says how many requests each engine gets from this
+worker (`EngineView.limit`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from adapters.placement.scheduling.view import EngineView
+from gateway.admission.fair_queue.shares import HORIZON, Demand, divide, part
+from gateway.admission.fair_queue.vtc import service
+from gateway.admission.fair_queue.waiting import Fitter, Waiter, WaitingList
+
+LEVELS: Final = 3
+"""Classes: high, normal, low."""
+PICKS: Final = 16
+"""Requests that are tried each time an engine has room. `sweep` tries them all."""
+TOLD: Final = 64
+"""Tenants of each class in a report: those that wait and have been served least, then those in flight."""
+UNUSED_SECONDS: Final = 0.25
+"""Time after which a place that was left to other workers, and that none has taken, is free for all."""
+TIDY_SECONDS: Final = 60.0
+RATE_SECONDS: Final = 10.0
+"""Over which the rate of ends is measured."""
+LEAST_RATE_SECONDS: Final = 0.5
+DURATIONS: Final = 20
+"""Latest requests whose durations are remembered."""
+_SERVICE_MEMORY: Final = 0.8
+RESERVE: Final = 0.06
+"""Fraction of an engine's credit that tenants with far more than their share leave to the others, so that
+these need not wait for a running request to end."""
+GREEDY: Final = 1.5
+"""Times its share from which on a tenant yields."""
+
+
+@dataclass(slots=True, eq=False)
+class Charge:
+    """What one request on an engine has been charged so far."""
+
+    level: int
+    tenant: str
+    began: float
+    expected: float
+    """Tokens of its answer that were charged in advance."""
+    charged: float = 0.0
+    ended: bool = False
+
+
+Report = list[list[Any]]
+"""[class, tenant, waiting, in flight, weight, given, counter]"""
+
+
+class FleetQueue:
+    """Mutable. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.waiting = WaitingList(LEVELS)
+        self.in_flight: Counter[tuple[int, str]] = Counter()
+        """(Class, tenant) → this worker's requests that have had their turn."""
+        self.started = 0
+        """Their total."""
+        self.quota = math.inf
+        """How many of them this worker may have while requests wait anywhere."""
+        self._durations: deque[float] = deque(maxlen=DURATIONS)
+        """Seconds between a request's turn and its end."""
+        self._ends: deque[float] = deque(maxlen=256)
+        """Times."""
+        self._waiting_since = 0.0
+        """When requests began to wait, if any do."""
+        self._others: dict[str, dict[tuple[int, str], Demand]] = {}
+        self._tidied = -math.inf
+        self._untaken: dict[str, float] = {}
+        """Engine → since when it has had room that was left to other workers."""
+        self._spare: set[str] = set()
+        """Engines whose room none of these has taken for UNUSED_SECONDS."""
+        self._elsewhere: Counter[tuple[int, str]] = Counter()
+        """(Class, tenant) → requests in flight on other workers, as last heard."""
+        self._most = math.inf
+        """Requests in flight, by weight, from which on a tenant yields."""
+        self._seat_service = 0.0
+        """Weighted tokens that a request in flight gets in HORIZON."""
+        self._served = (0.0, -math.inf)
+        """The total, and when it was taken."""
+
+    def __repr__(self) -> str:
+        return f"<FleetQueue {len(self.waiting)} waiting, {self.started} started, quota {self.quota:g}>"
+
+    # -- requests
+
+    def passes(self, level: int) -> bool:
+        """Whether a new request of this class may go at once where there is room: nobody waits before it."""
+        return not self.waiting.before(level) and self.started < self.quota
+
+    def has_room(self, view: EngineView) -> bool:
+        """Whether this worker may send one more request to the engine."""
+        return not view.full and (self.started < self.quota or view.name in self._spare)
+
+    def yields(self, tenant: str, weight: float, level: int) -> bool:
+        """Whether the tenant leaves the engines' last places to others: requests wait, and it has far more in
+        flight than its share."""
+        if self._most == math.inf:
+            return False
+        key = level, tenant
+        return self.in_flight[key] + self._elsewhere[key] > weight * self._most
+
+    def push(self, waiter: Waiter) -> None:
+        if not len(self.waiting):
+            self._waiting_since = waiter.since
+        self.waiting.push(waiter, self._lowest_of_others(waiter.level))
+
+    def next(self, fit: Fitter, *, picks: int = PICKS) -> Waiter | None:
+        """See `WaitingList.next`. None: nobody's turn."""
+        return self.waiting.next(fit, picks=picks) if self.started < self.quota or self._spare else None
+
+    def begin(self, tenant: str, weight: float, level: int, prompt: int, now: float) -> Charge:
+        """A request has got its turn: charge its prompt, and the answer that its tenant may expect."""
+        counters = self.waiting.levels[level].counters
+        account = counters.account(tenant, weight)
+        account.weight = weight
+        charge = Charge(level, tenant, now, account.output)
+        self.in_flight[level, tenant] += 1
+        self.started += 1
+        charge.charged = service(prompt, charge.expected)
+        counters.charge(tenant, charge.charged, now)
+        return charge
+
+    def progress(self, charge: Charge, prompt: int, output: int, now: float) -> None:
+        """So much has been served. Less than was expected is corrected at its end only."""
+        more = service(prompt, max(output, charge.expected)) - charge.charged
+        if more > 0:
+            self._correct(charge, more, now)
+
+    def end(self, charge: Charge, prompt: int, output: int, now: float, *, answered: bool) -> None:
+        """The request has left its engine, which has served so much. Only the first call has an effect."""
+        if charge.ended:
+            return
+        charge.ended = True
+        if prompt or output:
+            self._ends.append(now)
+        self.started -= 1
+        key = charge.level, charge.tenant
+        self.in_flight[key] -= 1
+        if not self.in_flight[key]:
+            del self.in_flight[key]
+        self._correct(charge, service(prompt, output) - charge.charged, now)
+        if answered:
+            self.waiting.levels[charge.level].counters.answered(charge.tenant, output)
+            self._durations.append(now - charge.began)
+
+    def _correct(self, charge: Charge, more: float, now: float) -> None:
+        charge.charged += more
+        self.waiting.levels[charge.level].counters.charge(charge.tenant, more, now)
+        if more < 0:
+            self.waiting.corrected(charge.level, charge.tenant)
+
+    def expected_wait(self, waiter: Waiter, now: float) -> float:
+        """Seconds until its turn, from its place in the fair order and the rate at which requests end; 0:
+        unknown. `waiter` has been pushed."""
+        rate = self.rate(now)
+        return self.waiting.ahead(waiter) / rate if rate else 0.0
+
+    @property
+    def duration(self) -> float:
+        """Seconds between a request's turn and its end; 0: unknown. The lower quartile of the latest: whoever
+        is refused because of a guess cannot show that it was wrong."""
+        return sorted(self._durations)[len(self._durations) // 4] if self._durations else 0.0
+
+    def rate(self, now: float) -> float:
+        """Requests that end here per second, as measured since requests have been waiting; as long as that is
+        too short, as those in flight and their duration tell (Little's law). 0: unknown."""
+        since = max(self._waiting_since, now - RATE_SECONDS)
+        if len(self._ends) == self._ends.maxlen:
+            since = max(since, self._ends[0])
+        duration = self.duration
+        if now - since > max(LEAST_RATE_SECONDS, duration):
+            ends = sum(end > since for end in self._ends)
+            if ends:
+                return ends / (now - since)
+        return max(1, self.started) / duration if duration else 0.0
+
+    # -- other workers
+
+    def report(self) -> Report:
+        """For the other workers."""
+        found: Report = []
+        for number, level in enumerate(self.waiting.levels):
+            accounts = level.counters.accounts
+            waiting = sorted(level.tenants.values(), key=lambda t: accounts[t.name].counter)
+            names = [tenant.name for tenant in waiting[:TOLD]]
+            if len(names) < TOLD:
+                more = (name for of, name in self.in_flight if of == number and name not in level.tenants)
+                names += [name for name, _ in zip(more, range(TOLD - len(names)), strict=False)]
+            returning = Counter(waiter.tenant for waiter in level.returning)
+            names += [name for name in returning if name not in names]
+            for name in names:
+                account = level.counters.account(name)
+                size = returning[name] + (level.tenants[name].size if name in level.tenants else 0)
+                numbers = round(account.given), round(account.counter)
+                found.append([number, name, size, self.in_flight[number, name], account.weight, *numbers])
+        return found
+
+    def hear(self, reports: Mapping[str, Report], now: float) -> None:
+        """The other workers' latest reports, by worker."""
+        waited = {
+            key for demands in self._others.values() for key, demand in demands.items() if demand.waiting
+        }
+        self._others = {}
+        for worker, report in reports.items():
+            demands = self._others[worker] = {}
+            for level, tenant, waiting, in_flight, weight, given, counter in report:
+                demands[level, tenant] = Demand(waiting, in_flight, weight, given, counter)
+                of = self.waiting.levels[level]
+                of.counters.hear(worker, tenant, weight, given, counter, now)
+                if waiting and (level, tenant) not in waited and tenant not in of.tenants:
+                    of.counters.lift(tenant, weight, counter)  # as that worker has done
+        if now - self._tidied < TIDY_SECONDS:
+            return
+        self._tidied = now
+        for number, level in enumerate(self.waiting.levels):
+            level.counters.forget_workers(reports)
+            active = {tenant for of, tenant in self.in_flight if of == number}
+            level.counters.forget(now, active | level.tenants.keys())
+
+    def waiting_elsewhere(self, tenant: str) -> int:
+        """Requests of a tenant that wait on other workers, as last heard."""
+        return sum(d.waiting for o in self._others.values() for (_, t), d in o.items() if t == tenant)
+
+    @property
+    def contended(self) -> bool:
+        """Whether requests wait, on any worker."""
+        return len(self.waiting) > 0 or any(d.waiting for o in self._others.values() for d in o.values())
+
+    def divide(self, engines: Iterable[tuple[EngineView, int]], now: float) -> None:
+        """Set `limit` of each usable engine, given with its credit, until the next exchange."""
+        engines = list(engines)
+        self._measure(now)
+        self._share()
+        for view, credit in engines:
+            view.last_places = credit - round(RESERVE * credit)
+        self._spare.clear()
+        if not self._others:
+            self.quota = math.inf
+            for view, credit in engines:
+                view.limit = credit - view.others_in_flight
+            return
+        contended = self.contended
+        if contended:
+            mine, others = self._divide(sum(credit for _, credit in engines))
+        else:
+            self.quota, mine = math.inf, 1.0 + self.started
+            others = sum(1.0 + sum(d.requests for d in o.values()) for o in self._others.values())
+        for view, credit in engines:
+            own = view.in_flight + view.waiting
+            free = max(0, credit - own - view.others_in_flight)
+            view.limit = own + part(free, mine, others)
+            if not free:
+                self._untaken.pop(view.name, None)
+            elif now - self._untaken.setdefault(view.name, now) >= UNUSED_SECONDS and contended:
+                self._spare.add(view.name)
+                view.limit = max(view.limit, own + 1)
+
+    def _share(self) -> None:
+        """Find out from how many requests in flight on a tenant yields."""
+        self._elsewhere = Counter()
+        weights: dict[tuple[int, str], float] = {}
+        waiting = len(self.waiting) > 0
+        for demands in self._others.values():
+            for key, demand in demands.items():
+                self._elsewhere[key] += demand.in_flight
+                weights[key] = demand.weight
+                waiting = waiting or demand.waiting > 0
+        for number, level in enumerate(self.waiting.levels):
+            names = {name for of, name in self.in_flight if of == number} | level.tenants.keys()
+            weights |= {(number, name): level.counters.account(name).weight for name in names}
+        total = self.started + self._elsewhere.total()
+        self._most = GREEDY * total / sum(weights.values()) if waiting and total else math.inf
+
+    def _divide(self, seats: float) -> tuple[float, float]:
+        """How many more requests this worker and the others may have in flight, in the whole fleet."""
+        own = {
+            (number, name): Demand(size, running, account.weight)
+            for number, name, size, running, account in self._own_demands()
+        }
+        counters = {
+            (number, tenant): account.counter
+            for number, level in enumerate(self.waiting.levels)
+            for tenant, account in level.counters.accounts.items()
+        }
+        quotas = divide({"": own, **self._others}, seats, self._seat_service, counters)
+        self.quota = quotas[""]
+        others = sum(
+            max(0.0, quotas[worker] - sum(d.in_flight for d in demands.values()))
+            for worker, demands in self._others.items()
+        )
+        return max(0.0, self.quota - self.started), others
+
+    def _own_demands(self) -> Iterable[tuple[int, str, int, int, Any]]:
+        for number, level in enumerate(self.waiting.levels):
+            names = {*level.tenants, *(name for of, name in self.in_flight if of == number)}
+            names |= {waiter.tenant for waiter in level.returning}
+            for name in names:
+                waiting = level.tenants[name].size if name in level.tenants else 0
+                waiting += sum(waiter.tenant == name for waiter in level.returning)
+                yield number, name, waiting, self.in_flight[number, name], level.counters.account(name)
+
+    def _measure(self, now: float) -> None:
+        """How much a request in flight is served."""
+        total = sum(level.counters.served for level in self.waiting.levels)
+        before, then = self._served
+        if now - then < HORIZON:
+            return
+        self._served = total, now
+        busy = self.started + sum(d.in_flight for o in self._others.values() for d in o.values())
+        if busy and then > -math.inf and total > before:
+            found = (total - before) / (now - then) / busy * HORIZON
+            weight = 1 - _SERVICE_MEMORY if self._seat_service else 1.0
+            self._seat_service += (found - self._seat_service) * weight
+
+    def _lowest_of_others(self, level: int) -> float | None:
+        counters = self.waiting.levels[level].counters
+        found = [
+            counters.account(tenant, demand.weight).counter
+            for demands in self._others.values()
+            for (of, tenant), demand in demands.items()
+            if of == level and demand.waiting
+        ]
+        return min(found, default=None)

@@ -1,0 +1,209 @@
+"""Builds a worker, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from functools import partial
+
+from adapters.errors import StoreUnavailableError
+from adapters.reconcile.artifact_remover import ArtifactRemover
+from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.registration import Registrar
+from adapters.sources.options import FetchOptions
+from gateway.admission.owner_queue import OwnerQueue
+from gateway.composition.background import export_conditions, export_waiting, run_in_background
+from gateway.composition.context import WorkerContext
+from gateway.composition.engines import build_reconciler, open_engines
+from gateway.composition.limits import build_limits
+from gateway.composition.metering import open_metering
+from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight_limits
+from gateway.composition.registry import Registry, follow, open_registry
+from gateway.composition.worker_conditions import worker_conditions
+from gateway.config import Settings
+from gateway.costs.maintenance import maintenance_job
+from gateway.lifecycle import Lifecycle
+from gateway.metering import clock_watch
+from gateway.metering.ledger.audit_shipper import AuditShipper
+from gateway.observability.logs import worker_name
+from gateway.observability.metrics import Metrics
+from gateway.observability.process_metrics import ProcessValues
+from gateway.operations.state import Intake, State
+from gateway.routing.decision_log import DecisionLog
+from gateway.routing.engine_answers import EngineFaults
+from gateway.routing.engine_demand import EngineDemand
+from gateway.runtime.clock import Clock
+from gateway.runtime.disk_space import DiskSpace
+from gateway.runtime.transport_security import TransportSecurity
+from gateway.tenants.activity import Activity
+
+UPLOADS = 4
+"""Uploads that one worker accepts at a time: each may fill the disk up to the limit."""
+TENANT_UPLOADS = 16
+TENANT_REGISTRATIONS = 3
+"""One fewer than `Registrar` does at a time: one is left to operators."""
+_UPLOAD_SECONDS = 20.0
+_REGISTRATION_SECONDS = 600.0
+"""Longer, because the files are here already."""
+
+
+@contextlib.asynccontextmanager
+async def build(
+    settings: Settings,
+    security: TransportSecurity,
+    process_values: ProcessValues | None = None,
+    entrance: socket.socket | None = None,
+) -> AsyncIterator[ReloadTargets]:
+    """A running worker. On exit, what was opened is closed, last first. `process_values` and `entrance`: from
+    its supervisor."""
+    worker = f"{worker_name()}-{secrets.token_hex(3)}"
+    async with contextlib.AsyncExitStack() as stack:
+        metrics = Metrics(process_values=process_values)
+        clock = await asyncio.to_thread(Clock, settings.state_dir / "clock.json")
+        context = WorkerContext(worker, settings, metrics, clock, stack)
+        registry = await open_registry(context)
+        metering = await open_metering(context, entrance)
+        snapshot_writer, shared = await follow(context, registry)
+        engines = await open_engines(
+            context, registry, metering, security.engines, agent_secret=shared["agent"].encode()
+        )
+        artifacts = ArtifactStore(settings.artifacts)
+        await asyncio.to_thread(artifacts.open, shared["installation"])
+        decisions = await asyncio.to_thread(DecisionLog, settings.state_dir)
+        stack.callback(decisions.close)
+        activity = Activity(registry.store, clock.now)
+        limit_parts, limiter, budget_watch = build_limits(context, registry, metering.ledger)
+        lifecycle = Lifecycle(
+            settings=settings,
+            directory=registry.directory,
+            catalog=registry.catalog,
+            follower=registry.follower,
+            router=engines.router,
+            retries=engines.retries,
+            upstream=engines.upstream,
+            meter=metering.meter,
+            metrics=metrics,
+            activity=activity,
+            in_flight=in_flight_limits(settings),
+            limiter=limiter,
+            complexity=complexity(settings),
+            faults=EngineFaults(metrics.engine_fault),
+            decisions=decisions,
+            cache_secret=shared["cache_salt"].encode(),
+        )
+        reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
+        disks = DiskSpace(
+            {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
+            metrics,
+        )
+        conditions = worker_conditions(
+            registry,
+            snapshot_writer,
+            metering.meter,
+            engines.hangs,
+            clock,
+            disks,
+            process_values=process_values,
+        )
+        ledger, store = metering.ledger, registry.store
+        maintenance = maintenance_job.MaintenanceJob(
+            store=store,
+            ledger_process=metering.ledger_process.aside(),
+            owner=worker,
+            interval=settings.ledger_maintenance_interval,
+            retention_days=settings.retention_days,
+            clock=clock.now,
+        )
+        read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
+        engine_demand = EngineDemand(
+            engines.pool,
+            engines.leases.unplaced,
+            capacity=settings.engine_capacity,
+            slo_ttft=settings.slo_ttft,
+        )
+        run_in_background(
+            stack,
+            engines.leases.run,
+            engines.leases.turns.run,
+            limiter.run,
+            budget_watch.run,
+            lifecycle.loop_watch.run,
+            activity.run,
+            registry.deaths.run,
+            registry.hang_reports.run,
+            engines.hangs.run,
+            engines.prober.run,
+            engine_demand.run,
+            reconciler.run,
+            engines.engine_time.run,
+            engines.token_costs.run,
+            engines.probe_log.run,
+            maintenance.run,
+            snapshot_writer.run,
+            AuditShipper(store, ledger, worker).run,
+            partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
+            partial(export_conditions, conditions, registry.follower, metrics),
+            partial(export_waiting, lifecycle.in_flight, engines.leases, metrics),
+            partial(security.watch, metrics),
+            disks.run,
+            partial(clock_watch.watch, clock, store, ledger, metrics),
+        )
+        state = State(
+            settings=settings,
+            store=store,
+            directory=registry.directory,
+            catalog=registry.catalog,
+            residency=registry.residency,
+            follower=registry.follower,
+            control=engines.control,
+            registrar=_registrar(settings, registry, artifacts),
+            artifacts=artifacts,
+            pool=engines.pool,
+            engine_demand=engine_demand,
+            hangs=engines.hangs,
+            router=engines.router,
+            deaths=registry.deaths,
+            warmer=engines.warmer,
+            meter=metering.meter,
+            ledger=ledger,
+            ledger_process=metering.ledger_process,
+            metrics=metrics,
+            lifecycle=lifecycle,
+            intake=intake(),
+            spool=metering.spool,
+            security=security,
+            conditions=conditions,
+            keeper=snapshot_writer,
+            clock=clock,
+        )
+        yield ReloadTargets(state, engines, reconciler, limit_parts)
+        await limiter.close()
+        with contextlib.suppress(StoreUnavailableError):  # then the leases expire
+            await engines.leases.flush()
+            await activity.report()
+
+
+def intake() -> Intake:
+    def places(running: int, each: int, *, waiting: int, seconds: float) -> OwnerQueue:
+        return OwnerQueue(
+            running=running, running_each=each, waiting_each=waiting, waiting=64, timeout=seconds
+        )
+
+    return Intake(
+        uploads=places(UPLOADS, UPLOADS, waiting=64, seconds=_UPLOAD_SECONDS),
+        tenant_uploads=places(TENANT_UPLOADS, 2, waiting=4, seconds=_UPLOAD_SECONDS),
+        tenant_registrations=places(TENANT_REGISTRATIONS, 1, waiting=8, seconds=_REGISTRATION_SECONDS),
+    )
+
+
+def _registrar(settings: Settings, registry: Registry, artifacts: ArtifactStore) -> Registrar:
+    return Registrar(
+        registry.store,
+        registry.catalog,
+        artifacts,
+        tenant_document=registry.directory.document,
+        fetching=FetchOptions(max_bytes=settings.max_adapter_bytes, allow_private=settings.allowed_sources),
+    )

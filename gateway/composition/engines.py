@@ -1,0 +1,292 @@
+"""Everything that deals with engines: connections, health, leases, loads, routing, reconciliation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+
+from adapters.model import Engine, Version
+from adapters.placement.engine_client import EngineClient
+from adapters.placement.loader import Loader
+from adapters.placement.scheduling.policies import POLICIES
+from adapters.placement.verification import ProbeVerifier
+from adapters.reconcile.artifact_gc import ArtifactCollector
+from adapters.reconcile.artifact_remover import ArtifactRemover
+from adapters.reconcile.evacuation import Evacuation
+from adapters.reconcile.load_retries import LoadRetries
+from adapters.reconcile.rebalancer import EngineStatus, Rebalancer
+from adapters.reconcile.reconciler import Reconciler
+from adapters.reconcile.stopped_engines import StoppedEngines
+from adapters.security.engine_access import EngineAccess
+from gateway.composition.context import WorkerContext
+from gateway.composition.metering import Metering
+from gateway.composition.registry import Registry
+from gateway.config import Settings
+from gateway.costs.prices.token_costs import TokenCosts
+from gateway.metering.engine_time.engine_time import WRITE_SECONDS, EngineTime
+from gateway.metering.probe_usage import ProbeLog
+from gateway.routing.engine_health import EngineHealth
+from gateway.routing.engine_scraper import EngineScraper
+from gateway.routing.fleets import Fleets
+from gateway.routing.hang_detection import HangDetector
+from gateway.routing.leases import Leases
+from gateway.routing.outlier_ejection import Rules
+from gateway.routing.pool import Pool
+from gateway.routing.prewarming import Prewarmer
+from gateway.routing.prober import Prober
+from gateway.routing.retries import Retries
+from gateway.routing.retry_budget import RetryBudget
+from gateway.routing.router import Router
+from gateway.routing.suspect_isolation import SuspectIsolation
+from gateway.routing.turns import QueueLimits, Turns
+from gateway.routing.upstream import Upstream
+from gateway.transport.engine_pool import IDLE_SECONDS, EnginePool
+
+TYPICAL_RANK = 16
+"""Of the adapters whose loads the planner paces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What routes requests to engines, and what looks after the engines."""
+
+    control: EngineClient
+    pool: Pool
+    leases: Leases
+    fleets: Fleets
+    loader: Loader
+    hangs: HangDetector
+    retries: Retries
+    router: Router
+    warmer: Prewarmer
+    upstream: Upstream
+    prober: Prober
+    engine_time: EngineTime
+    token_costs: TokenCosts
+    probe_log: ProbeLog
+
+
+async def open_engines(
+    context: WorkerContext,
+    registry: Registry,
+    metering: Metering,
+    access: EngineAccess,
+    *,
+    agent_secret: bytes,
+) -> Engines:
+    settings, metrics, clock, stack = context.settings, context.metrics, context.clock, context.stack
+    connections = EnginePool(access.ssl if access.ssl is not True else None)
+    stack.callback(connections.close)
+    control_session = await stack.enter_async_context(_session(access))
+    control = EngineClient(control_session, timeout=settings.load_timeout, agent_secret=agent_secret)
+    write_seconds = min(WRITE_SECONDS, settings.ledger_maintenance_interval)
+
+    catalog, deaths, hang_reports = registry.catalog, registry.deaths, registry.hang_reports
+    pool = Pool(catalog)
+    health = EngineHealth(pool, on_death=deaths.died)
+    turns = Turns(pool, metrics, limits=queue_limits(settings), enabled=settings.fair_queue)
+    leases = Leases(pool, registry.store, context.name, turns=turns)
+    probe_log = ProbeLog(metering.ledger, write_seconds, clock.now)
+    stack.push_async_callback(probe_log.close)
+    loader = _loader(context, registry, control, pool, leases, probe_log)
+    stack.push_async_callback(loader.close)
+
+    hangs = HangDetector(
+        pool,
+        control,
+        metrics,
+        hang_reports,
+        rules=Rules(settings.hang_timeout, settings.ejection_time),
+        first_byte_timeout=settings.first_byte_timeout,
+        idle_timeout=settings.engine_idle_timeout,
+        spent=partial(probe_log.probed, prompts=1),
+    )
+    fleets = Fleets(
+        pool,
+        registry.residency,
+        hanging=hangs.describe,
+        suspect=lambda engine: bool(
+            catalog.serving_statuses and loader.verifier and loader.verifier.is_suspect(engine)
+        ),
+        slow_start=settings.slow_start,
+    )
+    retries = Retries(
+        health,
+        RetryBudget(settings.retry_budget),
+        deaths=deaths,
+        hangs=hang_reports,
+        timeout=settings.placement_timeout,
+        ttft_deadline=settings.ttft_deadline,
+    )
+    router = Router(
+        catalog,
+        fleets,
+        leases,
+        loader,
+        retries,
+        SuspectIsolation(leases, deaths=deaths, hangs=hang_reports),
+        scheduler=POLICIES[settings.scheduling_policy](),
+        hangs=hangs,
+        changed=registry.changed,
+    )
+    warmer = Prewarmer(catalog, fleets, router, loader, timeout=settings.placement_timeout)
+    stack.push_async_callback(warmer.close)
+
+    engine_time = EngineTime(metering.ledger, context.name, write_seconds, clock)
+    stack.push_async_callback(engine_time.close)
+    prober = Prober(
+        pool,
+        health,
+        EngineScraper(health, control_session, metrics, clock=clock.now),
+        control_session,
+        metrics,
+        engine_time,
+        interval=settings.probe_interval,
+        timeout=settings.probe_timeout,
+        clock=clock.now,
+    )
+    stack.push_async_callback(prober.final_probe)
+    return Engines(
+        control=control,
+        pool=pool,
+        leases=leases,
+        fleets=fleets,
+        loader=loader,
+        hangs=hangs,
+        retries=retries,
+        router=router,
+        warmer=warmer,
+        upstream=Upstream(
+            connections, connect_timeout=settings.connect_timeout, authorization=access.authorization
+        ),
+        prober=prober,
+        engine_time=engine_time,
+        token_costs=TokenCosts(metering.ledger, clock.now),
+        probe_log=probe_log,
+    )
+
+
+def queue_limits(settings: Settings) -> QueueLimits:
+    return QueueLimits(settings.queue_timeout, settings.max_tenant_queued, settings.max_worker_queued)
+
+
+def _status(engines: Engines, engine: Engine) -> EngineStatus:
+    """For the rebalancer."""
+    state, fleet = engines.pool.state(engine.name), engines.fleets.of(engine.base_model)
+    view = fleet.engines.get(engine.name)
+    if state is None or view is None:
+        return EngineStatus(serves=False, open=False)
+    fleet.check(view)
+    return EngineStatus(
+        serves=not view.blocked,
+        open=not view.closed and not view.doubtful and view.share >= 1,
+        queues_at=state.concurrency,
+        load_ms=view.costs.load(TYPICAL_RANK),
+        requests=state.running + state.waiting,
+        weight=engines.token_costs.of(engine),
+    )
+
+
+def build_reconciler(
+    context: WorkerContext, registry: Registry, engines: Engines, remover: ArtifactRemover
+) -> Reconciler:
+    settings = context.settings
+    store, catalog, residency = registry.store, registry.catalog, registry.residency
+    control, loader, follower = engines.control, engines.loader, registry.follower
+    return Reconciler(
+        store=store,
+        catalog=catalog,
+        residency=residency,
+        control=control,
+        loader=loader,
+        owner=context.name,
+        interval=settings.probe_interval,
+        probe_timeout=settings.probe_timeout,
+        reload_interval=settings.reload_interval,
+        collector=ArtifactCollector(
+            store,
+            catalog,
+            residency,
+            control,
+            remover,
+            grace=settings.artifact_grace * 3600,
+            probe_timeout=settings.probe_timeout,
+            now=context.clock.now,
+        ),
+        load_retries=LoadRetries(store, catalog, residency, loader),
+        stopped=StoppedEngines(store, catalog, settings.stopped_engine_hours),
+        evacuation=Evacuation(
+            store, catalog, residency, control, loader, settings.reload_interval, context.clock.now
+        ),
+        rebalancer=Rebalancer(
+            store,
+            catalog,
+            residency,
+            control,
+            loader,
+            partial(_status, engines),
+            context.metrics,
+            settings.placement_interval,
+            settings.engine_capacity,
+            current=lambda: follower.connected,
+            now=context.clock.now,
+        ),
+        current=lambda: follower.connected,
+    )
+
+
+def _loader(
+    context: WorkerContext,
+    registry: Registry,
+    control: EngineClient,
+    pool: Pool,
+    leases: Leases,
+    probe_log: ProbeLog,
+) -> Loader:
+    loader = Loader(
+        store=registry.store,
+        catalog=registry.catalog,
+        residency=registry.residency,
+        control=control,
+        observer=context.metrics,
+        owner=context.name,
+        usable=pool.usable,
+        changed=registry.changed,
+        before_claim=leases.flush,
+        requires=registry.directory.requires,
+        timed=partial(_learn_load, pool),
+    )
+    if context.settings.verify_loads:
+        loader.verifier = ProbeVerifier(
+            store=registry.store,
+            catalog=registry.catalog,
+            residency=registry.residency,
+            control=control,
+            serving_statuses=loader.serving_statuses,
+            observer=context.metrics,
+            process=pool.process,
+            changed=registry.changed,
+            on_probe=probe_log.probed,
+        )
+    return loader
+
+
+def _learn_load(pool: Pool, engine: Engine, version: Version, seconds: float) -> None:
+    """Loads of one rank take about as long on one engine, so the scheduler can expect it."""
+    state = pool.state(engine.name)
+    if state is not None:
+        state.learned.loaded(version.rank, seconds * 1000)
+
+
+def _session(access: EngineAccess) -> aiohttp.ClientSession:
+    """A client session without a connection limit: the engines limit what runs at once."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS, ssl=access.ssl),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=("accept", "accept-encoding", "user-agent"),
+        trust_env=False,
+    )
+    return access.authorize(session)

@@ -1,0 +1,115 @@
+"""Limits and budgets: the limiter, and what compares budgets with the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from adapters.errors import StoreUnavailableError
+from adapters.sources.staging_area import SourceRefusedError
+from adapters.sources.url_policy import Allowed
+from adapters.sources.web_client import guarded_connector
+from adapters.store.protocol.limits import FLOWS, RATES, Flow
+from gateway.composition.context import WorkerContext
+from gateway.composition.registry import Registry
+from gateway.config import Settings
+from gateway.metering.ledger.budget_usage import tokens_used
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.tenants.directory import Directory
+from gateway.tenants.limits.budget_watch import BudgetWatch
+from gateway.tenants.limits.limiter import Limiter
+from gateway.tenants.limits.needs import price_for
+from gateway.tenants.limits.periods import period_of
+
+log = logging.getLogger(__name__)
+
+WEBHOOK_PAUSES: Final = (1.0, 5.0, 30.0, 120.0)
+"""Seconds before each retry."""
+WEBHOOK_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class LimitParts:
+    """The settings are replaced by a reload."""
+
+    settings: Settings
+    directory: Directory
+    ledger: Ledger
+
+    async def used(self, subject: str, start: int, end: int) -> Mapping[int, int]:
+        """What the ledger says a subject used in [start, end), by flow; money only with prices. Raises
+        StoreUnavailableError."""
+        whose, _, name = subject.partition(":")
+        key = self.directory.keys.get(name) if whose == "key" else None
+        tenant = key.tenant if key else name
+        try:
+            counts = await asyncio.to_thread(
+                tokens_used, self.ledger, tenant, start, end, key=key.id if key else ""
+            )
+        except LedgerUnavailableError as error:
+            raise StoreUnavailableError(f"The ledger cannot be read: {error}") from error
+        prompt, _, completion = counts
+        tokens = prompt + completion
+        price = price_for(self.settings, tenant)
+        money = price.cost(*counts) if price else 0
+        return {
+            Flow.TOKENS_PER_DAY: tokens,
+            Flow.TOKENS_PER_MONTH: tokens,
+            Flow.MONEY_PER_DAY: money,
+            Flow.MONEY_PER_MONTH: money,
+        }
+
+    async def post(self, body: dict[str, Any]) -> bool:
+        """Send a budget's warning, if a webhook is configured. Whether nothing is left to do."""
+        text = self.settings.budget_webhook
+        if not text:
+            return True
+        for pause in (0.0, *WEBHOOK_PAUSES):
+            await asyncio.sleep(pause)
+            failure = await self._try_post(URL(text), body)
+            if not failure:
+                return True
+            log.warning("Budget webhook of tenant %s failed: %s", body["tenant"], failure)
+        return False
+
+    async def _try_post(self, url: URL, body: dict[str, Any]) -> str:
+        """Why it failed; empty if it did not. Without the URL, which may contain a secret."""
+        connector = guarded_connector(Allowed.parse(self.settings.allowed_sources), url)
+        timeout = aiohttp.ClientTimeout(total=WEBHOOK_SECONDS)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
+                session.post(
+                    url, json=body, headers={"user-agent": "florin"}, allow_redirects=False
+                ) as response,
+            ):
+                return "" if 200 <= response.status < 300 else f"status {response.status}"
+        except SourceRefusedError:
+            return "its address is not public; see FLORIN_SOURCE_PRIVATE"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return type(error).__name__
+
+
+def build_limits(
+    context: WorkerContext, registry: Registry, ledger: Ledger
+) -> tuple[LimitParts, Limiter, BudgetWatch]:
+    store, directory, metrics, now = registry.store, registry.directory, context.metrics, context.clock.now
+    parts = LimitParts(context.settings, directory, ledger)
+
+    async def used_now(subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
+        found = {}
+        for flow in flows:
+            assert RATES <= flow < FLOWS
+            start, end = period_of(flow, now())
+            found[flow] = (await parts.used(subject, start, end))[flow]
+        return found
+
+    limiter = Limiter(store, context.name, directory, context.settings, metrics, used=used_now, now=now)
+    watch = BudgetWatch(store, directory, metrics, context.name, used=parts.used, post=parts.post, now=now)
+    return parts, limiter, watch

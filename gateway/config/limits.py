@@ -1,0 +1,60 @@
+"""Settings of tenants' limits and budgets."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, field_validator
+from yarl import URL
+
+from gateway.config.field_types import RELOAD
+
+_PRICE = r"^(\d{1,6}(\.\d{1,9})?)?$"
+
+
+class LimitSettings(BaseModel):
+    limits_when_store_away: str = Field(
+        "open",
+        pattern="^(open|closed)$",
+        description="What to do with requests of tenants that have limits while Redis is unavailable: serve "
+        "them (`open`), and count what they used once it is back; or refuse them with 503 (`closed`).",
+        json_schema_extra=RELOAD,
+    )
+    price_input: str = Field(
+        "",
+        pattern=_PRICE,
+        description="Price of a million prompt tokens, for budgets in money. Empty: none.",
+        json_schema_extra=RELOAD,
+    )
+    price_cached: str = Field(
+        "",
+        pattern=_PRICE,
+        description="Price of a million prompt tokens from the prefix cache. Empty: `FLORIN_PRICE_INPUT`.",
+        json_schema_extra=RELOAD,
+    )
+    price_output: str = Field(
+        "",
+        pattern=_PRICE,
+        description="Price of a million output tokens. Empty: none.",
+        json_schema_extra=RELOAD,
+    )
+    budget_webhook: str = Field(
+        "",
+        description="http(s) URL to which Florin posts JSON once per budget and period, when the budget's "
+        "soft threshold is passed. Private addresses must be allowed by `FLORIN_SOURCE_PRIVATE`.",
+        json_schema_extra=RELOAD,
+    )
+
+    @field_validator("price_input", "price_cached", "price_output", mode="before")
+    @classmethod
+    def _price(cls, value: object) -> object:
+        """YAML reads a price as a number."""
+        return str(value) if isinstance(value, int | float) else value
+
+    @field_validator("budget_webhook")
+    @classmethod
+    def _webhook(cls, text: str) -> str:
+        if text:
+            url = URL(text)
+            if url.scheme not in ("http", "https") or not url.raw_host:
+                msg = "must be an http:// or https:// URL"
+                raise ValueError(msg)
+        return text

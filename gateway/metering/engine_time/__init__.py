@@ -1,0 +1,1 @@
+"""The time in which each engine was alive, and its token counters."""

@@ -1,0 +1,149 @@
+"""The names, help texts and labels of all metrics.
+
+`python -m deploy.docs` writes docs/reference/metrics.md from METRICS.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+METRICS: Final[dict[str, str]] = {
+    "florin_requests_total": "Attempts and rejected requests, by adapter and outcome.",
+    "florin_tokens_total": "Tokens by adapter and GPU type; `input` excludes cached tokens.",
+    "florin_tenant_tokens_total": "Tokens by tenant; `input` excludes cached tokens.",
+    "florin_time_to_first_token_seconds": "Time from dispatch to an engine until its first token, by engine.",
+    "florin_request_duration_seconds": "Time from dispatch to an engine until the end of the attempt, by "
+    "engine.",
+    "florin_adapter_time_to_first_token_seconds": "Time from dispatch to an engine until its first token, by "
+    "adapter.",
+    "florin_adapter_request_duration_seconds": "Time from dispatch to an engine until the end of the "
+    "attempt, by adapter.",
+    "florin_adapter_holders": "Engines that hold the adapter's live version.",
+    "florin_engine_slots": "Slots of the engine: versions that it can serve at a time.",
+    "florin_engine_slots_used": "Versions assigned to the engine's slots.",
+    "florin_engine_running": "Requests running on the engine, for all gateways, as the engine reports.",
+    "florin_engine_waiting": "Requests waiting in the engine's queue, for all gateways, as the engine "
+    "reports.",
+    "florin_engines_wanted": "Engines that an autoscaler should run for the load of a base model, by GPU "
+    "type.",
+    "florin_fleet_engines": "Engines of the base model that take requests and answer.",
+    "florin_fleet_capacity": "Requests in flight that these engines serve well.",
+    "florin_fleet_requests": "Requests to the base model and its adapters, on engines or waiting for one.",
+    "florin_fleet_slots": "Slots of these engines.",
+    "florin_fleet_adapters": "Slots in use by requests in flight, and adapters that wait for one.",
+    "florin_fleet_expected_delay_seconds": "Expected time to the first token of another request, on average "
+    "over these engines.",
+    "florin_connections": "Open connections of clients, idle ones included.",
+    "florin_connections_closed_total": "Connections of clients that Florin closed because of a limit, by "
+    "reason: `header_timeout`, `body_timeout`, `write_timeout`, `idle`, `too_many`, `too_many_from_address`, "
+    "`headers_too_large`, `invalid_http`, `pipelining`.",
+    "florin_requests_waiting": "Requests that are not on an engine: being read, queued, or between two "
+    "attempts.",
+    "florin_queue_waiting": "Requests that wait for an engine with room, by base model and the priority of "
+    "their keys.",
+    "florin_queue_wait_seconds": "How long requests waited for an engine with room, those included that were "
+    "refused or gave up; requests that did not have to wait are not counted.",
+    "florin_queue_refused_total": "Requests that the fair queue refused, by reason: `expected_wait`, "
+    "`timeout`, `tenant_limit`, `worker_limit`.",
+    "florin_tenant_service_total": "Weighted tokens served, by tenant: one for each prompt token, two for "
+    "each output token.",
+    "florin_engine_credit": "Requests that may be on the engine at a time, over all workers.",
+    "florin_client_aborts_total": "Requests whose client disconnected early, by stage: `body` (while sending "
+    "it), `waiting` (for an engine), `answer` (before the first byte from an engine), `stream`.",
+    "florin_redis_call_seconds": "Round trips to Redis by operation, including failed ones.",
+    "florin_ledger_transaction_seconds": "Transactions of the ledger's database, by operation: `read` or "
+    "`write`.",
+    "florin_build_info": "Always 1; labelled with the versions of Florin and Python.",
+    "florin_adapter_info": "1 for each registered adapter with a live version.",
+    "florin_serving_status_info": "1 for each version that is quarantined or failed, and each suspect "
+    "engine; `about` names it.",
+    "florin_adapter_loads_total": "Adapter loads on engines, by result.",
+    "florin_adapter_load_seconds": "Duration of adapter loads.",
+    "florin_verifications_total": "Versions probed after a load, by result: `first`, `sound`, `no_base`, "
+    "`skipped`, `quarantined`, `engine_suspect`, `failed`.",
+    "florin_verification_seconds": "Duration of a version's verification.",
+    "florin_placement_moves_total": "Moves of the placement planner that were carried out, by kind: "
+    "`replicate`, `drop`, `prefetch`.",
+    "florin_evictions_total": "Versions evicted from an engine's slots to make room.",
+    "florin_engine_up": "1 while the engine answers health probes, else 0.",
+    "florin_engine_hung": "1 while the engine answers health probes but hangs, so that it gets no requests "
+    "(maximum over workers).",
+    "florin_engine_ejections_total": "Ejections of hung engines.",
+    "florin_engine_samples_refused_total": "Samples of an engine's metrics that were dropped because they "
+    "are impossible.",
+    "florin_in_flight": "Attempts in flight on the engine.",
+    "florin_usage_records_total": "Usage records by result: `logged`, `lost`, `shipped`, `duplicate`, "
+    "`quarantined`, `orphaned`, `damaged`, `unrecorded`.",
+    "florin_wal_oldest_seconds": "Age of the oldest usage record that is not in the ledger yet.",
+    "florin_wal_write_seconds": "Duration of a synced write to the usage log.",
+    "florin_disk_free_bytes": "Free space on the file system of a directory: `state`, `artifacts` or "
+    "`exports`.",
+    "florin_disk_size_bytes": "Size of that file system.",
+    "florin_condition": "1 while the condition holds on a worker, as in /readyz and `florin doctor` (maximum "
+    "over workers).",
+    "florin_feed_connected": "1 while the worker follows the registry's change feed (minimum over workers).",
+    "florin_clock_offset_seconds": "By how much another clock (`system`, `redis` or `ledger`) differs from "
+    "the clock that Florin meters by, in absolute value (maximum over workers); 0 while it cannot be "
+    "queried.",
+    "florin_tls_certificate_expiry_timestamp_seconds": "Unix time at which a certificate in use expires: "
+    "`server` or `engine client` (minimum over workers).",
+    "florin_tls_certificate_renewal_failing": "1 while a renewed certificate cannot be used and the old one "
+    "stays in use.",
+    "florin_failovers_total": "Attempts that were given up and retried on another engine, by reason.",
+    "florin_stream_resumes_total": "Streams whose engine failed, by result: `resumed` on another engine, "
+    "`completed` (only the end was missing), or ended with an error: `not_resumable`, `refused` (another "
+    "engine read the text differently), `failed` (no engine could continue).",
+    "florin_engine_faults_total": "Invalid answers of engines, by kind: `malformed` (retried on another "
+    "engine if possible), `usage` (delivered, but with inexact token counts).",
+    "florin_engine_deaths_total": "Engine deaths, counted once for each tenant and adapter with requests "
+    "there.",
+    "florin_unknown_fields_total": "Request fields that were dropped because Florin does not know them.",
+    "florin_worker_restarts_total": "Workers that crashed and were restarted.",
+    "florin_errors_total": "Error responses, by error code.",
+    "florin_limit_refusals_total": "Requests refused because of a tenant's or key's limit or budget, by "
+    "tenant and limit: a field of `limits` or `budget`, such as `tokens_per_minute`.",
+    "florin_budget_used_ratio": "Part of a tenant's budget that is used in the present UTC day or month, by "
+    "tenant and budget, reservations of requests in flight included.",
+    "florin_gpu_provisioned_seconds_total": "GPU-seconds for which engines were provisioned.",
+    "florin_gpu_busy_seconds_total": "GPU-seconds for which engines had attempts in flight.",
+    "florin_cost_total": "Cost in `currency`; `bucket` is `usage`, `retry_waste`, `headroom`, `startup` or "
+    "`idle`, the last three without an adapter.",
+    "florin_token_drift_ratio": "Unexplained difference between an engine's own token counters and its usage "
+    "records in the last full hour, relative to the counters.",
+    "florin_ledger_imbalance_nano_gpu_hours": "Difference between engine-hours and the sum of their parts; "
+    "anything but 0 is a bug.",
+    "florin_ledger_set_aside": "Engine-hours that cannot be rolled up and are in no report; see `florin cost "
+    "set-aside`.",
+    "florin_ledger_maintenance_timestamp_seconds": "Unix time at which the ledger was last rolled up and "
+    "checked; the metrics of GPU-time, cost and the ledger are as of then.",
+}
+
+LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {
+    "florin_gpu_provisioned_seconds_total": ("engine", "gpu_type"),
+    "florin_gpu_busy_seconds_total": ("engine", "gpu_type"),
+    "florin_cost_total": ("adapter", "gpu_type", "currency", "bucket"),
+    "florin_token_drift_ratio": ("engine", "token_type"),
+    "florin_ledger_imbalance_nano_gpu_hours": (),
+    "florin_ledger_set_aside": (),
+    "florin_ledger_maintenance_timestamp_seconds": (),
+}
+"""The metrics computed from the ledger, with their labels."""
+
+AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
+    "florin_adapter_info": ("adapter", "tenant", "base_model"),
+    "florin_serving_status_info": ("about", "code"),
+    "florin_adapter_holders": ("adapter",),
+    "florin_engine_slots": ("engine",),
+    "florin_engine_slots_used": ("engine",),
+    "florin_engine_running": ("engine",),
+    "florin_engine_waiting": ("engine",),
+    "florin_engines_wanted": ("base_model", "gpu_type"),
+    "florin_fleet_engines": ("base_model",),
+    "florin_fleet_capacity": ("base_model",),
+    "florin_fleet_requests": ("base_model",),
+    "florin_fleet_slots": ("base_model",),
+    "florin_fleet_adapters": ("base_model",),
+    "florin_fleet_expected_delay_seconds": ("base_model",),
+    "florin_build_info": ("version", "python"),
+}
+"""The metrics computed when they are scraped, with their labels."""

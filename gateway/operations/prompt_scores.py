@@ -1,0 +1,89 @@
+"""Whether an engine survives requests that score their prompts (`prompt_logprobs`, `echo` with `logprobs`).
+
+In some builds of vLLM, such a request ends the engine if it shares a batch with another. Known builds are
+recognized by their version. Any other is tried when a process registers: if the engine has no requests, it
+scores a prompt beside another request. An engine that dies of it is registered as unsafe, so that neither its
+next process nor another engine of that version and GPU type is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, Literal
+
+from adapters.errors import EngineError
+from adapters.model import Engine
+from adapters.placement.engine_client import EngineClient
+from gateway.metering.engine_metrics import BadSampleError, EngineMetrics, read_metrics
+
+log = logging.getLogger(__name__)
+
+TRIAL_SECONDS: Final = 20.0
+"""The engine may compile first; its agent waits for the registration."""
+UNSAFE_VERSIONS: Final = ("0.32.",)
+"""Prefixes of versions that are not tried. 0.32: the build for CPUs dies, and reports the same version as the
+others."""
+
+
+async def learn(control: EngineClient, wanted: Engine, known: Iterable[Engine], now: int) -> Engine:
+    """`wanted`, with its version and whether it scores prompts safely. `known`: the registered engines;
+    `now`: Unix microseconds. Raises EngineError if the engine does not answer."""
+    metrics = await _metrics(control, wanted, now)
+    started = (metrics.sample.began if metrics.sample else 0) or 0
+    wanted = replace(wanted, version=await control.version(wanted), started=started)
+    old = next((e for e in known if e.name == wanted.name), None)
+    if old is not None and _same_process(old, wanted) and old.prompt_scores != "unknown":
+        return replace(wanted, prompt_scores=old.prompt_scores)
+    if not wanted.version or is_unsafe(wanted, known):
+        return replace(wanted, prompt_scores="unsafe" if wanted.version else "unknown")
+    if metrics.running or metrics.waiting:
+        return wanted
+    return replace(wanted, prompt_scores=await _try(control, wanted))
+
+
+def is_unsafe(engine: Engine, known: Iterable[Engine]) -> bool:
+    """Whether engines of its version die of it, as far as is known."""
+    build = engine.version, engine.gpu_type
+    return engine.version.startswith(UNSAFE_VERSIONS) or any(
+        other.prompt_scores == "unsafe" and (other.version, other.gpu_type) == build for other in known
+    )
+
+
+def _same_process(old: Engine, new: Engine) -> bool:
+    def process(engine: Engine) -> tuple[str, str, int, str]:
+        return engine.url, engine.epoch, engine.started, engine.version
+
+    return process(old) == process(new) and bool(new.epoch or new.started)
+
+
+async def _metrics(control: EngineClient, engine: Engine, now: int) -> EngineMetrics:
+    try:
+        return read_metrics(await control.metrics(engine), now)
+    except BadSampleError:
+        return EngineMetrics()
+
+
+async def _try(control: EngineClient, engine: Engine) -> Literal["safe", "unsafe", "unknown"]:
+    try:
+        async with asyncio.timeout(TRIAL_SECONDS):
+            await control.score_prompts(engine)
+    except TimeoutError:
+        log.warning("Engine %s took too long to score a prompt; register it again to retry", engine.name)
+        return "unknown"
+    except EngineError as error:
+        if error.status and error.status < 500:
+            log.info("Engine %s does not score prompts: %s", engine.name, error)
+        else:
+            log.warning(
+                "Engine %s failed while scoring a prompt beside another request, and may have to be "
+                "restarted. vLLM %s on %s counts as unsafe from now on: %s",
+                engine.name,
+                engine.version,
+                engine.gpu_type,
+                error,
+            )
+        return "unsafe"
+    return "safe"

@@ -1,0 +1,117 @@
+"""The latest scheduling decisions, by request id: what `florin explain` tells about a past request.
+
+Each worker has a file of fixed size in the state directory, and writes it in a circle through shared memory.
+So any worker of the host can read what another decided, and a crash loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from adapters.placement.scheduling.view import Pick
+
+log = logging.getLogger(__name__)
+
+RECORDS = 4096
+"""Decisions that each worker keeps."""
+RECORD_BYTES = 1024
+_MOST_SHOWN = 8
+"""Engines whose costs are kept with a decision, cheapest first."""
+_PATTERN = "decisions-*.ring"
+
+
+class DecisionLog:
+    """One worker's ring. `note` costs a few microseconds and never blocks."""
+
+    def __init__(self, directory: Path, *, records: int = RECORDS) -> None:
+        """Takes over the file of a worker that has ended, or creates one. Without room on the disk, decisions
+        are noted in vain."""
+        self._directory = directory
+        self._records = records
+        self._next = 0
+        size = records * RECORD_BYTES
+        self._file: int | None = None
+        try:
+            self._file = _unused(directory)
+            os.posix_fallocate(self._file, 0, size)  # else a full disk would kill the process at a write
+            self._ring = mmap.mmap(self._file, size)
+        except OSError as error:
+            log.warning("Scheduling decisions cannot be kept for `florin explain`: %s", error)
+            self._ring = mmap.mmap(-1, size)
+
+    def __repr__(self) -> str:
+        return f"<DecisionLog of {self._records}, {self._next} written>"
+
+    def close(self) -> None:
+        self._ring.close()
+        if self._file is not None:
+            os.close(self._file)
+
+    def note(self, request_id: str, attempt: int, adapter: str, engine: str, pick: Pick | None) -> None:
+        """`pick`: the last one for this attempt; None: it needed none."""
+        record: dict[str, Any] = {
+            "request_id": request_id,
+            "attempt": attempt,
+            "at": time.time_ns() // 1000,
+            "adapter": adapter,
+            "engine": engine,
+        }
+        if pick is not None:
+            best = sorted(pick.considered, key=lambda option: option[2])[:_MOST_SHOWN]
+            record |= {
+                "picked": pick.engine, "action": pick.action, "cost_ms": round(pick.cost, 1),
+                "fleet": pick.fleet, "considered": [(name, act, round(ms, 1)) for name, act, ms in best],
+            }  # fmt: skip
+        line = orjson.dumps(record)
+        while len(line) > RECORD_BYTES and record.get("considered"):
+            record["considered"].pop()
+            line = orjson.dumps(record)
+        start = self._next % self._records * RECORD_BYTES
+        self._ring[start : start + RECORD_BYTES] = line[:RECORD_BYTES].ljust(RECORD_BYTES)
+        self._next += 1
+
+    def find(self, request_id: str) -> list[dict[str, Any]]:
+        """The decisions of all attempts of a request, in any worker of this host, in order."""
+        wanted = orjson.dumps(request_id)
+        found = [
+            record
+            for path in self._directory.glob(_PATTERN)
+            for record in _matching(path, wanted)
+            if record["request_id"] == request_id
+        ]
+        return sorted(found, key=lambda record: record["attempt"])
+
+
+def _unused(directory: Path) -> int:
+    """The first file that no process has locked; the lock ends with the process."""
+    for number in count():
+        file = os.open(directory / f"decisions-{number}.ring", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+        else:
+            return file
+    raise AssertionError("count() ends")
+
+
+def _matching(path: Path, wanted: bytes) -> Iterator[dict[str, Any]]:
+    with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        at = data.find(wanted)
+        while at >= 0:
+            start = at - at % RECORD_BYTES
+            with contextlib.suppress(orjson.JSONDecodeError):  # half overwritten just now
+                yield orjson.loads(data[start : start + RECORD_BYTES].rstrip())
+            at = data.find(wanted, start + RECORD_BYTES)

@@ -1,0 +1,101 @@
+"""Samples what each fleet is asked for, and says how many engines an autoscaler should run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from adapters.placement.demand import Demand
+from adapters.placement.scaling import FleetLoad, engines_wanted
+from gateway.routing.engine_state import EngineState
+from gateway.routing.pool import Pool
+from gateway.routing.unplaced import Unplaced
+
+SAMPLE_SECONDS = 1.0
+HALF_LIFE = 10.0
+"""Seconds after which a sample counts half."""
+WINDOW = 300.0
+"""Engines are kept for the peak of the last one to two windows (seconds)."""
+
+
+class EngineDemand:
+    """Every worker samples the same facts, the requests of all workers, so any of them can answer a scrape.
+    One that has just started does not know the past, and wants no fewer engines than there are; nor does any
+    while no engine of the fleet answers."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        unplaced: Unplaced,
+        *,
+        capacity: float,
+        slo_ttft: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`capacity`: requests in flight that an engine serves well; `slo_ttft`: seconds."""
+        self._pool = pool
+        self._unplaced = unplaced
+        self.capacity = capacity
+        self.slo_ttft = slo_ttft
+        self._clock = clock
+        # Mutable:
+        self._demand = Demand(half_life=HALF_LIFE, window=WINDOW)
+        self.loads: dict[str, FleetLoad] = {}
+        """Base model → its fleet at the last sample."""
+
+    def __repr__(self) -> str:
+        return f"<EngineDemand {self.loads}>"
+
+    async def run(self) -> None:
+        while True:
+            self.sample()
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def sample(self) -> None:
+        self.loads = {base: self._load(base, fleet) for base, fleet in self._fleets().items()}
+        demand = {base: load.demand(self.slo_ttft) for base, load in self.loads.items()}
+        self._demand.sample(demand, self._clock())
+
+    def wanted(self) -> dict[tuple[str, str], int]:
+        """(base model, GPU type) → engines."""
+        found = {}
+        for base, fleet in self._fleets().items():
+            there = Counter(state.engine.gpu_type for state in fleet)
+            load = self.loads.get(base)
+            known = self._demand.knows_the_past and load is not None and load.engines > 0
+            peak = self._demand.peak(base) if known else math.inf
+            for gpu_type, count in engines_wanted(there, self._demand.mean(base), peak).items():
+                found[base, gpu_type] = count
+        return found
+
+    def _fleets(self) -> dict[str, list[EngineState]]:
+        """The engines that take requests, or would if they answered, since they come back."""
+        fleets: dict[str, list[EngineState]] = {}
+        for state in self._pool.states():
+            if state.engine.takes_requests and not state.engine.moving:
+                fleets.setdefault(state.engine.base_model, []).append(state)
+        return fleets
+
+    def _load(self, base: str, fleet: Iterable[EngineState]) -> FleetLoad:
+        serving = [state for state in fleet if state.usable]
+        unplaced, adapters = self._unplaced.everywhere(base)
+        count = len(serving)
+        return FleetLoad(
+            engines=count,
+            capacity=sum(min(self.capacity, state.concurrency or math.inf) for state in serving),
+            slots=sum(state.engine.slots for state in serving),
+            requests=unplaced + sum(s.view.in_flight + s.view.others_in_flight for s in serving),
+            adapters=adapters + sum(state.view.active for state in serving),
+            delay=sum(_delay(state, unplaced / count) for state in serving) / count if count else 0.0,
+        )
+
+
+def _delay(state: EngineState, more: float) -> float:
+    """Expected seconds until the first token of a request that comes after `more` others."""
+    view = state.view
+    requests = view.in_flight + view.others_in_flight + more
+    tokens = view.pending + view.others_pending
+    return (view.costs.per_request * requests + view.costs.per_prompt_token * tokens) / 1000

@@ -1,0 +1,116 @@
+"""The fleets as the scheduler sees them: one `Fleet` for each base model, kept up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from adapters.model import Engine, SlotState, Version
+from adapters.placement.residency import Residency
+from adapters.placement.scheduling.filters import UNHEALTHY
+from adapters.placement.scheduling.slow_start import share_after
+from adapters.placement.scheduling.view import EngineView, Fleet
+from gateway.routing.engine_state import EngineState
+from gateway.routing.pool import Pool
+
+
+def _trusted(_engine: Engine) -> bool:
+    return False
+
+
+class Fleets:
+    """Joins the pool, the placement and the registrations to what policies read.
+
+    Engines' loads are kept by their leases. Everything else about an engine is checked when it is about to be
+    chosen (`check`): that is one engine of many, and nobody has to report each change.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        residency: Residency,
+        *,
+        hanging: Callable[[EngineState], str] = lambda _state: "",
+        suspect: Callable[[Engine], bool] = _trusted,
+        slow_start: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`hanging` describes a hung engine; `suspect` tells whether versions fail verification on an engine.
+        `slow_start`: seconds until an engine that came up gets its full share of requests."""
+        self._pool = pool
+        self._residency = residency
+        self._hanging = hanging
+        self.suspect = suspect
+        self.slow_start = slow_start
+        self._clock = clock
+        residency.on_change = self._placement_changed
+        self._fleets: dict[str, Fleet] = {}
+        self._generation = (-1, -1)
+
+    def of(self, base_model: str) -> Fleet:
+        """The engines that serve the base model, usable or not."""
+        catalog = self._pool.catalog
+        generation = (catalog.engine_changes, len(catalog.engines))
+        if generation != self._generation:
+            self._rebuild()
+            self._generation = generation
+        fleet = self._fleets.get(base_model)
+        if fleet is None:
+            fleet = self._fleets[base_model] = Fleet({}, self._residency.places, self._check)
+        return fleet
+
+    def _rebuild(self) -> None:
+        self._fleets = {}
+        for state in sorted(
+            self._pool.states(), key=lambda s: s.engine.name
+        ):  # so that workers agree on ties
+            engine = state.engine
+            fleet = self._fleets.setdefault(engine.base_model, Fleet({}, self._residency.places, self._check))
+            fleet.engines[engine.name] = state.view
+            state.view.held = self._residency.held(engine.name)
+
+    def holders(self, version: Version) -> list[EngineState]:
+        """The usable engines that hold the version."""
+        names = self._residency.holders(version.engine_name)
+        return [state for name in names if (state := self._pool.state(name)) is not None and state.usable]
+
+    def _placement_changed(
+        self, engine: str, version: str, before: SlotState | None, after: SlotState | None
+    ) -> None:
+        state = self._pool.known.get(engine)
+        if state is not None:
+            state.view.changed(version, before, after)
+
+    def _check(self, view: EngineView) -> None:
+        state = self._pool.known[view.name]
+        engine = state.engine
+        if state.healthy is False or state.suspect:
+            view.blocked = UNHEALTHY
+        elif state.ejection.hangs:
+            view.blocked = self._hanging(state)
+        else:
+            view.blocked = "" if engine.takes_requests else "draining"
+        if not engine.takes_adapters:
+            view.closed = "cordoned: takes no new adapters"
+        elif state.ejection.probed:
+            view.closed = "may hang: takes no new adapters until it answers a probe"
+        else:
+            suspect = self.suspect(engine)
+            view.closed = "suspect: versions loaded there fail verification" if suspect else ""
+        pins = self._pool.catalog.pins
+        view.pinned = 0
+        if pins:
+            slots = view.held.items()
+            view.pinned = sum(v in pins and s.placement.state is not SlotState.CACHED for v, s in slots)
+        share = self._share(state)
+        if share != view.share or view.doubtful != state.ejection.probed:
+            view.share, view.doubtful = share, state.ejection.probed
+            view.refresh()
+
+    def _share(self, state: EngineState) -> float:
+        if state.slow_from is None:
+            return 1.0
+        share = share_after(self._clock() - state.slow_from, self.slow_start)
+        if share >= 1:
+            state.slow_from = None  # its slow start is over
+        return share

@@ -1,0 +1,365 @@
+"""Turns: which request goes to an engine next. Acts on `gateway.admission.fair_queue`, which decides.
+
+A request that finds nobody waiting before it, and an engine with room, goes on at once. Any other waits here
+until it is granted a turn: a place on the engine that the scheduler has picked for it just then. The place is
+kept while the adapter is loaded, and becomes the request's lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from adapters.placement.scheduling.view import EngineView
+from gateway.admission.fair_queue.fleet_queue import FleetQueue
+from gateway.admission.fair_queue.waiting import Fit, Waiter
+from gateway.errors import FlorinError
+from gateway.routing.engine_state import EngineState, Lease
+from gateway.routing.pool import Pool
+from gateway.routing.ticket import NAMES, Ticket
+
+SWEEP_SECONDS: Final = 0.05
+"""Time between looks at everyone who waits."""
+CHECK_SECONDS: Final = 1.0
+"""Time between two checks whether waiting still makes sense."""
+
+
+class TurnObserver(Protocol):
+    """Notified for the metrics."""
+
+    def queue_wait(self, priority: str, seconds: float) -> None: ...
+
+    def queue_refused(self, reason: str) -> None: ...
+
+    def served(self, tenant: str, tokens: float) -> None: ...
+
+
+class QueueGauges(Protocol):
+    def queue_waiting(self, base_model: str, priority: str, count: int) -> None: ...
+
+    def engine_credit(self, engine: str, credit: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    timeout: float = 30.0
+    """Seconds that a request may wait for its turn."""
+    of_tenant: int = 1000
+    """Requests of one tenant that may wait on this worker."""
+    of_worker: int = 5000
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    ticket: Ticket
+    fit: Callable[[], Fit]
+    picked: Callable[[], EngineView]
+    """Where it fits, after `fit` has found that it does."""
+    turn: asyncio.Future[None]
+
+
+class Turns:
+    """One worker's queues, one for each base model. On the worker's event loop only.
+
+    The router calls `goes` and `wait` before each attempt, `take` when it has an engine, and `release` on
+    every path. Leases report their ends to `ended`, and exchange `report` and `hear` with the other workers.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        observer: TurnObserver | None = None,
+        *,
+        limits: QueueLimits = QueueLimits(),
+        enabled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._observer = observer
+        self.limits = limits
+        self.enabled = enabled
+        self._clock = clock
+        pool.limited = enabled
+        # Mutable:
+        self.queues: dict[str, FleetQueue] = {}
+        self._waiting: dict[Waiter, _Waiting] = {}
+        self._due: set[str] = set()
+        """Base models whose queues are looked at in the loop's next iteration."""
+        self.alone = True
+        """No other worker is known."""
+        self.hurry: Callable[[], None] = lambda: None
+        """Asks for an exchange with the other workers. Set by `Leases`."""
+
+    def __repr__(self) -> str:
+        return f"<Turns {self.queues}>"
+
+    def queue(self, base_model: str) -> FleetQueue:
+        queue = self.queues.get(base_model)
+        if queue is None:
+            queue = self.queues[base_model] = FleetQueue()
+            self._divide(base_model, queue)
+        return queue
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    # -- one request's turn
+
+    def goes(self, base_model: str, ticket: Ticket) -> bool:
+        """Whether the request need not wait for others, so that it goes if an engine has room."""
+        return not self.enabled or ticket.had_turn or self.queue(base_model).passes(ticket.level)
+
+    async def wait(
+        self,
+        base_model: str,
+        ticket: Ticket,
+        lane: Hashable,
+        fit: Callable[[], Fit],
+        picked: Callable[[], EngineView],
+        check: Callable[[], object],
+    ) -> None:
+        """Wait for a turn; then `ticket.place` is where `picked` said. `check` raises if waiting is
+        pointless. Raises FlorinError if the queue is full, or the wait is or would be too long."""
+        queue, now = self.queue(base_model), self._clock()
+        self._check_room(base_model, ticket)
+        waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
+        patience = min(self.limits.timeout, ticket.answer_by - now)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.push(waiter)
+        self._waiting[waiter] = _Waiting(ticket, fit, picked, turn)
+        try:
+            self._dispatch(base_model)
+            if not turn.done():
+                self._check_wait(queue.expected_wait(waiter, self._clock()), patience)
+                if not self.alone and queue.waiting.waiting(ticket.tenant) == 1:
+                    self.hurry()
+                await self._granted(turn, now + patience, check)
+        except TimeoutError:
+            raise self._too_long(queue.expected_wait(waiter, self._clock()), patience) from None
+        finally:
+            if waiter in self._waiting:
+                del self._waiting[waiter]
+                queue.waiting.remove(waiter)
+            waited = self._clock() - now
+            ticket.waited += waited
+            if self._observer is not None:
+                self._observer.queue_wait(NAMES[ticket.level], waited)
+
+    async def _granted(self, turn: asyncio.Future[None], until: float, check: Callable[[], object]) -> None:
+        while not turn.done():
+            left = until - self._clock()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait([turn], timeout=min(left, CHECK_SECONDS))
+            if not turn.done():
+                check()
+
+    def keep(self, base_model: str, ticket: Ticket, view: EngineView) -> None:
+        """Keep a place on the engine for the request, which has its turn."""
+        self.give_up_place(ticket)
+        if self.enabled:
+            self._begin(base_model, ticket)
+            ticket.place = view
+            view.wait()
+
+    def give_up_place(self, ticket: Ticket) -> None:
+        """Its turn may lead to another engine."""
+        if ticket.place is not None:
+            ticket.place.wait(-1)
+            ticket.place = None
+
+    def take(self, base_model: str, ticket: Ticket, view: EngineView) -> bool:
+        """Whether the request may be sent to the engine. If so, give its place back, and acquire a lease with
+        `ticket.charge` at once."""
+        if not self.enabled:
+            return True
+        if ticket.place is not view and not self.queue(base_model).has_room(view):
+            ticket.had_turn = ticket.had_turn or ticket.place is not None  # which led to another engine
+            return False
+        self._begin(base_model, ticket)
+        self.give_up_place(ticket)
+        ticket.had_turn = True
+        return True
+
+    def yields(self, base_model: str, ticket: Ticket) -> bool:
+        """Whether the request leaves the engines' last places to other tenants'."""
+        if not self.enabled or ticket.charge is not None or ticket.had_turn:
+            return False
+        return self.queue(base_model).yields(ticket.tenant, ticket.weight, ticket.level)
+
+    def release(self, base_model: str, ticket: Ticket) -> None:
+        """Give back whatever the ticket holds. Idempotent."""
+        self.give_up_place(ticket)
+        charge, ticket.charge = ticket.charge, None
+        if charge is not None:
+            self.queue(base_model).end(charge, 0, 0, self._clock(), answered=False)
+            self.freed(base_model)
+
+    def ended(self, lease: Lease) -> None:
+        """A lease has ended: settle what its request has been charged."""
+        charge, record, base_model = lease.charge, lease.record, lease.state.engine.base_model
+        if charge is None:
+            return
+        prompt, output = (record.tokens[0], record.tokens[2]) if record is not None else (0, 0)
+        answered = record is not None and record.outcome == "ok"
+        self.queue(base_model).end(charge, prompt, output, self._clock(), answered=answered)
+        if self._observer is not None and charge.charged > 0:
+            self._observer.served(charge.tenant, charge.charged)
+        self.freed(base_model)
+
+    def freed(self, base_model: str) -> None:
+        """An engine may have room: look at the queue in the event loop's next iteration."""
+        if base_model not in self._due and len(self.queue(base_model).waiting):
+            self._due.add(base_model)
+            asyncio.get_running_loop().call_soon(self._look, base_model)
+
+    # -- the other workers
+
+    def report(self) -> dict[str, Any] | None:
+        """For the other workers; None: turned off."""
+        if not self.enabled:
+            return None
+        self._charge_running()
+        return {base: report for base, queue in self.queues.items() if (report := queue.report())}
+
+    def hear(self, notes: Mapping[str, Any]) -> None:
+        """The reports of the other workers, by worker."""
+        now = self._clock()
+        self.alone = not notes
+        if not self.enabled:
+            return
+        for base in {base for note in notes.values() for base in note}:
+            self.queue(base)
+        engines = self._usable()
+        for base, queue in self.queues.items():
+            queue.hear({worker: note.get(base, []) for worker, note in notes.items()}, now)
+            self._divide(base, queue, engines.get(base, []))
+            if len(queue.waiting):
+                self._dispatch(base)
+
+    async def run(self) -> None:
+        """Until cancelled: look at everyone who waits, and have full engines scraped."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            if not self._waiting:
+                continue
+            now, engines = self._clock(), self._usable()
+            for base, queue in self.queues.items():
+                if not len(queue.waiting):
+                    continue
+                for state in engines.get(base, ()):
+                    if state.view.full and state.credit.wants_scrape(now):
+                        state.scrape_wanted = True
+                        state.wake.set()
+                if self.alone:
+                    self._divide(base, queue, engines.get(base, []))
+                self._dispatch(base, picks=1 << 30)
+
+    def show(self, metrics: QueueGauges) -> None:
+        for base, queue in self.queues.items():
+            for priority, level in zip(NAMES, queue.waiting.levels, strict=True):
+                metrics.queue_waiting(base, priority, level.size)
+        if self.enabled:
+            for state in self._pool.states():
+                metrics.engine_credit(state.engine.name, state.credit.value)
+
+    # -- steps
+
+    def _begin(self, base_model: str, ticket: Ticket) -> None:
+        if ticket.charge is None:
+            ticket.charge = self.queue(base_model).begin(
+                ticket.tenant, ticket.weight, ticket.level, ticket.prompt, self._clock()
+            )
+
+    def _look(self, base_model: str) -> None:
+        self._due.discard(base_model)
+        self._dispatch(base_model)
+
+    def _dispatch(self, base_model: str, **picks: int) -> None:
+        queue = self.queue(base_model)
+
+        def fit(waiter: Waiter) -> Fit:
+            waiting = self._waiting[waiter]
+            found = waiting.fit()
+            return found if found and queue.has_room(waiting.picked()) else Fit.NO
+
+        while len(queue.waiting) and (waiter := queue.next(fit, **picks)) is not None:
+            queue.waiting.remove(waiter, served=True)
+            waiting = self._waiting.pop(waiter)
+            self.keep(base_model, waiting.ticket, waiting.picked())
+            if not waiting.turn.done():
+                waiting.turn.set_result(None)
+
+    def _usable(self) -> dict[str, list[EngineState]]:
+        """Base model → its engines that take requests."""
+        found: dict[str, list[EngineState]] = {}
+        for state in self._pool.states():
+            if state.usable:
+                found.setdefault(state.engine.base_model, []).append(state)
+        return found
+
+    def _divide(self, base_model: str, queue: FleetQueue, states: list[EngineState] | None = None) -> None:
+        if self.enabled:
+            states = self._usable().get(base_model, []) if states is None else states
+            queue.divide([(state.view, state.credit.value) for state in states], self._clock())
+
+    def _charge_running(self) -> None:
+        """Charge what running answers have cost so far, where requests wait."""
+        now = self._clock()
+        contended = {base: queue for base, queue in self.queues.items() if queue.contended}
+        for state in self._pool.known.values() if contended else ():
+            queue = contended.get(state.engine.base_model)
+            for lease in state.leases if queue is not None else ():
+                if queue is not None and lease.charge is not None and lease.record is not None:
+                    prompt, _, output = lease.record.tokens
+                    queue.progress(lease.charge, prompt, output, now)
+
+    def _check_room(self, base_model: str, ticket: Ticket) -> None:
+        """Raises FlorinError if too many wait already."""
+        queue, limits = self.queue(base_model), self.limits
+        of_tenant = queue.waiting.waiting(ticket.tenant)
+        elsewhere = queue.waiting_elsewhere(ticket.tenant) if ticket.queued is not None else 0
+        wait = max(1, math.ceil(queue.duration))
+        if ticket.queued is not None and of_tenant + elsewhere >= ticket.queued:
+            raise self._refusal("tenant_limit", "queue_full", f"limit of {ticket.queued:,} queued", wait)
+        if of_tenant >= limits.of_tenant:
+            raise self._refusal("tenant_limit", "queue_full", f"limit of {limits.of_tenant:,} queued", wait)
+        if len(self._waiting) >= limits.of_worker:
+            self._refused("worker_limit")
+            raise FlorinError(
+                "worker_full",
+                f"This worker's limit of {limits.of_worker:,} queued requests is reached.",
+                retry_after=wait,
+            )
+
+    def _refusal(self, reason: str, code: str, what: str, wait: int) -> FlorinError:
+        self._refused(reason)
+        return FlorinError(code, f"This tenant's {what} requests is reached.", retry_after=wait)
+
+    def _check_wait(self, expected: float, patience: float) -> None:
+        """Raises FlorinError if the request would wait for too long."""
+        if expected > patience:
+            self._refused("expected_wait")
+            raise FlorinError(
+                "overloaded",
+                f"Requests like this one currently wait {expected:.0f} s for their turn, more than the limit "
+                f"of {max(0.0, patience):g} s.",
+                retry_after=math.ceil(expected),
+            )
+
+    def _too_long(self, expected: float, patience: float) -> FlorinError:
+        self._refused("timeout")
+        return FlorinError(
+            "overloaded",
+            f"No engine had room for the request within {max(0.0, patience):.3g} s.",
+            retry_after=max(1, math.ceil(expected)),
+        )
+
+    def _refused(self, reason: str) -> None:
+        if self._observer is not None:
+            self._observer.queue_refused(reason)

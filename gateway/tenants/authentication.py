@@ -1,0 +1,52 @@
+"""Authenticates requests by their API key."""
+
+from __future__ import annotations
+
+from adapters.store.feed import Follower
+from gateway.dataplane.exchange import Exchange
+from gateway.errors import FlorinError
+from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Role
+from gateway.tenants.scopes import check_endpoint
+
+USED_UP = (
+    "This enrolment token has been used or revoked. If you did not use it, revoke the engine key that it was "
+    "exchanged for, then create another token."
+)
+
+
+def authenticate(exchange: Exchange, directory: Directory, follower: Follower) -> Key:
+    """The request's key: known, not revoked, not expired, and not of a suspended tenant. Raises
+    FlorinError."""
+    text = exchange.bearer()
+    if not text:
+        raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
+    key = directory.find(text)
+    if key is None:
+        if not follower.connected:  # it may be newer than this worker's snapshot
+            raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)
+        raise FlorinError("invalid_api_key", "This API key does not exist.")
+    exchange.context.tenant, exchange.context.key_id = key.tenant, key.id
+    if key.revoked is not None:
+        token = key.role is Role.ENROLMENT
+        raise FlorinError("revoked_api_key", USED_UP if token else "This API key has been revoked.")
+    if directory.expired(key):
+        raise FlorinError("expired_api_key", "This key or token has expired.")
+    if key.role in TENANT_ROLES and directory.suspended(key.tenant):
+        raise FlorinError("tenant_suspended", "This account is suspended. Contact its operator.")
+    return key
+
+
+def authenticate_caller(
+    exchange: Exchange, directory: Directory, follower: Follower, *, calls: str = ""
+) -> Key:
+    """The request's key, which must be a tenant's: other roles cannot call models. `calls`: the path of the
+    endpoint, which the key's scopes must include; empty: the request only lists models."""
+    key = authenticate(exchange, directory, follower)
+    if key.role not in TENANT_ROLES:
+        raise FlorinError(
+            "insufficient_role",
+            f"Calling models requires a key of role tenant or tenant-admin; this key has role {key.role}.",
+        )
+    if calls and (key.scopes.endpoints or key.scopes.read_only):
+        check_endpoint(key, calls)
+    return key

@@ -1,0 +1,208 @@
+"""Looks after budgets, on one worker of the installation: exports how far each is used, calls the webhook
+once when a soft threshold is passed, and compares what the store counted with the ledger.
+
+The ledger is right, but late: records reach it seconds after their requests. So the store's figure of one
+pass is compared with the ledger's of the next, for requests that ended before the first. If the ledger has
+more, the difference is added; what it has less is subtracted only as far as workers that fell silent held
+shares, which the store counts as used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol import Store
+from adapters.store.protocol.limits import FLOWS, RATES, UNKNOWN, Amounts, Flow, Share
+from adapters.store.protocol.limits import period_of as period_number
+from gateway.tenants.directory import Directory
+from gateway.tenants.limits.periods import period_of
+from gateway.tenants.limits.subject_account import flow_limits
+from gateway.tenants.limits.wording import NAMES
+from gateway.tenants.terms import NO_BUDGET, Budget
+
+log = logging.getLogger(__name__)
+
+ROLE: Final = "budgets"
+LEASE_MS: Final = 15_000
+LOOK_SECONDS: Final = 5.0
+COMPARE_SECONDS: Final = 180.0
+CLOCKS: Final = 2_000_000
+"""Microseconds by which the store's clock and the ledger's records may differ, the workers' reports
+included."""
+BATCH: Final = 100
+CLAIM_MS: Final = 600_000
+"""While a webhook is tried; another worker takes over afterwards."""
+DONE_MS: Final = 40 * 86_400_000
+"""Longer than any period."""
+_BUDGETS: Final = range(RATES, FLOWS)
+
+Used = Callable[[str, int, int], Awaitable[Mapping[int, int]]]
+"""Subject, start, end → what the ledger says it used, by flow. Raises StoreUnavailableError."""
+Post = Callable[[dict[str, Any]], Awaitable[bool]]
+"""Sends the webhook; whether it was received."""
+
+
+class BudgetMetrics(Protocol):
+    def budget_used(self, tenant: str, budget: str, ratio: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    at: int
+    """Unix microseconds."""
+    share: Share
+    periods: tuple[int, ...]
+    """Numbers of the budgets' periods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    more: int
+    """To add to what the store counted."""
+    settled: int
+    """Part of what silent workers held that is accounted for now."""
+
+
+def correction(before: Share, index: int, *, least: int, most: int) -> Correction | None:
+    """How to correct one budget. `before`: an earlier look. `least`, `most`: the ledger's sums of what had
+    ended by then, short and beyond the clocks' difference. None: nothing is wrong."""
+    settled = before.used[index] - before.shared[index]
+    lapsed = before.lapsed[index]
+    if least > settled:
+        return Correction(least - settled, lapsed)
+    unused = min(max(0, settled - most), lapsed)
+    return Correction(-unused, lapsed) if lapsed else None
+
+
+@dataclass(slots=True)
+class BudgetWatch:
+    """Every worker runs one; the one that holds the role works."""
+
+    store: Store
+    directory: Directory
+    metrics: BudgetMetrics
+    owner: str
+    used: Used
+    post: Post
+    now: Callable[[], int]
+    look_seconds: float = LOOK_SECONDS
+    compare_seconds: float = COMPARE_SECONDS
+    # Mutable:
+    _before: dict[str, Observation] = field(default_factory=dict)
+    """The looks that the next comparison uses."""
+    _compared: float = 0.0
+    _posting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            while True:
+                with contextlib.suppress(StoreUnavailableError):
+                    if await self.store.lead(ROLE, self.owner, LEASE_MS):
+                        await self.look()
+                await asyncio.sleep(self.look_seconds)
+        finally:
+            for task in self._posting.values():
+                task.cancel()
+            with contextlib.suppress(StoreUnavailableError):
+                await self.store.resign(ROLE, self.owner)
+
+    async def look(self) -> None:
+        """One pass. Raises StoreUnavailableError."""
+        budgets = self._budgets()
+        subjects = [(subject, limits) for subject, (_, _, limits) in budgets.items()]
+        seen: dict[str, Observation] = {}
+        for start in range(0, len(subjects), BATCH):
+            part = subjects[start : start + BATCH]
+            at = self.now()
+            periods = tuple(period_number(flow, at // 1000) for flow in range(FLOWS))
+            for (subject, _), share in zip(part, await self.store.looks(part), strict=True):
+                seen[subject] = Observation(at, share, periods)
+                await self._show(subject, *budgets[subject], share, at)
+        if time.monotonic() - self._compared >= self.compare_seconds:
+            for subject, observation in self._before.items():
+                if subject in budgets:
+                    await self.compare(subject, observation)
+            self._before, self._compared = seen, time.monotonic()
+
+    def _budgets(self) -> dict[str, tuple[str, Budget, Amounts]]:
+        """Subject → its tenant, budget, and limits."""
+        found: dict[str, tuple[str, Budget, Amounts]] = {}
+        for tenant in self.directory.tenants.values():
+            if tenant.budget != NO_BUDGET:
+                limits = flow_limits(tenant.limits, tenant.budget)
+                found[f"tenant:{tenant.name}"] = tenant.name, tenant.budget, limits
+        for key in self.directory.keys.values():
+            if key.budget != NO_BUDGET and key.revoked is None:
+                found[f"key:{key.id}"] = key.tenant, key.budget, flow_limits(key.limits, key.budget)
+        return found
+
+    async def _show(
+        self, subject: str, tenant: str, budget: Budget, limits: Amounts, share: Share, at: int
+    ) -> None:
+        for flow in _BUDGETS:
+            used, limit = share.used[flow - RATES], limits[flow]
+            if limit < 0 or used == UNKNOWN:
+                continue
+            if subject.startswith("tenant:"):
+                self.metrics.budget_used(tenant, NAMES[flow], used / limit if limit else 1.0)
+            if used * 100 >= limit * budget.warn_percent:
+                await self._warn(subject, tenant, Flow(flow), used, limit, at)
+
+    # -- the webhook
+
+    async def _warn(self, subject: str, tenant: str, flow: Flow, used: int, limit: int, at: int) -> None:
+        start, end = period_of(flow, at)
+        name = f"budget:{subject}:{NAMES[flow]}:{start}"
+        if name in self._posting or not await self.store.claim_once(name, CLAIM_MS):
+            return
+        whose, _, identity = subject.partition(":")
+        money = flow >= Flow.MONEY_PER_DAY
+        body = {
+            "event": "budget.warning",
+            "tenant": tenant,
+            "key": identity if whose == "key" else None,
+            "budget": NAMES[flow],
+            "used": _shown(used, money=money),
+            "limit": _shown(limit, money=money),
+            "period_start": start // 1_000_000,
+            "period_end": end // 1_000_000,
+        }
+        self._posting[name] = task = asyncio.create_task(self._post(name, body))
+        task.add_done_callback(lambda _: self._posting.pop(name, None))
+
+    async def _post(self, name: str, body: dict[str, Any]) -> None:
+        received = await self.post(body)
+        with contextlib.suppress(StoreUnavailableError):
+            await self.store.keep_claim(name, DONE_MS if received else CLAIM_MS)
+
+    # -- the ledger
+
+    async def compare(self, subject: str, before: Observation) -> None:
+        """Correct a subject's budgets by the ledger. Raises StoreUnavailableError."""
+        for flow in _BUDGETS:
+            if before.share.used[flow - RATES] == UNKNOWN:
+                continue
+            start, _ = period_of(flow, before.at)
+            least = (await self.used(subject, start, before.at - CLOCKS)).get(flow)
+            most = (await self.used(subject, start, before.at + CLOCKS)).get(flow)
+            if least is None or most is None:
+                continue
+            found = correction(before.share, flow - RATES, least=least, most=most)
+            if found is not None:
+                log.info("%s: %s corrected by %d by the ledger", subject, NAMES[flow], found.more)
+                await self.store.correct(
+                    subject, flow, before.periods[flow], found.more, settled=found.settled
+                )
+
+
+def _shown(amount: int, *, money: bool) -> int | str:
+    """Tokens as a number, money as a decimal text."""
+    return f"{amount // 10**9}.{amount % 10**9:09}".rstrip("0").rstrip(".") if money else amount

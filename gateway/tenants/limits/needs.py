@@ -1,0 +1,162 @@
+"""What a request will use, as far as can be known before it runs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from adapters.store.protocol.limits import Amounts
+from gateway.config import Settings
+from gateway.dataplane.request import CHAT, Call
+from gateway.errors import FlorinError
+from gateway.tenants.terms import Budget
+
+NANO: Final = 1_000_000_000
+_MILLION: Final = 1_000_000
+FIRST_OUTPUT: Final = 512
+"""Expected output tokens of a tenant without history, per choice."""
+UNBOUNDED_OUTPUT: Final = 32_768
+"""Assumed at worst, per choice, where neither the request nor its limits bound the output."""
+COMPLETIONS_OUTPUT: Final = 16
+"""What engines assume for /v1/completions without `max_tokens`, as OpenAI does."""
+MOST_MONEY: Final = Decimal(9_000_000)
+"""Largest money budget: its billionths must stay below 2^53, which Lua counts exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Billionths of the currency per million tokens."""
+
+    input: int
+    cached: int
+    output: int
+
+    def cost(self, prompt: int, cached: int, completion: int) -> int:
+        """In billionths of the currency, rounded up. `cached`: part of the prompt."""
+        total = (prompt - cached) * self.input + cached * self.cached + completion * self.output
+        return -(-total // _MILLION)
+
+
+def price_for(settings: Settings, tenant: str) -> TokenPrice | None:  # noqa: ARG001  # one price for all tenants
+    """What tokens cost this tenant; None: no prices are set."""
+    given, cached, output = settings.price_input, settings.price_cached, settings.price_output
+    if not given or not output:
+        return None
+    return TokenPrice(*(_nano(Decimal(price)) for price in (given, cached or given, output)))
+
+
+def check_budget(budget: Budget, price: TokenPrice | None) -> None:
+    """Raises FlorinError for a budget that could not be enforced."""
+    money = [amount for amount in (budget.money_per_day, budget.money_per_month) if amount is not None]
+    if money and price is None:
+        raise FlorinError(
+            "invalid_value",
+            "A money budget requires token prices: set FLORIN_PRICE_INPUT and FLORIN_PRICE_OUTPUT.",
+            param="budget",
+        )
+    if any(not 0 <= amount <= MOST_MONEY for amount in money):
+        raise FlorinError("invalid_value", f"A money budget must be at most {MOST_MONEY:,}.", param="budget")
+
+
+def _nano(amount: Decimal) -> int:
+    return int(amount * NANO)
+
+
+def nano(amount: Decimal | None) -> int | None:
+    """A budget in billionths of the currency."""
+    return None if amount is None else _nano(amount)
+
+
+class OutputHistory:
+    """How long a tenant's recent answers were. Mutable, on the event loop only."""
+
+    __slots__ = ("_new", "_seen", "expected")
+
+    def __init__(self) -> None:
+        self._seen: deque[int] = deque(maxlen=64)
+        self._new = 0
+        self.expected = FIRST_OUTPUT
+        """Nine of ten answers are at most this long, in tokens per choice."""
+
+    def learn(self, tokens: int) -> None:
+        self._seen.append(tokens)
+        self._new += 1
+        if self._new >= 8 or len(self._seen) <= 8:
+            self._new = 0
+            self.expected = sorted(self._seen)[len(self._seen) * 9 // 10]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A tenant's and a key's limits of one request, together."""
+
+    max_context: int | None
+    max_output: int | None
+
+    def apply(self, call: Call) -> None:
+        """Refuse a request that exceeds them, or bound its output. Raises FlorinError."""
+        choices = call.n * call.prompts
+        field, asked = output_bound(call.body)
+        most = None if self.max_output is None else self.max_output // choices
+        if most is not None and (most < 1 or (asked or 0) > most):
+            each = "" if choices == 1 else f" for {choices} answers together"
+            raise FlorinError(
+                "max_output_exceeded",
+                f"Your limit is {self.max_output:,} output tokens per request{each}.",
+                param=field if asked else "n",
+            )
+        if self.max_context is not None:
+            room = self.max_context - call.estimate
+            if room < 1 or (asked or 0) > room:
+                raise FlorinError(
+                    "context_length_exceeded",
+                    f"Your limit is {self.max_context:,} tokens per request, prompt and output together. The "
+                    f"prompt has about {call.estimate:,} (an estimate)"
+                    + (f", and `{field}` asks for {asked:,} more." if asked else "."),
+                    param="messages" if call.endpoint is CHAT else "prompt",
+                )
+            most = room if most is None else min(most, room)
+        default = None if call.endpoint is CHAT else COMPLETIONS_OUTPUT
+        if asked is None and most is not None and (default is None or most < default):
+            call.body[field] = most
+
+
+def output_bound(body: dict[str, Any]) -> tuple[str, int | None]:
+    """The field that bounds the output tokens of each choice, and its value."""
+    for field in ("max_completion_tokens", "max_tokens"):
+        if body.get(field) is not None:
+            return field, body[field]
+    return "max_tokens", None
+
+
+@dataclass(slots=True)
+class Need:
+    """What one request is expected to use, and what it may use at worst."""
+
+    expected: Amounts
+    worst: Amounts
+
+
+def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
+    """The worst case assumes a token per byte of the body."""
+    choices = call.n * call.prompts
+    _, bound = output_bound(call.body)
+    if bound is None and call.endpoint is not CHAT:
+        bound = COMPLETIONS_OUTPUT
+    expected = (history.expected if bound is None else bound) * choices
+    tokens = call.estimate + expected
+    if price is None:
+        most = max(call.size, call.estimate) + (UNBOUNDED_OUTPUT if bound is None else bound) * choices
+        return Need((1, tokens, tokens, tokens, 0, 0), (1, tokens, most, most, 0, 0))
+    prompt, output = max(call.size, call.estimate), (UNBOUNDED_OUTPUT if bound is None else bound) * choices
+    money, dearest = price.cost(call.estimate, 0, expected), price.cost(prompt, 0, output)
+    most = prompt + output
+    return Need((1, tokens, tokens, tokens, money, money), (1, tokens, most, most, dearest, dearest))
+
+
+def seconds_up(seconds: float) -> int:
+    """Whole seconds for `retry-after`, at least one."""
+    return max(1, math.ceil(seconds))
