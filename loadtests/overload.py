@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="8 seconds per rate instead of 30")
     parser.add_argument("--only", choices=["engine", "gateway"])
     parser.add_argument(
-        "--queue", type=float, default=QUEUE_SECONDS, help="FLORIN_MAX_QUEUE_SECONDS; 0 refuses nothing"
+        "--queue", type=float, default=QUEUE_SECONDS, help="FLORIN_QUEUE_TIMEOUT; 0 turns the fair queue off"
     )
     options = parser.parse_args()
     raise_file_limit()
@@ -130,7 +130,8 @@ def _measured(load: Load, seconds: float, queue: float) -> Table:
             base=adapter_files.BASE, max_num_seqs=load.max_num_seqs, max_model_len=10**7, log=0
         ) as engine,
     ):
-        gateway = florin(engine.url, Path(folder), FLORIN_MAX_QUEUE_SECONDS=str(queue), **UNBOUNDED)
+        held = {"FLORIN_QUEUE_TIMEOUT": str(queue)} if queue else {"FLORIN_FAIR_QUEUE": "false"}
+        gateway = florin(engine.url, Path(folder), UNBOUNDED | held)
         try:
             engine.faults(event_delay=load.event_delay)
             capacity = uvloop.run(_capacity(gateway, load, min(seconds, 8.0)))

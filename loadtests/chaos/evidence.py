@@ -81,7 +81,7 @@ async def _placement(house: GatewayHost, names: Mapping[str, str]) -> dict[str, 
         engine["engine"]: frozenset(
             names.get(slot["version"], slot["version"].removesuffix(" (removed)"))
             for slot in engine["placements"]
-            if slot["state"] == "resident"
+            if slot["state"] in {"resident", "cached"}
         )
         for engine in engines
     }
@@ -174,7 +174,7 @@ async def settle(
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class LedgerContents:
     records: list[Record]
     imbalances: list[str]
     provisioned: dict[str, float]
@@ -183,7 +183,7 @@ class Books:
     """Gateways that still have unshipped records."""
 
 
-async def books(world: ChaosCluster, seconds: float) -> Books:
+async def read_ledger(world: ChaosCluster, seconds: float) -> LedgerContents:
     """Read the ledger once everything has been shipped and rolled up, or after `seconds`."""
     month = datetime.now(UTC).strftime("%Y-%m")
     late = [f"gateway {h.number}" for h in world.houses if not await _shipped(h, seconds)]
@@ -209,7 +209,7 @@ async def _shipped(house: GatewayHost, seconds: float) -> bool:
     return True
 
 
-def _read(url: str, late: list[str]) -> Books:
+def _read(url: str, late: list[str]) -> LedgerContents:
     engine: Engine = create_engine(url)
     u, p = usage_records.c, engine_hours.c
     try:
@@ -220,7 +220,9 @@ def _read(url: str, late: list[str]) -> Books:
                     u.usage_source, u.prompt_tokens, u.completion_tokens,
                 )
             ).all()  # fmt: skip
-            booked = connection.execute(select(p.engine, func.sum(p.provisioned_us)).group_by(p.engine)).all()
+            provisioned = connection.execute(
+                select(p.engine, func.sum(p.provisioned_us)).group_by(p.engine)
+            ).all()
             month = datetime.now(UTC).strftime("%Y-%m")
             wrong = [str(found) for found in imbalances(connection, month)]
     finally:
@@ -229,4 +231,4 @@ def _read(url: str, late: list[str]) -> Books:
         Record(r[0], r[1], r[2], r[3], r[4], r[5], bool(r[6]), r[7] == "engine_final", r[8], r[9])
         for r in rows
     ]
-    return Books(records, wrong, {name: int(us) / 1e6 for name, us in booked}, late)
+    return LedgerContents(records, wrong, {name: int(us) / 1e6 for name, us in provisioned}, late)

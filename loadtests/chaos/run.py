@@ -13,7 +13,7 @@ import httpx
 
 from loadtests.chaos import checks
 from loadtests.chaos.checks import Window
-from loadtests.chaos.evidence import books, limits, look, settle
+from loadtests.chaos.evidence import limits, look, read_ledger, settle
 from loadtests.chaos.faults import FAULTS
 from loadtests.chaos.keys import Locksmith
 from loadtests.chaos.schedule import Event, conflict
@@ -95,7 +95,7 @@ async def run(
         world, first.problems, lambda state: checks.unsettled(state, bounds, due), SETTLE_S
     )
     progress("reading the ledger", len(schedule))
-    ledger = await books(world, SHIP_S)
+    ledger = await read_ledger(world, SHIP_S)
     silent: list[str] = []
     reached: set[str] = set()
     try:

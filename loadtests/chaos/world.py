@@ -41,7 +41,7 @@ SETTINGS = {
     "hang_timeout": "3",
     "ejection_time": "2",
     "slow_start": "2",
-    "bookkeeping_interval": "2",
+    "ledger_maintenance_interval": "2",
     "shutdown_grace": "5",
 }
 

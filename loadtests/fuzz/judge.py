@@ -49,6 +49,15 @@ def check(answer: Answer, allowed: Collection[str] = NOTHING) -> None:
         _check_events(answer.body, allowed)
 
 
+def check_secrets(answer: Answer, asked: str, secrets: Collection[str]) -> None:
+    """That the answer tells none of the secrets that the caller did not name itself. Raises
+    BrokenPromiseError."""
+    text = answer.body.decode("utf-8", "replace")
+    told = [secret for secret in secrets if secret in text and secret not in asked]
+    if told:
+        raise BrokenPromiseError(f"tells {told[:5]}: {answer!r}")
+
+
 def _error(answer: Answer) -> dict[str, object]:
     try:
         error = json.loads(answer.body)["error"]

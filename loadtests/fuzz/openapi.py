@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from schemathesis.core.result import Err
 from schemathesis.generation import GenerationMode
 
+from gateway.api.access_rules import access_rules, rule_for
 from gateway.app import create_app
 from gateway.config import Settings
 from loadtests.fuzz.judge import Answer, BrokenPromiseError
@@ -51,6 +53,33 @@ class Api:
         return st.tuples(st.sampled_from(cases).flatmap(lambda strategy: strategy), roles).map(
             lambda drawn: Request(drawn[0], *drawn[1])
         )
+
+    def requests_of(
+        self, roles: Collection[str], names: Mapping[str, Sequence[str]]
+    ) -> st.SearchStrategy[Request]:
+        """Calls by these roles of what they may call. `names`: parameter of a path → values that it often
+        has."""
+        rules = access_rules(Settings.model_construct())
+        choices = [
+            st.tuples(
+                operation.as_strategy(generation_mode=mode),
+                st.fixed_dictionaries({}, optional={n: st.sampled_from(v) for n, v in names.items()}),
+                st.just(role),
+            )
+            for role in sorted(roles)
+            for operation in self.operations
+            if role in (rule_for(rules, operation.path, operation.method.upper()).roles or ())
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        ]
+        return st.one_of(choices).map(self._named)
+
+    def _named(self, drawn: tuple[Any, dict[str, str], str]) -> Request:
+        case, names, role = drawn
+        for name, value in names.items():
+            for part in (case.path_parameters, case.query):
+                if isinstance(part, dict) and name in part:
+                    part[name] = value
+        return Request(case, role, self._keys[role])
 
     def send(self, request: Request) -> Answer:
         headers = {"authorization": f"Bearer {request.key}"} if request.key else {}

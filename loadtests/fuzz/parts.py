@@ -6,13 +6,15 @@ import json
 import time
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from gateway.tenants.directory import TENANT_ROLES
 from loadtests.fuzz import answers, client, openapi
 from loadtests.fuzz.hostile import Script
-from loadtests.fuzz.judge import ENGINE_TROUBLE, NOTHING, Answer, BrokenPromiseError, check
+from loadtests.fuzz.judge import ENGINE_TROUBLE, NOTHING, Answer, BrokenPromiseError, check, check_secrets
 from loadtests.fuzz.world import TENANTS, FuzzTarget
 
 LOGGED = 0.1
@@ -176,5 +178,50 @@ class Api(Part):
         self.world.heal()
 
 
-PARTS: tuple[type[Part], ...] = (Bodies, Wires, Answers, Streams, Selves, Api)
+class Roles(Part):
+    """Customers' keys must not be told anything about other customers and about the fleet."""
+
+    name = "roles"
+    about = "every operation that a customer's key may call, and what its answers tell"
+
+    def __init__(self, world: FuzzTarget) -> None:
+        super().__init__(world)
+        self._api = openapi.Api(world.gateway.url, world.session, world.keys)
+        own, *others = TENANTS
+        listed = world.gateway.call("GET", "/admin/v1/keys")["data"]
+        foreign = [key["id"] for key in listed if key["tenant"] != own]
+        versions = [
+            version
+            for tenant in others
+            for version in world.gateway.call("GET", f"/admin/v1/adapters/{tenant}/support/versions")["data"]
+        ]
+        self._names = {
+            "tenant": [*TENANTS, "nobody"],
+            "name": ["support", "other"],
+            "version": ["v1", "v2"],
+            "adapter": [f"{tenant}/support" for tenant in TENANTS],
+            "subject": [f"{tenant}/*" for tenant in TENANTS],
+            "key_id": [*foreign, "000000000000"],
+        }
+        self._secrets = [
+            *others,
+            *foreign,
+            *(version[field] for version in versions for field in ("digest", "engine_name", "path")),
+            *(engine.url.removeprefix("http://") for engine in world.engines.all),
+            str(world.directory),
+        ]
+
+    def strategy(self) -> SearchStrategy[openapi.Request]:
+        return self._api.requests_of(TENANT_ROLES, self._names)
+
+    def send(self, case: openapi.Request) -> list[tuple[Answer, frozenset[str]]]:
+        answer = self._api.send(case)
+        check_secrets(answer, unquote(case.case.as_curl_command()), self._secrets)
+        return [(answer, ENGINE_TROUBLE)]
+
+    def leave(self) -> None:
+        self.world.heal()
+
+
+PARTS: tuple[type[Part], ...] = (Bodies, Wires, Answers, Streams, Selves, Roles, Api)
 """In this order, because the last part may change the registry arbitrarily."""

@@ -109,7 +109,8 @@ class FuzzTarget:
         for path, body in self._wanted():
             with suppress(GatewayError):
                 self.gateway.call("POST", path, body)
-        self.keys["tenant"] = self._key_of(Role.TENANT) or self.keys["tenant"]
+        for role in (Role.TENANT, Role.TENANT_ADMIN):
+            self.keys[role] = self._key_of(role) or self.keys[role]
 
     def _key_of(self, role: Role) -> str | None:
         """Create a key; some roles need a tenant or engine."""

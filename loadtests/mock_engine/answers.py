@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from loadtests.mock_engine.asked import Asked, said_by
+from loadtests.mock_engine.request import GenerationRequest, said_by
 
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = "vllm-0.32.0-mock"
@@ -45,32 +45,32 @@ def text(speaker: str, tokens: int, finish: str, begun: int = 0) -> str:
     return "".join(pieces(speaker, tokens, finish, begun))
 
 
-def whole(asked: Asked, request_id: str, cached: int, *, details: bool) -> bytes:
+def whole(request: GenerationRequest, request_id: str, cached: int, *, details: bool) -> bytes:
     """The body of a non-streamed answer."""
-    said = text(asked.model, asked.tokens, asked.finish, asked.begun)
-    make = _chat_choice if asked.chat else _text_choice
-    completion = asked.tokens * asked.choices
+    said = text(request.model, request.tokens, request.finish, request.begun)
+    make = _chat_choice if request.chat else _text_choice
+    completion = request.tokens * request.choices
     known: dict[str, Any] | None = None
     if details:
-        created = 0 if asked.chat else None
+        created = 0 if request.chat else None
         known = {"cached_tokens": cached, "created_cache_tokens": created, "multimodal_tokens": None}
     body = {
         "id": request_id,
-        "object": "chat.completion" if asked.chat else "text_completion",
+        "object": "chat.completion" if request.chat else "text_completion",
         "created": int(time.time()),
-        "model": asked.model,
-        "choices": [make(i, said, asked.finish) for i in range(asked.choices)],
+        "model": request.model,
+        "choices": [make(i, said, request.finish) for i in range(request.choices)],
         "service_tier": None,
         "system_fingerprint": FINGERPRINT,
         "usage": {
-            "prompt_tokens": sum(asked.prompts),
-            "total_tokens": sum(asked.prompts) + completion,
+            "prompt_tokens": sum(request.prompts),
+            "total_tokens": sum(request.prompts) + completion,
             "completion_tokens": completion,
             "prompt_tokens_details": known,
             "completion_tokens_details": None,
         },
     }
-    if asked.chat:
+    if request.chat:
         body |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
     return orjson.dumps(body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
 
@@ -110,44 +110,46 @@ def _text_choice(index: int, said: str, finish: str) -> dict[str, Any]:
     }
 
 
-def events(asked: Asked, request_id: str, cached: int, *, details: bool) -> Iterator[bytes]:
+def events(request: GenerationRequest, request_id: str, cached: int, *, details: bool) -> Iterator[bytes]:
     """The SSE events of a streamed answer, one token each, ending with `[DONE]`.
 
     Events are assembled from fixed text, because the mock must be cheaper than what it measures.
     """
-    kind = "chat.completion.chunk" if asked.chat else "text_completion"
+    kind = "chat.completion.chunk" if request.chat else "text_completion"
     head = (
         f'data: {{"id":"{request_id}","object":"{kind}","created":{int(time.time())},'
-        f'"model":{_quote(asked.model)},"choices":['
+        f'"model":{_quote(request.model)},"choices":['
     )
-    if asked.chat:
-        for index in range(asked.choices):
+    if request.chat:
+        for index in range(request.choices):
             delta = f'{{"index":{index},"delta":{{"role":"assistant","content":""}},'
-            running = _running(asked, index, 0)
+            running = _running(request, index, 0)
             rest = f'"logprobs":null,"finish_reason":null}}]{running},"prompt_token_ids":null,'
             yield f'{head}{delta}{rest}"prompt_text":null}}\n\n'.encode()
-    yield from _tokens(asked, head)
-    if asked.include_usage:
-        created = ',"created_cache_tokens":0' if asked.chat else ""
+    yield from _tokens(request, head)
+    if request.include_usage:
+        created = ',"created_cache_tokens":0' if request.chat else ""
         known = f',"prompt_tokens_details":{{"cached_tokens":{cached}{created}}}' if details else ""
-        counts = _counts(sum(asked.prompts), asked.tokens * asked.choices)
+        counts = _counts(sum(request.prompts), request.tokens * request.choices)
         yield f'{head}],"usage":{{{counts}{known}}},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
     yield DONE
 
 
-def _tokens(asked: Asked, head: str) -> Iterator[bytes]:
-    said = pieces(asked.model, asked.tokens, asked.finish, asked.begun)
-    if asked.finish != "length":
+def _tokens(request: GenerationRequest, head: str) -> Iterator[bytes]:
+    said = pieces(request.model, request.tokens, request.finish, request.begun)
+    if request.finish != "length":
         said.append("")
     last = len(said)
-    choices = range(asked.choices)
+    choices = range(request.choices)
     for count, piece in enumerate(said, 1):
-        middle = (_chat_middle if asked.chat else _text_middle)(piece, asked.finish if count == last else "")
-        final = count == last and not asked.include_usage
+        middle = (_chat_middle if request.chat else _text_middle)(
+            piece, request.finish if count == last else ""
+        )
+        final = count == last and not request.include_usage
         end = f',"system_fingerprint":"{FINGERPRINT}"}}\n\n' if final else "}\n\n"
-        counted = min(count, asked.tokens)
+        counted = min(count, request.tokens)
         for index in choices:
-            yield f'{head}{{"index":{index},{middle}}}]{_running(asked, index, counted)}{end}'.encode()
+            yield f'{head}{{"index":{index},{middle}}}]{_running(request, index, counted)}{end}'.encode()
 
 
 def _chat_middle(piece: str, finish: str) -> str:
@@ -161,12 +163,12 @@ def _text_middle(piece: str, finish: str) -> str:
     return f'"text":{_quote(piece)},"logprobs":null,"finish_reason":{reason},{rest}'
 
 
-def _running(asked: Asked, index: int, count: int) -> str:
+def _running(request: GenerationRequest, index: int, count: int) -> str:
     """Continuous usage: the token counts of this choice and its prompt."""
-    if not asked.continuous_usage:
+    if not request.continuous_usage:
         return ""
-    prompt = asked.prompts[index // (asked.choices // len(asked.prompts))]
-    extra = ',"completion_tokens_details":null' if asked.chat else ""
+    prompt = request.prompts[index // (request.choices // len(request.prompts))]
+    extra = ',"completion_tokens_details":null' if request.chat else ""
     return f',"usage":{{{_counts(prompt, count)}{extra}}}'
 
 
@@ -188,6 +190,11 @@ def _quote(value: str) -> str:
 
 def error(message: str, kind: str, code: int, param: str | None = None) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def no_such_model(model: str, base: str) -> tuple[int, bytes]:
+    message = f"The model `{model}` does not exist. Valid aliases: {base}."
+    return 404, error(message, "NotFoundError", 404, "model")
 
 
 def model_cards(base: str, root: str, adapters: dict[str, str], max_model_len: int) -> bytes:

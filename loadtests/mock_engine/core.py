@@ -35,7 +35,10 @@ class Core:
         if not self.stopped:
             self.stopped, self.metrics = True, metrics
 
-    def go_on(self) -> None:
+    def reset(self) -> None:
+        self.stopped, self.metrics, self._waiting = False, b"", []
+
+    def resume(self) -> None:
         self.stopped = False
         waiting, self._waiting = self._waiting, []
         for work in waiting:

@@ -44,10 +44,14 @@ class Faults:
     """Text that the prompt must contain; empty matches every prompt."""
     status: int = 0
     """Answer with this HTTP status and an error object, without generating."""
+    message: str = ""
+    """Of that error object."""
     stop_at: Literal["", "headers", "first_event", "events"] = ""
     stop_how: How = "reset"
     events: int = 3
     """For stop_at `events`: number of events sent before. Without streaming, the same as `first_event`."""
+    scores_kill: bool = False
+    """The engine dies of a request that has its prompt scored beside another request."""
     abort: bool = False
     """Answer like a draining engine: HTTP 200, no text, finish reason `abort`."""
 
@@ -95,7 +99,7 @@ class Faults:
     def reset(self) -> None:
         self.update(asdict(Faults()))
 
-    def strikes(self, model: str, prompt: str = "") -> bool:
+    def applies_to(self, model: str, prompt: str = "") -> bool:
         """Whether a per-request fault applies to this request; counts it if so."""
         if not (self.status or self.stop_at or self.abort or self.rubbish or self.usage) or self.times == 0:
             return False

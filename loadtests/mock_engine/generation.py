@@ -10,9 +10,9 @@ from typing import Protocol
 
 from loadtests.mock_engine import answers
 from loadtests.mock_engine.answers import DONE
-from loadtests.mock_engine.asked import Asked
 from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.faults import Faults
+from loadtests.mock_engine.request import GenerationRequest
 from loadtests.mock_engine.state import Call, State
 
 STREAM_HEAD = (
@@ -20,6 +20,9 @@ STREAM_HEAD = (
     b"transfer-encoding: chunked\r\n\r\n"
 )
 ENGINE_DIED = answers.error("EngineCore encountered an issue. See stack trace.", "InternalServerError", 500)
+
+
+FAILED = "The mock engine was told to fail."
 
 
 class GeneratingEngine(Protocol):
@@ -48,7 +51,6 @@ class Generation:
     """`begin()` starts it; `cancel()` means that the client left. Either way `on_end` is called once."""
 
     __slots__ = (
-        "_asked",
         "_cached",
         "_call",
         "_connection",
@@ -63,6 +65,7 @@ class Generation:
         "_paced",
         "_paused",
         "_prelude",
+        "_request",
         "_request_id",
         "_timer",
         "_waiting",
@@ -71,24 +74,24 @@ class Generation:
     def __init__(
         self,
         connection: AnswerSink,
-        asked: Asked,
+        request: GenerationRequest,
         call: Call,
         *,
         faults: Faults,
-        struck: bool,
+        faulty: bool,
         cached: int,
         request_id: str,
-        on_end: Callable[[Asked, Call], None],
+        on_end: Callable[[GenerationRequest, Call], None],
         head: bool = True,
     ) -> None:
         """`head`: the stream's HTTP headers have yet to be sent."""
         self._head = head
         self._connection = connection
         self._faults = faults
-        self._fault = replace(faults) if struck else None
-        if struck and faults.abort:
-            asked = replace(asked, tokens=0, finish="abort")
-        self._asked = asked
+        self._fault = replace(faults) if faulty else None
+        if faulty and faults.abort:
+            request = replace(request, tokens=0, finish="abort")
+        self._request = request
         self._call = call
         self._cached = cached
         self._request_id = request_id
@@ -99,13 +102,13 @@ class Generation:
         self._events: Iterator[bytes] = iter(())
         self._next = 0.0
         self._out = 0
-        self._prelude = asked.choices if asked.chat else 0
-        self._paced = self._prelude + max(1, asked.tokens) * asked.choices
+        self._prelude = request.choices if request.chat else 0
+        self._paced = self._prelude + max(1, request.tokens) * request.choices
 
     def begin(self) -> None:
         delay = self._faults.first_byte_delay
-        if not self._asked.stream:
-            delay += self._faults.event_delay * self._asked.tokens
+        if not self._request.stream:
+            delay += self._faults.event_delay * self._request.tokens
         if delay > 0:
             self._timer = self._loop.call_later(delay, self._first_byte)
         else:
@@ -131,10 +134,10 @@ class Generation:
         fault = self._fault
         if fault and fault.status:
             kind = "ServiceUnavailableError" if fault.status == 503 else "InternalServerError"
-            self._whole(fault.status, answers.error("The mock engine was told to fail.", kind, fault.status))
+            self._whole(fault.status, answers.error(fault.message or FAILED, kind, fault.status))
         elif fault and fault.stop_at == "headers":
             self._stop(fault)
-        elif self._asked.stream:
+        elif self._request.stream:
             if self._head:
                 self._connection.write(STREAM_HEAD)
             if fault and (fault.stop_at == "first_event" or (fault.stop_at and not fault.events)):
@@ -150,15 +153,15 @@ class Generation:
             self._stop(fault)
         else:
             details = self._connection.engine.state.spec.prompt_details
-            body = answers.whole(self._asked, self._request_id, self._cached, details=details)
+            body = answers.whole(self._request, self._request_id, self._cached, details=details)
             if fault:
                 body = fault.rubbish.encode() or answers.with_usage(body, fault.usage)
-            self._call.sent = self._asked.tokens * self._asked.choices
+            self._call.sent = self._request.tokens * self._request.choices
             self._whole(200, body)
 
     def _make_events(self) -> Iterator[bytes]:
         details = self._connection.engine.state.spec.prompt_details
-        events = answers.events(self._asked, self._request_id, self._cached, details=details)
+        events = answers.events(self._request, self._request_id, self._cached, details=details)
         fault = self._fault
         return self._spoilt(events, fault) if fault and (fault.rubbish or fault.usage) else events
 
@@ -191,7 +194,7 @@ class Generation:
             return
         self._send(b"".join(due))
         before, self._out = self._out, self._out + len(due)
-        tokens = self._asked.tokens * self._asked.choices
+        tokens = self._request.tokens * self._request.choices
         self._call.sent = min(max(0, self._out - self._prelude), tokens)
         fault = self._fault
         if fault and fault.stop_at == "events" and self._out >= fault.events:
@@ -231,7 +234,7 @@ class Generation:
             self._end(how)
             connection.finished()
             return
-        if how == "mid_event" and self._asked.stream:
+        if how == "mid_event" and self._request.stream:
             event = next(self._events or self._make_events(), b'data: {"id":"')
             self._send(event[: len(event) // 2])
         self._end(how)
@@ -244,4 +247,4 @@ class Generation:
             self._timer.cancel()
         self._call.ended = time.monotonic()
         self._call.outcome = outcome
-        self._on_end(self._asked, self._call)
+        self._on_end(self._request, self._call)

@@ -10,6 +10,10 @@ from typing import Any
 
 import orjson
 
+from loadtests.mock_engine import answers
+from loadtests.mock_engine.faults import Faults
+from loadtests.mock_engine.state import State
+
 WORDS = (" a", " the", " one", " my", " your", " no", " any", " some")
 
 
@@ -18,7 +22,25 @@ def is_probe(body: Any) -> bool:
     return isinstance(body, dict) and bool(body.get("return_tokens_as_token_ids"))
 
 
-def probed(body: dict[str, Any], seed: str) -> bytes:
+def probed(fields: dict[str, Any], state: State, faults: Faults, *, distinct: str) -> tuple[int, bytes]:
+    """Status and body of the answer. `distinct` differs from engine to engine."""
+    model, spec = fields["model"], state.spec
+    adapter = model != spec.base
+    if adapter and model not in state.adapters:
+        return answers.no_such_model(model, spec.base)
+    if adapter and faults.probe_status:
+        status = faults.probe_status
+        return status, answers.error("The mock engine was told to fail.", "Error", status)
+    faulty = faults.probe_as and (not faults.probe_only or faults.probe_only == model)
+    seed = f"{model}/{state.contents[model]}" if adapter else spec.root
+    if faulty and adapter and faults.probe_as == "base":
+        seed = spec.root
+    elif faulty and (adapter or faults.probe_as == "all_other"):
+        seed += f"/{distinct}"
+    return 200, _fingerprint(fields, seed)
+
+
+def _fingerprint(body: dict[str, Any], seed: str) -> bytes:
     """The answer to a /v1/completions request with several prompts and `logprobs`."""
     source = random.Random(seed)
     prompts, tokens, top = body["prompt"], body["max_tokens"], body["logprobs"]

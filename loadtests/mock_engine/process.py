@@ -16,11 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 class MockProcess:
     """`with MockProcess(max_loras=2) as engine:`; keywords are command-line options."""
 
+    module = "loadtests.mock_engine"
+
     def __init__(self, **options: Any) -> None:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
         self.port = 0
+        self.ports: list[int] = []
+        """One for each engine, if `count` was given."""
 
     @property
     def pid(self) -> int:
@@ -28,7 +32,7 @@ class MockProcess:
         return self._process.pid
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "loadtests.mock_engine"]
+        command = [sys.executable, "-m", self.module]
         for name, value in self._options.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         self._process = subprocess.Popen(  # a new session, so that Ctrl-C does not reach it
@@ -38,7 +42,8 @@ class MockProcess:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the mock engine did not start (exit {self._process.wait()})")
-        self.port = json.loads(line)["port"]
+        started = json.loads(line)
+        self.port, self.ports = started["port"], started["ports"]
         self.url = f"http://127.0.0.1:{self.port}"
 
     def faults(self, **values: Any) -> None:

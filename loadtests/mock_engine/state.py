@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.mock_engine import answers
-from loadtests.mock_engine.asked import Asked
+from loadtests.mock_engine.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Spec:
     max_cpu_loras: int = 8
     max_lora_rank: int = 8
     max_model_len: int = 4096
+    version: str = "0.32.0"
     answer_tokens: int = 8
     """Natural length of an answer in tokens."""
     max_num_seqs: int = 0
@@ -168,9 +169,9 @@ class State:
 
     # generation
 
-    def begin(self, asked: Asked) -> int:
+    def begin(self, request: GenerationRequest) -> int:
         """Record the start of a request; returns its cached prompt tokens."""
-        model = asked.model
+        model = request.model
         self.running[model] += 1
         self.in_flight += 1
         self.max_running = max(self.max_running, self.in_flight)
@@ -179,24 +180,24 @@ class State:
             self.max_distinct = max(self.max_distinct, distinct)
             self.swaps += self._use(self._gpu, model, self.spec.max_loras)
             self.disk_reads += self._use(self._cpu, model, self.spec.max_cpu_loras)
-        self.prompt_tokens += sum(asked.prompts)
-        cached = self._cached(asked)
+        self.prompt_tokens += sum(request.prompts)
+        cached = self._cached(request)
         self.cached_tokens += cached
         return cached
 
-    def end(self, asked: Asked, generated: int) -> None:
+    def end(self, request: GenerationRequest, generated: int) -> None:
         self.in_flight -= 1
-        self.running[asked.model] -= 1
-        if not self.running[asked.model]:
-            del self.running[asked.model]
+        self.running[request.model] -= 1
+        if not self.running[request.model]:
+            del self.running[request.model]
         self.generation_tokens += generated
         self.finished += 1
 
-    def _cached(self, asked: Asked) -> int:
-        blocks = (sum(asked.prompts) - 1) // self.spec.block_size
+    def _cached(self, request: GenerationRequest) -> int:
+        blocks = (sum(request.prompts) - 1) // self.spec.block_size
         if blocks <= 0:
             return 0
-        key = (asked.salt, asked.model, asked.prompt)
+        key = (request.salt, request.model, request.prompt)
         if key in self._prefixes:
             return blocks * self.spec.block_size
         self._prefixes.add(key)

@@ -1,111 +1,110 @@
-"""`make bench`: measures the cost of one Florin worker on one core, compared with bare relays.
+"""`make bench` and `make bench-peers`: what one worker of Florin costs on one core, beside relays that only
+forward and other gateways, in the same run.
 
-The gateway runs on core 0, the mock engine and the load generator on core 1. Contestants alternate (ABCABC…),
-so that noise affects all of them equally. See README.md here for how to read the results.
+The gateway runs on core 0, the mock engine and the load generator on core 1. Contestants take turns in every
+round, so that noise affects all of them equally. For disturbed rounds, half as many are added at most.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import orjson
 from rich.console import Console
 
-from loadtests.mock_engine import MockProcess, text
-from loadtests.overhead import adapter_files, contestants, cpu, report
+from loadtests.mock_engine import MockProcess
+from loadtests.overhead import contestants, cpu, plots, report
 from loadtests.overhead.contestants import Contestant
-from loadtests.overhead.loadgen import Result
+from loadtests.overhead.loadgen import BENCH_CORE, Ask, Result, generate
+from loadtests.overhead.loads import LOADS, Load, half
+from loadtests.overhead.peers import PEERS, PeerUnavailableError
 
-BENCH_CORE = 1
-CONNECTIONS, STREAM_TOKENS, ANSWER_TOKENS = 16, 250, 8
-MESSAGES = [{"role": "user", "content": "When will my card arrive?"}]
-BUSY = 0.5
-"""Load average above which other work is suspected."""
-LOADS = ("plain", "streams")
-CONTESTANTS = ("florin", "bare", "raw")
-Rounds = dict[str, dict[str, list[Result]]]
+RELAYS = ("bare", "raw")
+SLOW_ROUNDS, SLOW_STREAMS = 2, 10
+CROWD = {"FLORIN_MAX_KEY_REQUESTS": "4096", "FLORIN_MAX_TENANT_REQUESTS": "4096"}
+"""All streams use one key; its limit is 1,024."""
+Results = dict[str, dict[str, list[Result]]]
+"""Load → contestant → one result per round."""
+progress = Console(stderr=True, style="dim")
 
 
 def main() -> int:
     options = _options()
-    load_before = os.getloadavg()[0]
+    begun = time.monotonic()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="florin-bench-")))
         with cpu.on_core(BENCH_CORE):
-            engine = stack.enter_context(_mock())
+            engine = stack.enter_context(contestants.ThinMockProcess())
         try:
-            field = [_start(name, engine, directory, stack) for name in options.only]
+            field = _field(options, engine, directory, stack)
         except (RuntimeError, TimeoutError) as problem:
             print(problem, *getattr(problem, "__notes__", ()), sep="\n", file=sys.stderr)
             return 2
         results = _all_rounds(options, field, engine)
-    return _conclude(options, results, load_before)
-
-
-def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: MockProcess) -> Rounds:
-    """Load → contestant → one result per round. Disturbed rounds are repeated, at most doubling their
-    number."""
-    speaker = _speaker(engine)
-    results: Rounds = {}
-    for load in options.loads:
-        engine.faults(event_delay=report.EVENT_DELAY if load == "streams" else 0.0)
-        job = _streams(options, speaker) if load == "streams" else _plain(speaker)
-        rounds = results[load] = {contestant.name: [] for contestant in field}
-        for number in range(2 * options.rounds):
-            if len(report.undisturbed(rounds)) >= options.rounds:
-                break
-            Console(stderr=True).print(f"{load}, round {number + 1}", style="dim")
-            for contestant in field:
-                result = _measure(contestant, engine, job | {"seconds": options.seconds}, speaker)
-                rounds[contestant.name].append(result)
-                if result.errors:
-                    say = f"{contestant.name}: {result.errors} errors; the first: {result.first_error}"
-                    print(say, file=sys.stderr)
-    return results
+    report.show(results)
+    print(f"{time.monotonic() - begun:.0f} s in all")
+    _write(options, field, results)
+    failed = any(r.errors for by_name in results.values() for r in by_name.get(report.FLORIN, ()))
+    missed = options.check and not all(verdict["met"] for verdict in report.verdicts(results))
+    return 1 if failed or missed else 0
 
 
 def _options() -> argparse.Namespace:
+    names = (report.FLORIN, *RELAYS, *PEERS)
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="one short round for a first look, not a measurement"
-    )
+    parser.add_argument("--peers", action="store_true", help=f"measure {', '.join(PEERS)}, too")
+    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures as SVG")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
-    parser.add_argument("--streams", type=int, default=200, help="concurrent streams")
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
+    parser.add_argument("--seconds", type=float, default=2.5, help="length of a measurement")
+    parser.add_argument("--only", nargs="+", choices=names, help="the contestants")
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.seconds = 1, 2.0
+        options.rounds, options.seconds = 1, 1.0
+    options.only = options.only or (report.FLORIN, *((report.RAW, *PEERS) if options.peers else RELAYS))
     return options
 
 
-def _mock() -> MockProcess:
-    return MockProcess(base=adapter_files.BASE, answer_tokens=ANSWER_TOKENS, log=0, check_paths="no")
+def _field(
+    options: argparse.Namespace, engine: MockProcess, directory: Path, stack: ExitStack
+) -> list[Contestant]:
+    """All contestants, started. A peer that does not work here is left out; the relays and Florin raise."""
+    field = []
+    if report.FLORIN in options.only:
+        progress.print("starting florin")
+        field.append(contestants.florin(engine.url, directory, CROWD))
+        stack.callback(field[0].stop)
+    speaker = loaded_adapter(engine)
+    for contestant in field:
+        contestant.speaker = speaker
+    for name in options.only:
+        try:
+            if name in RELAYS:
+                field.append(contestants.relay(name, engine.url, speaker, directory))
+            elif name in PEERS:
+                progress.print(f"starting {name}")
+                field.append(contestants.peer(name, engine.url, speaker, directory))
+            else:
+                continue
+        except PeerUnavailableError as problem:
+            print(f"Left out: {problem}", file=sys.stderr)
+        else:
+            stack.callback(field[-1].stop)
+    return [*field, Contestant(report.DIRECT, engine.port, speaker, speaker)]
 
 
-def _start(name: str, engine: MockProcess, directory: Path, stack: ExitStack) -> Contestant:
-    if name == "florin":
-        contestant = contestants.florin(engine.url, directory)
-    else:
-        contestant = contestants.relay(name, f"loadtests.overhead.{name}_relay", engine.url, "")
-    stack.callback(contestant.stop)
-    return contestant
-
-
-def _speaker(engine: MockProcess) -> str:
+def loaded_adapter(engine: MockProcess) -> str:
     """The engine-side name of the adapter that Florin loaded; without Florin, load one here."""
     cards = httpx.get(f"{engine.url}/v1/models").json()["data"]
     adapters: list[str] = [card["id"] for card in cards if card["parent"]]
@@ -116,64 +115,81 @@ def _speaker(engine: MockProcess) -> str:
     return adapters[0]
 
 
-def _plain(speaker: str) -> dict[str, Any]:
-    return {
-        "body": {"messages": MESSAGES},
-        "expect": text(speaker, ANSWER_TOKENS, "stop"),
-        "connections": CONNECTIONS,
-        "warmup": 0.7,
+def _all_rounds(options: argparse.Namespace, field: list[Contestant], engine: MockProcess) -> Results:
+    for contestant in field:  # so that all its processes run
+        measure(contestant, LOADS["plain"], engine, 0.5, field)
+    results: Results = {}
+    for name in (load for load in LOADS if load in options.loads):
+        crowd = name == "crowd"
+        takes_part = [c for c in field if not crowd or (c.process and not c.slow)]
+        rounds = results[name] = {contestant.name: [] for contestant in takes_part}
+        for number in range(1 if crowd else options.rounds + (options.rounds + 1) // 2):
+            if all(
+                len(report.undisturbed(rounds[c.name])) >= options.rounds for c in takes_part if not c.slow
+            ):
+                break
+            progress.print(f"{name}, round {number + 1}")
+            for contestant in takes_part:
+                if contestant.slow and number >= SLOW_ROUNDS:
+                    continue
+                load = _for(contestant, LOADS[name], field, results)
+                result = measure(contestant, load, engine, options.seconds, field)
+                rounds[contestant.name].append(result)
+                if result.errors:
+                    say = f"{contestant.name}: {result.errors} errors; the first: {result.first_error}"
+                    print(say, file=sys.stderr)
+    return results
+
+
+def _for(contestant: Contestant, load: Load, field: list[Contestant], results: Results) -> Load:
+    """The load with as many streams as this contestant is to have."""
+    if load.connections:
+        return replace(load, connections=SLOW_STREAMS) if contestant.slow and load.stream else load
+    name = (contestant if contestant.process else field[0]).name  # the engine has as many as the first
+    costs = [
+        report.figures(other, name, results[other])["cpu_us"].median
+        for other in ("plain", "streams")
+        if results.get(other, {}).get(name)
+    ]
+    if len(costs) < 2:
+        return replace(load, connections=SLOW_STREAMS if contestant.slow else LOADS["streams"].connections)
+    return half(load, *costs)
+
+
+def measure(
+    contestant: Contestant, load: Load, engine: MockProcess, seconds: float, field: list[Contestant]
+) -> Result:
+    """`field`: all contestants; the CPU time of those that wait is no other work's."""
+    for each in field:
+        each.find_processes()
+    engine.faults(event_delay=load.event_delay)
+    others = [pid for each in field if each is not contestant for some in each.pids.values() for pid in some]
+    ask = Ask(load.body(contestant.model), load.expect(contestant.speaker), contestant.key)
+    pids = contestant.pids | {"mock": [engine.pid], "waiting": others}
+    return generate(load.job(contestant.port, [ask], seconds, pids))
+
+
+def _write(options: argparse.Namespace, field: list[Contestant], results: Results) -> None:
+    document = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": cpu.machine(),
+        "versions": {contestant.name: contestant.version for contestant in field if contestant.version},
+        "figures": {
+            load: {name: report.figures(load, name, rounds) for name in rounds}
+            for load, rounds in results.items()
+        },
+        "verdicts": report.verdicts(results),
+        "rounds": {
+            load: {name: [asdict(result) for result in each] for name, each in rounds.items()}
+            for load, rounds in results.items()
+        },
     }
-
-
-def _streams(options: argparse.Namespace, speaker: str) -> dict[str, Any]:
-    return {
-        "body": {"messages": MESSAGES, "stream": True, "max_tokens": STREAM_TOKENS, "ignore_eos": True},
-        "expect": text(speaker, STREAM_TOKENS, "length"),
-        "connections": options.streams,
-        "warmup": 2.0,
-    }
-
-
-def _measure(contestant: Contestant, engine: MockProcess, job: dict[str, Any], speaker: str) -> Result:
-    """`job`: the fields of Job that are not filled in here."""
-    job |= {
-        "host": "127.0.0.1",
-        "port": contestant.port,
-        "body": job["body"] | {"model": contestant.model or speaker},
-        "pids": contestant.pids | {"mock": [engine.pid]},
-        "authorization": contestant.key,
-    }
-    command = [sys.executable, "-m", "loadtests.overhead.loadgen"]
-    with cpu.on_core(BENCH_CORE):
-        done = subprocess.run(command, input=orjson.dumps(job), stdout=subprocess.PIPE, check=True)
-    return Result(**orjson.loads(done.stdout))
-
-
-def _conclude(options: argparse.Namespace, results: Rounds, load_before: float) -> int:
-    """Show, write and judge the results; return the exit code."""
-    figures, verdicts = [], []
-    for load, rounds in results.items():
-        clean = report.undisturbed(rounds)
-        for name, all_rounds in rounds.items():
-            figures.append(report.figures(name, load, [all_rounds[i] for i in clean] or all_rounds))
-        verdict = report.verdict(load, rounds)
-        verdicts += [verdict] if verdict else []
-    failed = any(result.errors for rounds in results.values() for r in rounds.values() for result in r)
-    report.show(figures, verdicts)
-    if load_before > BUSY:
-        print(f"The load average was {load_before:.1f} before the first round; other work interfered.")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "load_average_before": load_before,
-            "figures": [asdict(f) for f in figures],
-            "verdicts": verdicts,
-        }
         options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    if failed:
-        return 1
-    return 1 if options.check and not all(v["met"] for v in verdicts) else 0
+    if options.plot:
+        options.plot.parent.mkdir(parents=True, exist_ok=True)
+        options.plot.write_text(plots.dots(results))
 
 
 if __name__ == "__main__":

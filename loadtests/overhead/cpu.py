@@ -1,10 +1,11 @@
-"""CPU time of processes from /proc, and CPU affinity."""
+"""CPU time and memory of processes from /proc, and CPU affinity."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -20,8 +21,27 @@ def seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK
 
 
+def everything() -> float:
+    """The same for all processes of the machine together, and their children that have ended, with the time
+    that the hypervisor gave to other machines."""
+    found = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            found += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15]))
+    return found * _TICK
+
+
 def total(pids: Iterable[int]) -> float:
     return sum(seconds(pid) for pid in pids)
+
+
+def memory(pid: int) -> int:
+    """Bytes of anonymous resident memory; 0 once it is gone. Files that are mapped do not count."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
 
 def tree(root: int) -> list[int]:
@@ -38,6 +58,25 @@ def name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+def move(pids: Iterable[int], core: int) -> None:
+    """Pin all threads of these processes to `core`."""
+    wanted = sorted(os.sched_getaffinity(0))
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {wanted[core % len(wanted)]})
+
+
+def machine() -> dict[str, str]:
+    """What figures depend on."""
+    model = Path("/proc/cpuinfo").read_text().partition("model name")[2].splitlines()[:1]
+    return {
+        "processor": "".join(model).lstrip("\t: "),
+        "processors": str(os.cpu_count()),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 @contextmanager

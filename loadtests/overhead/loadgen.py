@@ -1,70 +1,113 @@
-"""The load generator: closed loops over keep-alive connections, with every answer read and checked.
+"""The load generator: closed loops over keep-alive connections. It keeps what arrives, and when, and checks
+it all after the measured window, so that checking does not slow the clients down.
 
-It runs in its own process, with a Job as JSON on stdin and a Result as JSON on stdout. The CPU time of the
-processes in `pids` is sampled at both ends of the measured window, which excludes start and warm-up.
+It runs in its own process, with a Job as JSON on stdin and a Result as JSON on stdout. CPU time and memory of
+the processes in `pids` are sampled at both ends of the window, which excludes start and warm-up.
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
+import gc
+import resource
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import cast
 
 import httptools
 import orjson
 import uvloop
+from pydantic import TypeAdapter
 
 from loadtests.overhead import cpu
+from loadtests.overhead.checking import Arrivals, check_stream, check_whole
+
+BENCH_CORE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One customer's request."""
+
+    body: dict[str, object]
+    expect: str
+    """The expected text of the answer."""
+    authorization: str = ""
+
+    def wire(self, host: str, port: int, path: str) -> bytes:
+        body = orjson.dumps(self.body)
+        authorization = f"authorization: Bearer {self.authorization}\r\n" if self.authorization else ""
+        return (
+            f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\naccept: application/json\r\n"
+            f"user-agent: loadgen\r\n{authorization}content-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        ).encode() + body
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     host: str
     port: int
-    body: dict[str, object]
-    expect: str
-    """The expected text of the answer."""
+    asks: list[Ask]
+    """Each connection repeats one of them; all stream, or none."""
     connections: int
     seconds: float
     warmup: float
+    """Seconds before the window; streams begin one by one within its first `stagger` seconds."""
+    stagger: float = 0.0
     pids: dict[str, list[int]] = field(default_factory=dict)
-    """Group → processes whose CPU time is measured."""
-    authorization: str = ""
+    """Group → processes whose CPU time and memory are measured."""
     path: str = "/v1/chat/completions"
 
 
 @dataclass(slots=True)
 class Result:
+    connections: int = 0
     seconds: float = 0.0
     answers: int = 0
     """Complete and correct answers in the window."""
     events: int = 0
-    """SSE events that arrived in the window."""
+    """SSE events that arrived in the window, except `[DONE]`."""
     errors: int = 0
     """Wrong, truncated or refused answers at any time."""
     first_error: str = ""
     cpu: dict[str, float] = field(default_factory=dict)
-    """Group → CPU seconds in the window; `loadgen` is this process."""
+    """Group → CPU seconds in the window; `loadgen` is this process, `foreign` all processes in no group."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Group → bytes of anonymous memory at the end of the window, less those before the first connection."""
     latency_ms: dict[str, float] = field(default_factory=dict)
-    """Latency of complete answers in the window, or of the first events of all streams: p50, p99, max."""
-    gap_ms: dict[str, float] = field(default_factory=dict)
-    """Gaps between the events of a stream."""
+    """Latency of answers that came in the window, or of the first byte of streams requested in it: p50, p99,
+    max."""
+    delay_ms: dict[str, float] = field(default_factory=dict)
+    """From the moment an engine sent an event to its arrival here."""
+
+
+@dataclass(slots=True)
+class Stream:
+    expect: str
+    asked: float
+    arrivals: Arrivals
+    status: int = 0
+    """0 until the answer is complete."""
+    completed: float = 0.0
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends requests in a loop and checks the answers."""
+    """One connection that sends a request in a loop."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, ask: Ask) -> None:
         self._load = load
+        self._expect = ask.expect
+        self._request = ask.wire(load.job.host, load.job.port, load.job.path)
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._body: list[bytes] = []
         self._asked = 0.0
-        self._last = 0.0
+        self._parts: list[bytes] = []
+        self._stream: Stream | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -72,10 +115,13 @@ class Client(asyncio.Protocol):
 
     def _ask(self) -> None:
         assert self._transport is not None
-        self._body = []
-        self._last = 0.0
-        self._asked = time.perf_counter()
-        self._transport.write(self._load.request)
+        self._asked = time.monotonic()
+        if self._load.stream:
+            self._stream = Stream(self._expect, self._asked, [])
+            self._load.streams.append(self._stream)
+        else:
+            self._parts = []
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -84,36 +130,26 @@ class Client(asyncio.Protocol):
             self._load.wrong(f"not HTTP: {problem}")
 
     def on_body(self, data: bytes) -> None:
-        self._body.append(data)
-        load = self._load
-        if load.stream:
-            now = time.perf_counter()
-            if not self._last:
-                load.latencies.append(now - self._asked)
-            if load.measuring:
-                load.result.events += data.count(b"\n\n")
-                if self._last:
-                    load.gaps.append(now - self._last)
-            self._last = now
+        if self._stream is not None:
+            self._stream.arrivals.append((time.monotonic(), data))
+        else:
+            self._parts.append(data)
 
     def on_message_complete(self) -> None:
         load = self._load
-        body = b"".join(self._body)
-        problem = load.problem(self._parser.get_status_code(), body)
-        if problem:
-            load.wrong(problem)
-        elif load.measuring:
-            load.result.answers += 1
-            if not load.stream:
-                load.latencies.append(time.perf_counter() - self._asked)
+        status, now = self._parser.get_status_code(), time.monotonic()
+        if self._stream is not None:
+            self._stream.status, self._stream.completed = status, now
+        else:
+            load.bodies[load.measuring, self._expect, status, b"".join(self._parts)] += 1
+            if load.measuring:
+                load.latencies.append(now - self._asked)
         if load.stopping:
             self.close()
-            return
-        if not self._parser.should_keep_alive():
+        elif self._parser.should_keep_alive():
+            self._ask()
+        else:
             load.wrong("the connection was not kept alive")
-        self._parser = httptools.HttpResponseParser(self)
-        # Not inside the parser's callback, because it still holds the rest of this packet.
-        asyncio.get_running_loop().call_soon(self._ask)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._load.stopping:
@@ -129,93 +165,86 @@ class Load:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.stream = bool(job.body.get("stream"))
-        self.request = _request(job)
-        self.result = Result()
-        self.latencies = array.array("d")
-        self.gaps = array.array("d")
+        self.stream = bool(job.asks[0].body.get("stream"))
+        self.result = Result(connections=job.connections)
+        self.latencies: list[float] = []
+        self.bodies: Counter[tuple[bool, str, int, bytes]] = Counter()
+        """Whole answers: whether it came in the window, the expected text, its status, its body."""
+        self.streams: list[Stream] = []
         self.measuring = False
         self.stopping = False
 
-    def wrong(self, what: str) -> None:
-        self.result.errors += 1
+    def wrong(self, what: str, times: int = 1) -> None:
+        self.result.errors += times
         self.result.first_error = self.result.first_error or what
 
-    def problem(self, status: int, body: bytes) -> str:
-        """Describe the problem with an answer; empty if it is complete and correct."""
-        try:
-            said = _streamed_text(body) if self.stream else _text(body)
-        except (ValueError, KeyError, IndexError, TypeError) as problem:
-            return f"status {status}, {problem!r}: {body[:300]!r}"
-        if status != 200 or said != self.job.expect:
-            return f"status {status}, text {said[:200]!r} instead of {self.job.expect[:200]!r}"
-        return ""
-
     async def run(self) -> Result:
+        job, result = self.job, self.result
         loop = asyncio.get_running_loop()
+        memory = self._memory()
         clients: list[Client] = []
-        pause = self.job.warmup / 2 / self.job.connections
         begin = loop.time()
-        for number in range(self.job.connections):
-            _, client = await loop.create_connection(lambda: Client(self), self.job.host, self.job.port)
-            clients.append(client)
-            # Stagger the streams, so that their events do not coincide.
-            await asyncio.sleep(max(0.0, begin + pause * number - loop.time()) if self.stream else 0)
-        await asyncio.sleep(max(0.0, begin + self.job.warmup - loop.time()))
-        before, start = self._cpu(), time.perf_counter()
+        for number in range(job.connections):
+            make = partial(Client, self, job.asks[number % len(job.asks)])
+            try:
+                clients.append((await loop.create_connection(make, job.host, job.port))[1])
+            except OSError as problem:
+                self.wrong(f"no connection: {problem}")
+            await asyncio.sleep(max(0.0, begin + job.stagger * number / job.connections - loop.time()))
+        await asyncio.sleep(max(0.0, begin + job.warmup - loop.time()))
+        foreign = self._foreign()
+        await asyncio.sleep(0.02)  # looking at all processes takes some milliseconds
+        before, start = self._cpu(), time.monotonic()
         self.measuring = True
-        await asyncio.sleep(self.job.seconds)
+        await asyncio.sleep(job.seconds)
         self.measuring = False
-        self.result.seconds = time.perf_counter() - start
-        after = self._cpu()
+        end, after = time.monotonic(), self._cpu()
+        foreign = self._foreign() - foreign
+        result.memory = {group: size - memory[group] for group, size in self._memory().items()}
         self.stopping = True
         for client in clients:
             client.close()
         await asyncio.sleep(0.05)
-        self.result.cpu = {group: after[group] - before[group] for group in after}
-        self.result.latency_ms = _percentiles(self.latencies)
-        self.result.gap_ms = _percentiles(self.gaps)
-        return self.result
+        result.seconds = end - start
+        result.cpu = {group: after[group] - before[group] for group in after} | {"foreign": foreign}
+        self._check(start, end)
+        return result
+
+    def _check(self, start: float, end: float) -> None:
+        for (measured, expect, status, body), times in self.bodies.items():
+            problem = check_whole(status, body, expect)
+            if problem:
+                self.wrong(problem, times)
+            elif measured:
+                self.result.answers += times
+        delays: list[float] = []
+        for stream in self.streams:
+            problem, events = check_stream(stream.status, stream.arrivals, stream.expect)
+            if problem:
+                self.wrong(problem)
+            elif start <= stream.completed < end:
+                self.result.answers += 1
+            within = [event for event in events if start <= event.arrived < end]
+            self.result.events += len(within)
+            delays += [event.arrived - event.sent for event in within if event.sent]
+            if start <= stream.asked and stream.arrivals:
+                self.latencies.append(stream.arrivals[0][0] - stream.asked)
+        self.result.latency_ms = percentiles(self.latencies)
+        self.result.delay_ms = percentiles(delays)
 
     def _cpu(self) -> dict[str, float]:
         groups = {group: cpu.total(pids) for group, pids in self.job.pids.items()}
         return groups | {"loadgen": time.process_time()}
 
+    def _foreign(self) -> float:
+        return cpu.everything() - sum(self._cpu().values())
 
-def _request(job: Job) -> bytes:
-    body = orjson.dumps(job.body)
-    authorization = f"authorization: Bearer {job.authorization}\r\n" if job.authorization else ""
-    return (
-        f"POST {job.path} HTTP/1.1\r\nhost: {job.host}:{job.port}\r\naccept: application/json\r\n"
-        f"user-agent: loadgen\r\n{authorization}content-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
-    ).encode() + body
+    def _memory(self) -> dict[str, int]:
+        return {group: sum(map(cpu.memory, pids)) for group, pids in self.job.pids.items()}
 
 
-def _text(body: bytes) -> str:
-    answer = orjson.loads(body)
-    if not answer["usage"]["completion_tokens"]:
-        raise ValueError("no usage")
-    text: str = answer["choices"][0]["message"]["content"]
-    return text
-
-
-def _streamed_text(body: bytes) -> str:
-    """Raises ValueError if events or the end are missing, or if there are unrequested events."""
-    if not body.endswith(b"\n\ndata: [DONE]\n\n"):
-        raise ValueError(f"no [DONE] at the end: {body[-200:]!r}")
-    parts: list[str] = []
-    for event in body[:-14].split(b"\n\n")[:-1]:
-        chunk = orjson.loads(event.removeprefix(b"data: "))
-        if "usage" in chunk:
-            raise ValueError(f"unrequested usage: {event!r}")
-        parts.append(chunk["choices"][0]["delta"].get("content") or "")
-    if chunk["choices"][0]["finish_reason"] is None:
-        raise ValueError("no finish reason at the end")
-    return "".join(parts)
-
-
-def _percentiles(values: Sequence[float]) -> dict[str, float]:
+def percentiles(values: list[float]) -> dict[str, float]:
+    """p50, p99 and max in milliseconds; empty without values."""
     if not values:
         return {}
     ordered = sorted(values)
@@ -224,8 +253,18 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
     return {name: value * 1000 for name, value in points.items()}
 
 
+def generate(job: Job) -> Result:
+    """Run it in a process of its own, on the core that the mock engine uses, too."""
+    command = [sys.executable, "-m", "loadtests.overhead.loadgen"]
+    with cpu.on_core(BENCH_CORE):
+        done = subprocess.run(command, input=orjson.dumps(job), stdout=subprocess.PIPE, check=True)
+    return Result(**orjson.loads(done.stdout))
+
+
 def main() -> None:
-    job = Job(**orjson.loads(sys.stdin.buffer.read()))
+    job = TypeAdapter(Job).validate_json(sys.stdin.buffer.read())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    gc.disable()  # everything is kept until the end
     result = uvloop.run(Load(job).run())
     sys.stdout.buffer.write(orjson.dumps(asdict(result)))
 

@@ -250,7 +250,7 @@ _CAPACITY: Final = _RUNS / (2 * 0.25)
 
 async def overload(directory: Path) -> Outcome:
     """Three times what the engine can do for ten seconds, then half of it."""
-    settings = {"FLORIN_MAX_QUEUE_SECONDS": "2"}
+    settings = {"FLORIN_QUEUE_TIMEOUT": "2"}
     async with Site(directory, engines=1, engine={"max_num_seqs": _RUNS}, settings=settings) as site:
         with engines_at(site, event_delay=0.25):
             clients = site.clients()

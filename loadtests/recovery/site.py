@@ -135,6 +135,7 @@ class Site:
         for seed, name in enumerate(("support", *COLD)):
             source = adapter_files.write_adapter(self._directory / name, seed + 1)
             await self.call("POST", "adapters", {"adapter": f"acme/{name}", "source": str(source)})
+            await self.call("PUT", f"adapters/acme/{name}/replicas", {"max_replicas": 1})
         self.key = (await self.call("POST", "keys", {"tenant": "acme", "role": "tenant"}))["key"]
         for gateway in self.gateways:
             clients = self.clients(gateway.url)

@@ -28,7 +28,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from loadtests.chaos import checks
-from loadtests.chaos.evidence import books
+from loadtests.chaos.evidence import read_ledger
 from loadtests.chaos.world import ChaosCluster, stop_on_signals
 from loadtests.fuzz.judge import Log
 from loadtests.soak.churn import Churn
@@ -88,7 +88,7 @@ async def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                     churn.stop()
         finally:
             await crowd.close()
-        ledger = await books(world, SHIP_S)
+        ledger = await read_ledger(world, SHIP_S)
         logs = [news for house in world.houses if (news := Log(house.log).news())]
         wrong = [
             *checks.brief(checks.unexcused(crowd.heard, [], 2, 0.0)),

@@ -21,7 +21,7 @@ class BadRequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationRequest:
     """The parts of a request that the mock considers."""
 
     chat: bool
@@ -43,7 +43,7 @@ class Asked:
     """Tokens of the answer that the prompt already contains, to be continued."""
 
 
-def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
+def parse(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> GenerationRequest:
     """Parse a request. Raises BadRequestError with vLLM's message."""
     model = body.get("model") or base
     body, said = _chat_begun(body) if chat else _completion_begun(body, model)
@@ -68,7 +68,7 @@ def read(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Asked:
             "cache_salt",
         )
     include = bool(options.get("include_usage"))
-    return Asked(
+    return GenerationRequest(
         chat=chat,
         model=model,
         stream=bool(body.get("stream")),

@@ -1,0 +1,82 @@
+"""CPU time of limits per request that the worker's share covers: `python -m loadtests.overhead.limits`.
+
+What the reports to Redis cost, a few times a second and tenant, is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import time
+from decimal import Decimal
+from typing import Any
+
+from adapters.store.protocol.limits import Share
+from gateway.config import Settings
+from gateway.dataplane.request import CHAT, Call
+from gateway.tenants.directory import Directory, Key, Role, Tenant
+from gateway.tenants.limits.limiter import Limiter
+from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+
+ROUNDS, REQUESTS = 15, 20_000
+_ALL = Limits(requests_per_minute=10**9, tokens_per_minute=10**11, concurrent=10**6)
+_BUDGET = Budget(tokens_per_day=10**14, money_per_month=Decimal(8_000_000))
+CASES = {
+    "no limits": (NO_LIMITS, NO_BUDGET),
+    "requests per minute": (Limits(requests_per_minute=10**9), NO_BUDGET),
+    "rates and concurrency": (_ALL, NO_BUDGET),
+    "rates, concurrency, two budgets": (_ALL, _BUDGET),
+}
+
+
+class _Unused:
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name}: the share should have sufficed")
+
+
+async def _no_usage(subject: str, flows: tuple[int, ...]) -> dict[int, int]:
+    del subject
+    return dict.fromkeys(flows, 0)
+
+
+def microseconds(limits: Limits, budget: Budget) -> list[float]:
+    """CPU time per request, of each round: admission, counting, settlement, headers."""
+    tenant = Tenant("acme", base_access=False, created=0, limits=limits, budget=budget)
+    key = Key("k1", "acme", Role.TENANT, "digest", 0)
+    settings = Settings(price_input="1", price_output="10")
+    limiter = Limiter(
+        _Unused(), "w1", Directory(), settings, _Unused(), used=_no_usage, now=lambda: time.time_ns() // 1000
+    )
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 100}
+    call = Call(
+        CHAT, body, "support", stream=False, n=1, prompts=1, include_usage=False, continuous_usage=False,
+        user="", unknown=0, unknown_names=(), scored="", estimate=50, size=400,
+    )  # fmt: skip
+    plan = limiter._plan(tenant, key)  # noqa: SLF001  # to give it a share
+    for account in plan.accounts:
+        rates, budgets = (0, 0), (0, 0, 0, 0)
+        share = Share(
+            (10**14,) * 6, 10**5, (10**8, 10**8), rates, budgets, budgets, budgets, 0, 0, wanted=False, due=()
+        )
+        account.hear(share, asked=math.inf, now=time.monotonic())
+    found = []
+    for _ in range(ROUNDS):
+        began = time.process_time_ns()
+        for _ in range(REQUESTS):
+            grant = limiter.enter(tenant, key, call)
+            assert grant is not None
+            grant.count(50, 0, 60, choices=1)
+            grant.settle()
+        found.append((time.process_time_ns() - began) / REQUESTS / 1000)
+    return found
+
+
+async def main() -> None:
+    for name, (limits, budget) in CASES.items():
+        found = microseconds(limits, budget)
+        print(f"{name:35} {statistics.median(found):6.2f} µs ({min(found):.2f} to {max(found):.2f})")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Scheduling policies on two real engines, compared in pairs."""

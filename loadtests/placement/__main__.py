@@ -1,0 +1,123 @@
+"""`python -m loadtests.placement`: scheduling policies on two real engines of two slots, with eight adapters.
+
+Each round sends the same requests through each policy, with a gateway of its own, one policy after the other.
+Exit code 1 if an answer was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import uvloop
+from rich.console import Console
+
+from deploy.demo.engine_env import ensure_engine_env
+from deploy.demo.engines import Fleet
+from deploy.demo.gateway import Gateway
+from deploy.demo.model import ensure_demo_model
+from loadtests.overhead import cpu
+from loadtests.placement.callers import ADAPTERS, WORKLOADS, Question, call, questions
+from loadtests.placement.installation import empty, register
+from loadtests.placement.report import MINE, figures, show, summary
+
+LANDED = "landed"
+"""The policy before there were replicas, on engines whose CPU memory is not used: that was new, too."""
+CONTESTANTS = (MINE, "random", "consistent_hash", "bounded_hash", LANDED)
+SETTINGS = {
+    "FLORIN_WORKERS": "1",
+    "FLORIN_PLACEMENT_INTERVAL": "0",  # the policies alone, without what the planner opens for any of them
+    "FLORIN_SLOW_START": "0",
+    "FLORIN_PLACEMENT_TIMEOUT": "60",
+}
+WARMING = [Question(tenant, name, "Hello!") for tenant, name in ADAPTERS]
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 160)
+Results = dict[str, dict[str, list[dict[str, float]]]]
+"""Workload → contestant → figures, round by round."""
+
+
+def main() -> int:
+    options = _options()
+    results: Results = {workload: {name: [] for name in options.only} for workload in WORKLOADS}
+    errors: list[str] = []
+    env = ensure_engine_env(console)
+    with (
+        tempfile.TemporaryDirectory(prefix="florin-placement-") as folder,
+        Fleet(env, ensure_demo_model(env, console), logs=Path(folder), own_sessions=True) as fleet,
+    ):
+        fleet.start()
+        for number in range(options.rounds):
+            for turn in range(len(options.only)):
+                name = options.only[(turn + number) % len(options.only)]
+                directory = Path(folder, f"{name}-{number}")
+                errors += _measure(fleet, directory, name, options, number, results)
+                console.print(f"round {number + 1}: {name}", style="dim")
+    medians = {workload: summary(rounds) for workload, rounds in results.items()}
+    for workload, found in medians.items():
+        show(console, workload, found)
+    if options.json:
+        document = {
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": cpu.machine(),
+            "callers": options.callers,
+            "requests": options.requests,
+            "medians": medians,
+            "rounds": results,
+        }
+        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    for error in errors:
+        console.print(error, style="red", markup=False)
+    return 1 if errors else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.placement", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=200, help="of each workload (200)")
+    parser.add_argument("--callers", type=int, default=24, help="at once (24)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="POLICY")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    options = parser.parse_args()
+    if MINE not in options.only:
+        options.only = [MINE, *options.only]
+    return options
+
+
+def _measure(
+    fleet: Fleet, directory: Path, name: str, options: argparse.Namespace, number: int, results: Results
+) -> list[str]:
+    """One contestant's round. Returns what went wrong."""
+    settings = SETTINGS if name == LANDED else SETTINGS | {"FLORIN_SCHEDULING_POLICY": name}
+    entry = "loadtests.placement.landed_gateway" if name == LANDED else "gateway.cli"
+    directory.mkdir()
+    errors = []
+    with Gateway(directory / "state", directory / "log", settings=settings, entry=entry) as gateway:
+        gateway.launch()
+        gateway.wait()
+        keys = register(
+            gateway, fleet, cpu_slots=fleet.options.slots if name == LANDED else fleet.options.cpu_slots
+        )
+        uvloop.run(call(gateway.url, keys, fleet.model, WARMING, len(WARMING)))
+        for workload in WORKLOADS:
+            asked = questions(fleet.model, workload, options.requests, options.seed + number)
+            loads = _loads(fleet)
+            run = uvloop.run(call(gateway.url, keys, fleet.model, asked, options.callers))
+            results[workload][name].append(figures(run, _loads(fleet) - loads))
+            errors += [f"{name}, {workload}: {error}" for error in run.errors]
+    for engine in fleet.engines:
+        empty(engine, fleet.model)
+    return errors
+
+
+def _loads(fleet: Fleet) -> int:
+    """Loads that the engines were asked for."""
+    return sum(e.log.read_text(errors="replace").count("POST /v1/load_lora_adapter") for e in fleet.engines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

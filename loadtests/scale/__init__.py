@@ -1,0 +1,1 @@
+"""What many adapters, tenants and registry changes cost one worker."""

@@ -1,0 +1,89 @@
+"""How well the engine model fits public measurements of vLLM 0.8.5 with Llama-3.1-8B on one H100.
+
+Lengths of requests were not published with the measurements. PROMPT, OUTPUT and SPREAD are fitted, like the
+figures of `Hardware`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from loadtests.sim.engine_model import EngineModel
+from loadtests.sim.events import Events
+from loadtests.sim.hardware import Hardware
+from loadtests.sim.request import Request
+
+PROMPT, OUTPUT, SPREAD = 250, 212, 0.62
+"""Tokens of each request; answers are log-normal, and SPREAD is the standard deviation of their logarithm."""
+SECONDS = 1500.0
+RANK = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    what: str
+    measured: float
+    unit: str
+    stated: float
+    """Largest relative error that the tests accept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    point: Point
+    model: float
+
+    @property
+    def error(self) -> float:
+        return self.model / self.point.measured - 1
+
+
+def fit(hardware: Hardware | None = None) -> list[Fitted]:
+    hardware = hardware or Hardware()
+    points: list[Fitted] = []
+    for rank, ms in ((8, 70), (16, 92), (32, 141)):
+        point = Point(f"load from disk, rank {rank}", ms, "ms", 0.03)
+        points.append(Fitted(point, 1000 * hardware.load_seconds(rank)))
+    for rank, tokens in ((8, 401), (16, 758), (32, 1458)):
+        point = Point(f"KV cache of a slot, rank {rank}", tokens, "tokens", 0.01)
+        points.append(Fitted(point, hardware.slot_tokens + hardware.slot_tokens_per_rank * rank))
+    for adapters, itl in ((0, 17.1), (1, 35.4), (32, 45.7), (96, 63.0), (192, 79.2)):
+        point = Point(f"inter-token latency, batch 220, {adapters} adapters", itl, "ms", 0.05)
+        points.append(Fitted(point, 1000 * hardware.step_seconds(220, adapters, 0)))
+    for adapters, slots, seconds, stated in (
+        (64, 8, 16.1, 0.15),
+        (64, 16, 0.49, 0.3),
+        (64, 32, 0.067, 0.2),
+        (128, 8, 78.0, 0.1),
+        (128, 32, 9.4, 0.25),
+        (128, 64, 0.176, 0.2),
+    ):
+        point = Point(f"mean TTFT, {adapters} adapters, {slots} slots", 1000 * seconds, "ms", stated)
+        ttft, _ = serve(hardware, adapters, slots, 0.058 * adapters)
+        points.append(Fitted(point, 1000 * ttft))
+    for slots, throughput, stated in ((64, 20.8, 0.25), (128, 15.7, 0.1)):
+        point = Point(f"throughput, 384 adapters, {slots} slots", throughput, "requests/s", stated)
+        _, done = serve(hardware, 384, slots, 0.058 * 384)
+        points.append(Fitted(point, done))
+    return points
+
+
+def serve(hardware: Hardware, adapters: int, slots: int, rate: float) -> tuple[float, float]:
+    """Mean time to the first token and requests per second of one engine, every adapter equally popular."""
+    drawn = random.Random(1)
+    events = Events()
+    engine = EngineModel("engine", slots, adapters, hardware, events, rank=RANK)
+    requests: list[Request] = []
+    time = 0.0
+    while (time := time + drawn.expovariate(rate)) < SECONDS:
+        adapter = f"a{drawn.randrange(adapters)}"
+        output = max(1, round(drawn.lognormvariate(math.log(OUTPUT) - SPREAD**2 / 2, SPREAD)))
+        requests.append(Request(time, "", adapter, RANK, PROMPT, output))
+    for request in requests:
+        events.until(request.arrival)
+        engine.submit(request)
+    events.until(SECONDS)
+    begun = [r for r in requests if r.first >= 0]
+    return sum(r.ttft for r in begun) / len(begun), sum(r.end >= 0 for r in requests) / SECONDS
