@@ -10,7 +10,7 @@ WORKERS ?= 3
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
 ARGS ?=
 
-.PHONY: help demo test check lint docs bench loadtest fuzz chaos soak lock clean
+.PHONY: help demo test check lint docs bench bench-peers bench-placement bench-fairness loadtest fuzz chaos soak lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,7 +20,10 @@ help:
 	@echo 'make check                lint, types, layers, documentation and the fast tests'
 	@echo 'make lint                 the same without the tests'
 	@echo 'make docs                 the documentation as a site, in site/; strict about links'
-	@echo 'make bench                what Florin costs per request, against a bare relay'
+	@echo 'make bench                what Florin costs per request, beside relays that do nothing else'
+	@echo 'make bench-peers          the same beside vllm-router, smg and LiteLLM, which it installs (1 GB)'
+	@echo 'make bench-placement      scheduling policies on two real engines, the same requests for each'
+	@echo 'make bench-fairness       a flood on two real engines, with and without the fair queue'
 	@echo 'make loadtest             a steady mixed load on the demo'
 	@echo 'make fuzz                 rubbish from every side for a minute (ARGS="--seconds 3600" for longer)'
 	@echo 'make chaos                50 kills and other faults under load, and what must hold (ARGS="--seed N")'
@@ -54,6 +57,16 @@ docs: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m loadtests.overhead $(ARGS)
+	@$(BIN)/python -m loadtests.overhead.limits
+
+bench-peers: $(READY)
+	@$(BIN)/python -m loadtests.overhead --peers $(ARGS)
+
+bench-placement: $(READY)
+	@$(BIN)/python -m loadtests.placement $(ARGS)
+
+bench-fairness: $(READY)
+	@$(BIN)/python -m loadtests.fairness $(ARGS)
 
 loadtest: $(READY)
 	@$(BIN)/python -m loadtests.run_locust $(ARGS)
@@ -74,7 +87,7 @@ lock:
 	done; echo 'No Python is found.' >&2; exit 1
 
 clean:
-	rm -rf .venv site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist loadtests/results
+	rm -rf .venv site .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
 	@echo "The engines' environment and the demo's models stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/florin."
 
 # Anew when the pins or the project's own description change. The mark is written last: an interrupted

@@ -57,6 +57,15 @@ LOCKS = (
         ("--universal", "--python-version", "3.12"),
         "The FOCUS validator's environment; it needs Python 3.12 or newer, and is no part of Florin's own.",
     ),
+    *(
+        Lock(
+            f"loadtests/overhead/requirements/{peer}.txt",
+            f"loadtests/overhead/requirements/{peer}.in",
+            ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"),
+            f"The environment of {peer}, which `make bench-peers` measures; no part of Florin's own.",
+        )
+        for peer in ("vllm-router", "smg", "litellm")
+    ),
 )
 
 

@@ -152,10 +152,16 @@ class Fleet:
         logs: Path,
         count: int = 2,
         options: EngineOptions | None = None,
+        own_sessions: bool = False,
     ) -> None:
+        """`own_sessions`: for measurements. Linux shares processors among sessions first (autogroups). In the
+        starter's session, engines get what is left by processes without NICE, and serve half as many requests
+        under load; in sessions of their own, an engine that starts beside a busy one has waited for
+        minutes."""
         self.env = env
         self.model = model
         self.options = options or EngineOptions()
+        self._own_sessions = own_sessions
         # Linux kills the engines when the thread that started them ends, so this one stays.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="engine-starter")
         self._scratch = Path(tempfile.mkdtemp(prefix="florin-"))  # a short path, because it contains sockets
@@ -188,7 +194,8 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                start_new_session=self._own_sessions,
+                process_group=None if self._own_sessions else 0,
             )
 
     def start(self, on_progress: Callable[[float], None] = lambda _: None) -> None:

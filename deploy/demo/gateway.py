@@ -32,15 +32,22 @@ class Gateway:
     """The gateway process. Mutable state: the process, and its URL once it listens."""
 
     def __init__(
-        self, state_dir: Path, log: Path, *, port: int = 0, settings: Mapping[str, str] | None = None
+        self,
+        state_dir: Path,
+        log: Path,
+        *,
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        entry: str = "gateway.cli",
     ) -> None:
-        """`settings`: additional FLORIN_* variables."""
+        """`settings`: additional FLORIN_* variables. `entry`: the module whose `main` is the command."""
         self.state_dir = state_dir
         self.operator_key = f"fl-operator-{secrets.token_urlsafe(24)}"
         self.url = ""
         self._log = log
         self._port = port
         self._settings = dict(settings or {})
+        self._entry = entry
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -74,8 +81,8 @@ class Gateway:
             "PYTHONPATH": os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH")))),
         }
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "import gateway.cli; gateway.cli.main()", "serve"],
+            self._process = subprocess.Popen(  # noqa: S603 - `entry` is one of our modules
+                [sys.executable, "-c", f"import {self._entry}; {self._entry}.main()", "serve"],
                 env=inherited | settings,
                 cwd=self._log.parent,  # a directory without a florin.yaml
                 stdin=subprocess.DEVNULL,

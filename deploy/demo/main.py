@@ -34,6 +34,10 @@ NARROWEST = 110
 """Width of the transcript if it is written to a file or a pipe."""
 
 
+class ChecksFailedError(Exception):
+    """A check of the transcript failed; what failed has been printed."""
+
+
 class Stopped(BaseException):
     """Ctrl-C or SIGTERM."""
 
@@ -48,7 +52,7 @@ def run(*, exit_after: bool, env_file: Path | None) -> int:
     with _signals():
         try:
             return _run(console, exit_after=exit_after, env_file=env_file)
-        except (EngineEnvError, ModelError, EngineStartError, GatewayError) as error:
+        except (EngineEnvError, ModelError, EngineStartError, GatewayError, ChecksFailedError) as error:
             console.print(Text(str(error), style="red"))
             return 1
         except Stopped:
@@ -72,9 +76,11 @@ def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:
         transcript = Transcript(installation, console)
         right = transcript.play()
         _verdict(console, transcript)
-        if exit_after or not right:
+        if not right:
+            raise ChecksFailedError(f"Stopping everything. The logs are in {directory / 'logs'}.")
+        if exit_after:
             console.print("Stopping everything…")
-            return 0 if right else 1
+            return 0
         _repair(console, installation)
         if env_file:
             installation.write_env(env_file)
@@ -173,7 +179,7 @@ def _directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="florin-demo-"))
     try:
         yield directory
-    except (EngineStartError, GatewayError):
+    except (EngineStartError, GatewayError, ChecksFailedError):
         raise
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)

@@ -96,6 +96,7 @@ def register(gateway: Gateway, fleet: Fleet, engine: DemoEngine) -> None:
         "slots": fleet.options.slots,
         "cpu_slots": fleet.options.cpu_slots,
         "max_rank": fleet.model.rank,
+        "seats": fleet.options.max_num_seqs,
     }
     gateway.call("POST", "/admin/v1/engines", body)
 

@@ -10,12 +10,12 @@ from deploy.docs.markdown import code, document, table
 from gateway.commands.tree import loaded_tree
 
 _GATEWAY = "Gateway"
-"""Help panel of the options by which a command finds its gateway: the same everywhere, so listed once."""
+"""Help panel of the options that all commands share, which are listed only once."""
 
 _COMMON = """
 ## Gateway options
 
-Commands that speak to a gateway take these, too.
+Commands that call a gateway also accept these.
 """
 
 
@@ -76,7 +76,8 @@ def _row(parameter: Any) -> tuple[str, str, str]:
         if parameter.metavar:
             name += f" {code(parameter.metavar)}"
     if parameter.envvar:
-        name += f" ({code(parameter.envvar)})"
+        variables = [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar
+        name += f" ({', '.join(map(code, variables))})"
     return name, _default(parameter), parameter.help or ""
 
 

@@ -15,28 +15,28 @@ from gateway.dataplane.request import ENDPOINTS
 Json = dict[str, Any]
 
 _INTRO = """
-Every route but the health checks takes `Authorization: Bearer KEY`; each operation names the roles whose
-keys may call it. Requests and answers are JSON in UTF-8 unless it says otherwise. [Errors](errors.md)
-lists the error codes. With `FLORIN_API_DOCS=true` a gateway also serves the OpenAPI description itself,
-at `/openapi.json` and `/docs`.
+All routes except the health checks require `Authorization: Bearer KEY`; each operation lists the roles that
+may call it. Requests and responses are JSON in UTF-8 unless noted otherwise. [Errors](errors.md) lists the
+error codes. With `FLORIN_API_DOCS=true`, a gateway serves the OpenAPI description at `/openapi.json` and
+`/docs`.
 """
 
 _DATA_PLANE = """
 ## Data plane
 
-OpenAI's shapes, for keys of role `tenant`. It is an allow-list: no other route of an engine can be
-reached. [Parameters](parameters.md) lists every field.
+OpenAI's routes, for keys of role `tenant`. No other route of an engine is reachable.
+[Parameters](parameters.md) lists every field.
 """
 
 _MODELS = (
-    ("`GET /v1/models`", "The adapters, and base models, that the key may call."),
-    ("`GET /v1/models/{model}`", "One of them."),
+    ("`GET /v1/models`", "The adapters and base models that the key may call."),
+    ("`GET /v1/models/{model}`", "One of these."),
 )
 
 _OBJECTS = """
 ## Objects
 
-What the operations above take and return, by name.
+The objects that the operations take and return.
 """
 
 _HEADINGS: Final = {"admin": "Admin", "finance": "Finance", "": "Health and metrics"}
@@ -48,12 +48,12 @@ def page() -> str:
     for area, heading in _HEADINGS.items():
         sections.append(f"## {heading}")
         sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
-    answers = [(code(f"POST {path}"), "An answer, or a stream of events.") for path in ENDPOINTS]
+    answers = [(code(f"POST {path}"), "An answer, or an event stream.") for path in ENDPOINTS]
     return document(
         "HTTP API",
         _INTRO,
         _DATA_PLANE,
-        table(("route", "answers"), [*answers, *_MODELS]),
+        table(("route", "returns"), [*answers, *_MODELS]),
         *sections,
         _OBJECTS,
         *(_object(name, description["components"]["schemas"][name]) for name in objects(description)),
@@ -61,7 +61,7 @@ def page() -> str:
 
 
 def openapi() -> Json:
-    """With the defaults of all settings, whatever the environment of whoever asks says."""
+    """With default settings, whatever the environment."""
     return Florin(Settings.model_construct(api_docs=True)).api.openapi()
 
 
@@ -79,7 +79,7 @@ def objects(description: Json) -> list[str]:
 
 
 def roles(method: str, path: str) -> list[str]:
-    """Who may call it; nobody in particular: everybody."""
+    """The roles that may call it; empty: no key needed."""
     allowed = rule_for(access_rules(Settings.model_construct()), path, method).roles
     return [] if allowed is None else sorted(role.value for role in allowed)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deploy.docs import cli, http_api, tables
+from deploy.docs import cli, http_api, roles, tables
 from gateway.fields import page as parameters
 
 DIRECTORY: Final = Path(__file__).parents[2] / "docs" / "reference"
@@ -16,6 +16,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": tables.settings,
     "cli.md": cli.page,
     "http-api.md": http_api.page,
+    "roles.md": roles.page,
     "parameters.md": parameters.page,
     "errors.md": tables.errors,
     "checks.md": tables.checks,

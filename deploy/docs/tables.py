@@ -14,64 +14,62 @@ from gateway.config import RELOADABLE, Settings
 from gateway.errors import CODES
 from gateway.metering.ledger.audit_log import ACTIONS
 from gateway.observability.conditions import CONDITIONS
-from gateway.observability.metrics import METRICS
+from gateway.observability.metric_names import METRICS
 from gateway.runtime.unknown_variables import CLIENTS
 
 _SETTINGS = """
-`florin serve` reads environment variables, and `florin.yaml` in the working directory (without the
-prefix, in lower case). The environment wins. A wrong setting stops it with a sentence that names the
-setting, and a `FLORIN_` variable that nothing reads is warned about.
+`florin serve` reads environment variables and `florin.yaml` in the working directory (without the prefix, in
+lower case). The environment overrides the file. If a setting is invalid, it exits with an error that names
+the setting; unknown `FLORIN_` variables cause a warning.
 
-SIGHUP makes a running gateway read `florin.yaml` again. **reload** marks the settings that are taken
-into use then, for requests that come from that moment on; a change of any other is named in the log as
-waiting for a restart. [Upgrading](../upgrading.md#settings-that-need-no-restart) has the details.
+On SIGHUP, a running gateway reads `florin.yaml` again. Changes to settings marked **reload** take effect for
+new requests; changes to others are logged as waiting for a restart.
+[Upgrading](../upgrading.md#settings-that-need-no-restart) has the details.
 """
 
 _CLIENT_SETTINGS = """
 ## Variables of the command line
 
-`florin engine run` and the commands that speak to a gateway read these. `florin engine run` also takes
+`florin engine run` and the commands that call a gateway read these. `florin engine run` also reads
 `FLORIN_TLS_*`, `FLORIN_ENGINE_*` and `FLORIN_LOG_*` from the table above.
 """
 
 _ERRORS = """
-Every error has OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, and the status that
-the OpenAI client maps to its exceptions. A stream that has begun ends with an error event of the same
-shape.
+Errors have OpenAI's format, `{"error": {"message", "type", "param", "code"}}`, and the status that the
+OpenAI client maps to its exceptions. A stream that has begun ends with an error event in the same format.
 """
 
 _CHECKS = """
-Florin checks an adapter before any GPU sees it, at `florin adapter add`, `florin adapter check` and
-`florin apply`. An **error** refuses the adapter; a **warning** is shown and refuses nothing. Each
-finding also says what was found and what was expected. [Adapters](../adapters.md#what-is-checked)
-explains the checks.
+`florin adapter add`, `florin adapter check` and `florin apply` check an adapter before it reaches a GPU. An
+**error** refuses the adapter; a **warning** does not. Each finding also has the found and the expected value.
+[Adapters](../adapters.md#what-is-checked) explains the checks.
 """
 
 _CONDITIONS = """
-Everything that a worker finds wrong with itself is a condition: it stands in the body of `/readyz`, in
-`florin doctor` and in the metric `florin_condition`, and [alerts](../incidents.md) are about it.
-`/readyz` answers 503 only for conditions under which requests fail.
+A condition is a problem that a worker detects in itself. `/readyz`, `florin doctor`, the metric
+`florin_condition` and the [alerts](../incidents.md) report it. `/readyz` returns 503 only for conditions
+under which requests fail.
 """
 
 _AUDIT = """
-Each change leaves one entry, committed together with the change itself. `florin audit list` and `GET
+Each change writes one audit entry, in the same transaction. `florin audit list` and `GET
 /admin/v1/audit` show them.
 """
 
 _METRICS = """
-`GET /metrics` takes a key of role `metrics` or `operator`, since the labels name customers. Names that
-the registry does not know never become labels, and past a thousand names the rest share `__other__`.
-Metrics are for dashboards; bills come from the ledger. [Observability](../observability.md#metrics) says
-how to read them.
+`GET /metrics` requires a key of role `metrics` or `operator`, since the labels name customers. Names that the
+registry does not know never become labels, and names beyond the first thousand share the label `__other__`.
+Metrics are for dashboards; bills come from the ledger. [Observability](../observability.md#metrics) explains
+how to use them.
 """
 
 _FLAGS = """
-`florin engine run` adds the flags that Florin needs and refuses those that would break it; `florin
-engine run --dry-run` shows the command that would run. [Engines](../engines.md) says how to start one.
+`florin engine run` adds the flags that Florin needs and refuses those that would break it; `florin engine run
+--dry-run` shows the resulting command. [Engines](../engines.md) says how to start an engine.
 
-It also refuses half of TLS: a certificate without its key, and `--ssl-ca-certs` without `--ssl-cert-reqs
-2`, which looks protected but lets in whoever shows no certificate. `--max-logprobs` must be at least
-{top}, since versions are verified by the log probabilities of their {top} likeliest tokens.
+It also refuses incomplete TLS: a certificate without its key, and `--ssl-ca-certs` without `--ssl-cert-reqs
+2`, with which clients without a certificate would still be accepted. `--max-logprobs` must be at least {top},
+since versions are verified by the log probabilities of their {top} most likely tokens.
 """
 
 _ENVIRONMENT = """

@@ -1,0 +1,1 @@
+"""`florin plan`: how many engines a workload needs, from the simulator, and what they cost."""
