@@ -97,10 +97,10 @@ def loaded(url: str) -> list[str]:
 
 
 @pytest.fixture
-async def gateway(
+async def gateway_with_engines(
     clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
 ) -> AsyncIterator[Gateway]:
-    """Registered as an operator would: through the admin API, every check on."""
+    """A gateway whose engines were registered through the admin API, with every check on."""
     async with running_gateway(
         tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
     ) as running:
@@ -112,11 +112,25 @@ async def gateway(
                 }  # fmt: skip
                 answer = await http.post("/admin/v1/engines", json=body)
                 assert answer.status_code == 201, answer.text
-            for tenant in ALL:
-                assert (await http.post("/admin/v1/tenants", json={"name": tenant})).status_code == 201
-                body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
-                answer = await http.post("/admin/v1/adapters", json=body)
-                assert answer.status_code == 201, answer.text
-                answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
-                running.keys[tenant] = answer.json()["key"]
         yield running
+
+
+async def add_tenant(gateway: Gateway, tenant: str, *, base_access: bool = False) -> None:
+    """Add a tenant and a key."""
+    async with gateway.http() as http:
+        body = {"name": tenant, "base_access": base_access}
+        assert (await http.post("/admin/v1/tenants", json=body)).status_code == 201
+        answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
+        gateway.keys[tenant] = answer.json()["key"]
+
+
+@pytest.fixture
+async def gateway(gateway_with_engines: Gateway, demo_model: DemoModel) -> Gateway:
+    """The same with each tenant's adapter."""
+    for tenant in ALL:
+        await add_tenant(gateway_with_engines, tenant)
+        async with gateway_with_engines.http() as http:
+            body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
+            answer = await http.post("/admin/v1/adapters", json=body)
+            assert answer.status_code == 201, answer.text
+    return gateway_with_engines

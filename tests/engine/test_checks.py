@@ -218,7 +218,7 @@ def test_a_corrupt_file_is_refused_by_both(damage, expected, subject: Subject, t
     assert reason(subject, directory) == expected
 
 
-def test_of_a_key_that_stands_there_twice_the_engine_takes_the_last(subject: Subject, tmp_path: Path):
+def test_engine_takes_the_last_of_duplicate_keys(subject: Subject, tmp_path: Path):
     directory = write(tmp_path / "a", subject.model, config())
     path = directory / "adapter_config.json"
     path.write_text(path.read_text()[:-1] + ', "lora_alpha": 0}')
@@ -235,7 +235,7 @@ def test_of_a_key_that_stands_there_twice_the_engine_takes_the_last(subject: Sub
     ],
     ids=["rslora", "alpha_pattern", "alpha_pattern of one module"],
 )
-def test_engines_scale_as_the_checks_believe(one, other, subject: Subject, tmp_path: Path):
+def test_engines_scale_as_the_checks_assume(one, other, subject: Subject, tmp_path: Path):
     """Each pattern against the same factor worked into the weights."""
     pattern = one({}, {})[0].get("alpha_pattern", {})
     factors = {key.removeprefix("^model."): alpha / 16 for key, alpha in pattern.items()}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def test_the_demo_plays_and_everything_is_right(tmp_path: Path):
+def test_demo_transcript_passes(tmp_path: Path):
     command = [sys.executable, "-c", "import gateway.cli; gateway.cli.main()", "demo", "--exit"]
     env_file = tmp_path / "env"
     played = subprocess.run(

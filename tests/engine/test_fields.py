@@ -76,7 +76,7 @@ async def test_what_the_tables_send_is_what_vllm_takes(gateway: Gateway, demo_mo
     assert answer.usage.prompt_tokens > 0
 
 
-async def test_what_kills_an_engine_or_escapes_its_meter_does_neither(
+async def test_harmful_fields_neither_crash_the_engine_nor_escape_metering(
     gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
 ):
     """Each of these, in a batch that others share, would end the engine or make it work unseen."""

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from adapters.model import Adapter, dump
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from tests.engine.conftest import ALL, CUSTOMERS, loaded
@@ -51,7 +51,7 @@ def counters(fleet: Fleet) -> Counter[str]:
     return total
 
 
-async def test_every_customer_hears_its_own_voice_under_mixed_load(gateway: Gateway, demo_model: DemoModel):
+async def test_every_customer_gets_its_own_adapter_under_mixed_load(gateway: Gateway, demo_model: DemoModel):
     questions = demo_model.questions
 
     async def one(i: int) -> None:
@@ -114,7 +114,8 @@ async def test_four_adapters_take_turns_on_two_slots(
     texts = await asyncio.gather(*(ask(gateway, ALL[i % 4], question, stream=i % 3 == 0) for i in range(24)))
     for i, text in enumerate(texts):
         assert text == demo_model.adapters[ALL[i % 4]].answers[question]
-    assert len(loaded(clean_fleet.engines[0].url)) == 2
+    assert len(gateway.state.residency.slots("e0")) == 2
+    assert len(loaded(clean_fleet.engines[0].url)) == 4  # the others stay in its CPU memory
     assert loaded(clean_fleet.engines[1].url) == []
 
 
@@ -127,7 +128,7 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
 
     async def one(i: int) -> str:
         tenant = CUSTOMERS[i % 3]
-        options = {"temperature": 0, "max_tokens": 120, "extra_body": {"min_tokens": 120}}
+        options = {"temperature": 0, "max_tokens": 300, "extra_body": {"min_tokens": 300}}
         async with gateway.client(tenant, timeout=120) as client:
             if i % 2:
                 answer = await client.chat.completions.create(
@@ -144,9 +145,15 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
             return text
 
     tasks = [asyncio.ensure_future(one(i)) for i in range(32)]
-    while len(begun) < 3:
+
+    def busy_engines():
+        return [e for e in repaired_fleet.engines if gateway.state.pool.state(f"e{e.index}").in_flight]
+
+    # On a slow machine the first streams can end before the other clients have connected.
+    while len(begun) < 3 or not busy_engines():
+        assert not all(task.done() for task in tasks), "every answer ended before an engine was killed"
         await asyncio.sleep(0.01)
-    victim = next(e for e in repaired_fleet.engines if gateway.state.pool.state(f"e{e.index}").in_flight)
+    victim = busy_engines()[0]
     victim.kill()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     for i, result in enumerate(results):
@@ -168,7 +175,7 @@ async def test_kill_9_of_an_engine_loses_no_request_that_had_not_begun(
         await asyncio.sleep(0.1)
 
 
-async def test_a_client_that_hangs_up_frees_the_engine_within_a_second(gateway: Gateway, clean_fleet: Fleet):
+async def test_client_disconnect_frees_the_engine_within_a_second(gateway: Gateway, clean_fleet: Fleet):
     def running() -> int:
         total = 0
         for engine in clean_fleet.engines:
@@ -204,7 +211,7 @@ async def test_a_client_that_hangs_up_frees_the_engine_within_a_second(gateway: 
     assert 5 <= record.completion_tokens < 800
 
 
-async def test_tenants_are_apart(gateway: Gateway, demo_model: DemoModel):
+async def test_tenants_are_isolated(gateway: Gateway, demo_model: DemoModel):
     """Neither by name, nor through the prefix cache of an adapter that both may call."""
     async with gateway.client("bolt") as client:
         bodies = set()
@@ -216,7 +223,7 @@ async def test_tenants_are_apart(gateway: Gateway, demo_model: DemoModel):
         assert [m.id async for m in await client.models.list()] == ["bolt/support"]
 
     shared = Adapter("acme/support", live=1, latest=1, shared_with=("bolt",))
-    await gateway.state.commit(Change("adapter", shared.name, dump(shared)))
+    await gateway.commit(Change("adapter", shared.name, dump(shared)))
     long = "tell me a very long story " * 20
     cached = []
     for tenant in ("acme", "acme", "bolt"):
@@ -230,7 +237,7 @@ async def test_tenants_are_apart(gateway: Gateway, demo_model: DemoModel):
     assert cached[2] == 0
 
 
-async def test_answers_are_the_engines_but_for_the_name(
+async def test_answers_equal_the_engines_except_for_the_name(
     gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
 ):
     """Shape for shape: what the client gets is what vLLM says."""

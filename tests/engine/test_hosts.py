@@ -190,7 +190,7 @@ async def health(agent: Agent, seconds: float) -> float:
 
 
 @pytest.mark.timeout(1800)  # an engine of its own, beside the fleet
-async def test_sigterm_under_streams_is_noticed_by_no_client(
+async def test_sigterm_during_streams_is_invisible_to_clients(
     mutual_tls: None, site: Site, clean_fleet: Fleet
 ):
     """Of an engine behind mutual TLS and a key: started, verified, loaded, called and drained that way."""
@@ -205,6 +205,7 @@ async def test_sigterm_under_streams_is_noticed_by_no_client(
             "gpu_type": "cpu", "slots": 2, "cpu_slots": 8, "max_rank": 8,
         }  # fmt: skip
         assert (await http.post("/admin/v1/engines", json=body)).status_code == 201
+    await site.gateway.set_state("second", "cordoned")  # so that the first loads are on the other
     stop, answers = asyncio.Event(), []
 
     async def caller(i: int) -> None:
@@ -216,6 +217,7 @@ async def test_sigterm_under_streams_is_noticed_by_no_client(
 
     callers = [asyncio.create_task(caller(i)) for i in range(8)]
     await until(lambda: sum(engine == "hosted" for _, engine in answers) >= 8, 120)
+    await site.gateway.set_state("second", "active")
     code = await site.agent.stop(120)
     before = len(answers)
     await until(lambda: len(answers) >= before + 8, 120)

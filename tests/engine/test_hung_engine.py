@@ -36,7 +36,7 @@ def thawed(repaired_fleet: Fleet) -> Iterator[Fleet]:
         core_of(engine).send_signal(signal.SIGCONT)
 
 
-async def test_a_stopped_core_costs_no_request_that_had_not_begun(
+async def test_stopped_core_loses_no_request_that_had_not_begun(
     thawed: Fleet,
     gateway: Gateway,
     demo_model: DemoModel,
@@ -79,7 +79,7 @@ async def test_a_stopped_core_costs_no_request_that_had_not_begun(
     assert {e["name"]: e["health"] for e in engines}[name] == "ejected"
 
     # Each probe that fails makes the pause longer; the first that passes ends it.
-    await came_true(lambda: state.standing.ejections >= 2)
+    await came_true(lambda: state.ejection.ejections >= 2)
     core.send_signal(signal.SIGCONT)
     resumed = time.monotonic()
     await came_true(lambda: state.usable)

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adapters.model import SlotState, dump
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from gateway.commands.tree import tree
@@ -45,7 +45,7 @@ async def gateway(
             answer = await http.post("/admin/v1/engines", json=body)
             assert answer.status_code == 201, answer.text
             wide = replace(running.state.catalog.engines["e0"], slots=4)  # more than it has GPU slots
-            await running.state.commit(Change("engine", "e0", dump(wide)))
+            await running.commit(Change("engine", "e0", dump(wide)))
             for tenant in ALL:
                 assert (await http.post("/admin/v1/tenants", json={"name": tenant})).status_code == 201
                 body = {"adapter": f"{tenant}/support", "source": str(demo_model.adapters[tenant].path)}
@@ -112,7 +112,7 @@ async def test_a_killed_engine_has_its_adapters_back_soon_after_its_return(
     assert "residency_missing" not in await doctor(gateway)
 
 
-async def test_doctor_explains_an_adapter_that_somebody_else_has_loaded(
+async def test_doctor_explains_a_foreign_adapter(
     gateway: Gateway, repaired_fleet: Fleet, demo_model: DemoModel
 ):
     engine = repaired_fleet.engines[0]

@@ -168,7 +168,7 @@ def gateway(
         "FLORIN_WORKERS": "2",
         "FLORIN_PLACEMENT_TIMEOUT": "60",
         "FLORIN_PROBE_INTERVAL": "0.5",
-        "FLORIN_BOOKKEEPING_INTERVAL": "1",  # so that what verifications cost is written as often
+        "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "1",  # so that what verifications cost is written as often
         "FLORIN_PROBE_TIMEOUT": "5",
     }
     with Gateway(tmp_path / "state", tmp_path / "gateway.log", settings=settings) as started:

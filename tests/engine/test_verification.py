@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,37 +15,24 @@ import openai
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from adapters.model import dump
 from adapters.placement.fingerprint import LIKE_BASE, UNLIKE_ITSELF
+from adapters.store.protocol.registry import Change
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
-from tests.engine.conftest import loaded
+from tests.engine.conftest import add_tenant, loaded
 from tests.engine.test_gateway import ask, messages
-from tests.support.harness import Gateway, running_gateway
+from tests.support.harness import Gateway
 
 QUESTION = 0
 
 
 @pytest.fixture
-async def gateway(
-    clean_fleet: Fleet, demo_model: DemoModel, tmp_path: Path, valkey_url: str, prefix: str
-) -> AsyncIterator[Gateway]:
-    """Two engines, as an operator registers them, and customers without adapters."""
-    async with running_gateway(
-        tmp_path / "state", valkey_url, prefix, placement_timeout=60.0, probe_interval=0.5, probe_timeout=5.0
-    ) as running:
-        async with running.http() as http:
-            for engine, gpu_type in zip(clean_fleet.engines, ("h100", "l40s"), strict=True):
-                body = {
-                    "name": f"e{engine.index}", "url": engine.url, "base": demo_model.served_name,
-                    "gpu_type": gpu_type, "slots": 2, "cpu_slots": 8, "max_rank": 8,
-                }  # fmt: skip
-                answer = await http.post("/admin/v1/engines", json=body)
-                assert answer.status_code == httpx.codes.CREATED, answer.text
-            for tenant in ("acme", "bolt"):
-                await http.post("/admin/v1/tenants", json={"name": tenant, "base_access": tenant == "bolt"})
-                answer = await http.post("/admin/v1/keys", json={"tenant": tenant, "role": "tenant"})
-                running.keys[tenant] = answer.json()["key"]
-        yield running
+async def gateway(gateway_with_engines: Gateway) -> Gateway:
+    """Two tenants without adapters."""
+    await add_tenant(gateway_with_engines, "acme")
+    await add_tenant(gateway_with_engines, "bolt", base_access=True)
+    return gateway_with_engines
 
 
 async def add(gateway: Gateway, tenant: str, source: Path) -> str:
@@ -167,3 +154,37 @@ async def test_sound_versions_pass_on_both_engines_while_streams_run(
     assert 'florin_verifications_total{result="sound"}' in metrics
     assert "quarantined" not in "".join(found)
     assert all(engine.alive for engine in clean_fleet.engines)
+
+
+async def test_a_reload_in_the_same_process_is_not_probed_and_answers_the_same(
+    gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
+):
+    """Three adapters share one engine's two slots, and what loses its slot leaves. The engine's own counter
+    shows that nothing else was sent."""
+    question = demo_model.questions[QUESTION]
+    tight = replace(gateway.state.catalog.engines["e0"], cpu_slots=2)
+    await gateway.commit(Change("engine", "e0", dump(tight)))
+    await drain(gateway, "e1")
+    await add(gateway, "acme", demo_model.adapters["acme"].path)
+    await add(gateway, "bolt", demo_model.adapters["bolt"].path)
+    await add_tenant(gateway, "corgi")
+    await add(gateway, "corgi", demo_model.adapters["corgi"].path)
+
+    async def call_all() -> float:
+        """Prompt tokens of the engine per request."""
+        before = prompt_tokens(clean_fleet)
+        for tenant in ("acme", "bolt", "corgi"):
+            assert await ask(gateway, tenant, question) == demo_model.adapters[tenant].answers[question]
+        return (prompt_tokens(clean_fleet) - before) / 3
+
+    probed, *later = [await call_all() for _ in range(3)]
+    metrics = gateway.state.metrics.render().decode().splitlines()
+    assert "florin_verification_seconds_count 3.0" in metrics
+    assert 'florin_adapter_loads_total{engine="e0",result="ok"} 9.0' in metrics
+    assert later[0] == later[1] < probed / 2
+
+
+def prompt_tokens(fleet: Fleet) -> float:
+    text = httpx.get(f"{fleet.engines[0].url}/metrics", timeout=30, trust_env=False).text
+    (line,) = [line for line in text.splitlines() if line.startswith("vllm:prompt_tokens_total{")]
+    return float(line.rpartition(" ")[2])

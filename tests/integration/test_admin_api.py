@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from adapters.store.embedded import EmbeddedValkey
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
@@ -58,15 +58,15 @@ async def nothing_placed(admin: httpx.AsyncClient) -> bool:
 
 
 PATHS = [
-    ("GET", "tenants"), ("POST", "tenants"), ("GET", "tenants/acme"),
-    ("GET", "keys"), ("POST", "keys"), ("DELETE", "keys/x"),
+    ("GET", "tenants"), ("POST", "tenants"), ("GET", "tenants/acme"), ("PATCH", "tenants/acme"), ("DELETE", "tenants/acme"),
+    ("GET", "keys"), ("POST", "keys"), ("GET", "keys/x"), ("PATCH", "keys/x"), ("POST", "keys/x/rotate"), ("DELETE", "keys/x"),
     ("GET", "adapters"), ("POST", "adapters"), ("GET", "adapters/acme/x"), ("DELETE", "adapters/acme/x"),
-    ("GET", "adapters/acme/x/versions"), ("PUT", "adapters/acme/x/live"), ("PUT", "adapters/acme/x/pin"),
+    ("GET", "adapters/acme/x/versions"), ("PUT", "adapters/acme/x/live"), ("PUT", "adapters/acme/x/pin"), ("PUT", "adapters/acme/x/replicas"),
     ("POST", "adapters/acme/x/rollback"), ("POST", "adapters/acme/x/versions/v1/release"),
     ("POST", "adapters/acme/x/versions/v1/retire"),
-    ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("POST", "engines/a1/trust"), ("DELETE", "engines/a1"),
+    ("GET", "engines"), ("POST", "engines"), ("PUT", "engines/a1/state"), ("POST", "engines/a1/trust"), ("GET", "engines/a1/drain"), ("POST", "engines/a1/drain"), ("POST", "engines/a1/restart"), ("DELETE", "engines/a1"),
     ("PUT", "engines/a1/heartbeat"), ("PUT", "engines/a1/stopping"), ("GET", "artifacts/{digest}/{file}"),
-    ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"),
+    ("GET", "bases"), ("GET", "placement"), ("GET", "explain/acme/x"), ("GET", "explain/x"),
     ("GET", "calibrations"), ("POST", "calibrations"), ("GET", "export"), ("POST", "apply"),
     ("GET", "engines/a1"), ("POST", "enrolment-tokens"), ("POST", "enrol"),
     ("GET", "registry"), ("POST", "registry/restore"), ("POST", "registry/accept"),
@@ -102,7 +102,7 @@ async def test_every_route_is_for_operators_only(gateway, admin):
         )
         for r, methods in (await admin.get(f"{gateway.url}/openapi.json")).json()["paths"].items()
         for m in (name.upper() for name in methods)
-        if r.startswith("/admin/v1/") and "prices" not in r
+        if r.startswith("/admin/v1/") and "prices" not in r and r != "/admin/v1/me"
     }
     assert routes == tried
 
@@ -110,7 +110,13 @@ async def test_every_route_is_for_operators_only(gateway, admin):
 # -- tenants and keys
 
 
-async def test_a_tenants_life(admin):
+def shown_of(changed: httpx.Response) -> dict:
+    body = changed.json()
+    assert body.pop("warnings") == []
+    return body
+
+
+async def test_tenant_lifecycle(admin):
     new = await admin.post("tenants", json={"name": "acme"})
     assert (new.status_code, new.json()["base_access"]) == (201, False)
     again = await admin.post("tenants", json={"name": "acme"})
@@ -119,12 +125,34 @@ async def test_a_tenants_life(admin):
     assert (changed.status_code, changed.json()) == (200, {**new.json(), "base_access": True})
     kept = await admin.post("tenants", json={"name": "acme"})
     assert kept.json()["base_access"] is True
-    assert (await admin.get("tenants")).json() == {"data": [kept.json()]}
+    assert (await admin.get("tenants")).json() == {"data": [shown_of(kept)]}
     key = (await admin.post("keys", json={"tenant": "acme"})).json()
     shown = (await admin.get("tenants/acme")).json()
     assert shown["adapters"] == []
     assert [k["id"] for k in shown["keys"]] == [key["id"]]
     assert key["key"] not in json.dumps(shown)
+
+
+async def test_what_a_tenant_requires_is_kept_checked_and_audited(admin, engine):
+    assert (await admin.patch("tenants/acme", json={"requires": {}})).status_code == 404
+    new = await admin.post("tenants", json={"name": "acme", "requires": {"region": "eu"}})
+    assert (new.status_code, new.json()["warnings"]) == (201, []), "there is no fleet yet"
+    await admin.post("engines", json=registration(engine, region="us", labels={"pool": "a"}))
+    again = await admin.patch("tenants/acme", json={"base_access": True})
+    assert again.json()["requires"] == {"region": "eu"}
+    assert again.json()["warnings"] == [
+        "No engine of base has region=eu: requests of acme are refused until one has"
+    ]
+    doctor = (await admin.get("doctor")).json()["data"]
+    assert [c["subject"] for c in doctor if c["check"] == "tenant_requirements"] == ["acme"]
+    met = await admin.patch("tenants/acme", json={"requires": {"pool": "a", "gpu_type": "H200"}})
+    assert met.json()["warnings"] == []
+    note = (await admin.get("audit", params={"action": "tenant.update"})).json()["data"][0]
+    assert note["details"] == {
+        "requires": {"old": {"region": "eu"}, "new": {"pool": "a", "gpu_type": "H200"}}
+    }
+    for wrong in ({"Region": "eu"}, {"region": ""}, {"region": "é"}, {f"l{n}": "x" for n in range(33)}):
+        assert (await admin.patch("tenants/acme", json={"requires": wrong})).status_code == 400
 
 
 async def test_ten_who_add_one_tenant_at_once_all_succeed(admin):
@@ -134,7 +162,7 @@ async def test_ten_who_add_one_tenant_at_once_all_succeed(admin):
 
 
 @pytest.mark.parametrize("name", ["", "Acme", "a/b", "..", "a" * 64, "a\n", "a" * 10_000, "ä", "-a"])
-async def test_a_name_that_is_none_is_refused(admin, name):
+async def test_invalid_name_is_refused(admin, name):
     answer = await admin.post("tenants", json={"name": name})
     assert (answer.status_code, error(answer)["code"]) == (400, "invalid_name")
 
@@ -158,17 +186,18 @@ async def test_a_wrong_body_is_refused_with_the_field(admin, body, param):
     )
 
 
-async def test_what_is_no_json_is_said_to_be_none(admin):
+async def test_invalid_json_is_reported(admin):
     answer = await admin.post("tenants", content=b"{", headers={"content-type": "application/json"})
     assert (answer.status_code, error(answer)["code"]) == (400, "invalid_json")
 
 
-async def test_a_keys_life(gateway, admin):
+async def test_key_lifecycle(gateway, admin):
     await admin.post("tenants", json={"name": "acme"})
     made = await admin.post("keys", json={"tenant": "acme", "role": "operator"})
     key = made.json()
     assert made.status_code == 201
-    assert set(key) == {"id", "key", "tenant", "role", "engine"}
+    shown = {name: value for name, value in key.items() if name != "key"}
+    assert (await admin.get(f"keys/{key['id']}")).json() == shown | {"last_used": None}
     async with gateway.http(key["key"]) as mine:
         assert (await mine.get("/admin/v1/tenants")).status_code == 200
         revoked = await admin.delete(f"keys/{key['id']}")
@@ -177,6 +206,7 @@ async def test_a_keys_life(gateway, admin):
         assert (refused.status_code, error(refused)["code"]) == (401, "revoked_api_key")
     assert (await admin.delete(f"keys/{key['id']}")).json() == revoked.json()
     listed = (await admin.get("keys", params={"tenant": "acme"})).json()["data"]
+    assert [k.pop("last_used") > key["created"] for k in listed] == [True]
     assert listed == [revoked.json()]
     assert (await admin.get("keys", params={"tenant": "bolt"})).json()["data"] == []
     assert key["key"].split("_", 2)[2] not in json.dumps(listed)
@@ -191,9 +221,7 @@ async def test_a_key_needs_a_tenant_that_exists(admin):
     assert (await admin.delete("keys/nope")).status_code == 404
 
 
-async def test_another_worker_hears_within_a_second_and_answers_what_this_one_wrote(
-    tmp_path, valkey_url, prefix, admin
-):
+async def test_changes_reach_other_workers_within_a_second(tmp_path, valkey_url, prefix, admin):
     async with running_gateway(tmp_path / "other", valkey_url, prefix) as other, other.http() as there:
         for n in range(20):
             await admin.post("tenants", json={"name": f"t{n}"})
@@ -209,7 +237,7 @@ async def test_another_worker_hears_within_a_second_and_answers_what_this_one_wr
 # -- engines
 
 
-async def test_an_engines_life(gateway, admin, engine, model):
+async def test_engine_lifecycle(gateway, admin, engine, model):
     new = await admin.post("engines", json=registration(engine, base_aliases=["org/base"]))
     assert new.status_code == 201, new.text
     registered = new.json()["registered"]
@@ -219,6 +247,9 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "gpu_count": 1,
         "region": "",
         "purchase": "on_demand",
+        "labels": {},
+        "host": "",
+        "drain": None,
         "registered": registered,
         "cpu_slots": 2,
         "state": "active",
@@ -226,12 +257,17 @@ async def test_an_engines_life(gateway, admin, engine, model):
         "running": 0,
         "waiting": 0,
         "resident": 0,
+        "lost": 0,
+        "started": 0,
         "epoch": "",
         "agent": "",
         "stopping": False,
         "stopped": 0,
         "hang": None,
         "key": "",
+        "version": "0.32.0",
+        "prompt_scores": "unsafe",
+        "seats": 0,
         "heartbeat": None,
         "base_config": True,
     }
@@ -243,6 +279,10 @@ async def test_an_engines_life(gateway, admin, engine, model):
     assert (same.status_code, same.json()["state"]) == (200, "cordoned")
     spot = await admin.post("engines", json=registration(engine, region="eu-1", purchase="spot"))
     assert [spot.json()[k] for k in ("region", "purchase", "registered")] == ["eu-1", "spot", registered]
+    labelled = await admin.post("engines", json=registration(engine, labels={"pool": "a"}, host="rack7"))
+    assert [labelled.json()[k] for k in ("labels", "host")] == [{"pool": "a"}, "rack7"]
+    twice = await admin.post("engines", json=registration(engine, labels={"region": "eu"}))
+    assert (twice.status_code, "set the field region" in error(twice)["message"]) == (400, True)
     changed = await admin.post("engines", json=registration(engine, slots=4, gpu_type="H100"))
     assert (changed.status_code, changed.json()["slots"], changed.json()["cpu_slots"]) == (200, 4, 4)
     assert [e["gpu_type"] for e in (await admin.get("engines")).json()["data"]] == ["H100"]
@@ -264,7 +304,7 @@ async def test_slots_that_the_engine_does_not_have_are_refused_once_it_tells(adm
     assert (await admin.post("engines", json=registration(engine))).status_code == 200
 
 
-async def test_an_engine_comes_up(admin, engine):
+async def test_engine_health_follows_its_process(admin, engine):
     await admin.post("engines", json=registration(engine))
     await until(lambda: health_is(admin, "up"), 5)
     await engine.stop()
@@ -292,7 +332,7 @@ async def test_an_engine_comes_up(admin, engine):
         ({"region": "r" * 64}, "region"),
     ],
 )
-async def test_a_registration_that_cannot_be_right_is_refused(admin, fields, param):
+async def test_impossible_registration_is_refused(admin, fields, param):
     answer = await admin.post("engines", json=registration(verify=False) | fields)
     assert (answer.status_code, error(answer)["param"]) == (400, param), answer.text
 
@@ -380,6 +420,15 @@ async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter
     assert (await admin.post("adapters/acme/support/rollback")).json()["live"] == "v1"
     assert (await admin.put("adapters/acme/support/pin", json={"pinned": True})).json()["pinned"] is True
 
+    scaled = await admin.put("adapters/acme/support/replicas", json={"min_replicas": 2, "max_replicas": 3})
+    assert [scaled.json()[k] for k in ("min_replicas", "max_replicas")] == [2, 3]
+    assert scaled.json()["warnings"] == ["acme/support can be on 1 engines, fewer than the 2 wanted"]
+    crossed = await admin.put("adapters/acme/support/replicas", json={"min_replicas": 3, "max_replicas": 2})
+    assert (crossed.status_code, error(crossed)["code"]) == (400, "invalid_value")
+    assert (await admin.put("adapters/acme/support/replicas", json={"max_replicas": 1})).status_code == 409
+    limitless = {"min_replicas": 0, "max_replicas": None}
+    assert (await admin.put("adapters/acme/support/replicas", json=limitless)).json()["warnings"] == []
+
     gateway.keys["acme"] = (await admin.post("keys", json={"tenant": "acme"})).json()["key"]
     chat = gateway.client("acme")
     await chat.chat.completions.create(model="support", messages=[{"role": "user", "content": "hi"}])
@@ -434,7 +483,7 @@ async def test_a_refused_adapter_comes_with_its_findings(admin, engine, tmp_path
         ({"adapter": "acme/support", "source": "/x", "base_model": "other"}, 404),
     ],
 )
-async def test_an_adapter_needs_its_surroundings(admin, engine, body, status):
+async def test_adapter_requires_tenant_and_base_model(admin, engine, body, status):
     await admin.post("tenants", json={"name": "acme"})
     await admin.post("engines", json=registration(engine))
     answer = await admin.post("adapters", json=body)
@@ -480,7 +529,7 @@ async def test_what_an_older_florin_wrote_can_still_be_changed(gateway, admin):
         "slots": 2,
         "max_rank": 8,
     }
-    await gateway.state.commit(
+    await gateway.commit(
         Change("engine", "a1", json.dumps(written)),
         Change("tenant", "acme", '{"created": 1, "name": "acme", "base_access": false}'),
     )
@@ -498,13 +547,13 @@ async def test_changes_at_once_are_all_kept(gateway, admin):
     assert set(gateway.state.catalog.bases["base"].aliases) == {f"org/{n}" for n in range(8)}
 
 
-async def test_without_redis_it_can_be_looked_at_but_not_changed(tmp_path):
+async def test_registry_is_read_only_without_redis(tmp_path):
     with EmbeddedValkey(tmp_path / "valkey", fsync="everysec") as valkey:
         async with (
             running_gateway(tmp_path / "state", valkey.url, "test") as gateway,
             gateway.http() as client,
         ):
-            made = (await client.post("/admin/v1/tenants", json={"name": "acme"})).json()
+            made = shown_of(await client.post("/admin/v1/tenants", json={"name": "acme"}))
             await gateway.add_engine("a1", "http://127.0.0.1:9")
             await asyncio.to_thread(valkey.stop)
             await until(lambda: cut_off(gateway), 5)

@@ -156,16 +156,14 @@ async def test_the_worker_as_a_whole_answers_503(house: BoundedGateway):
     ],
     ids=["rubbish", "too long", "too complex", "no model", "whole", "stream"],
 )
-async def test_however_it_is_answered_nothing_stays_counted(
-    house: BoundedGateway, content: bytes, status: int
-):
+async def test_no_request_stays_counted_after_its_answer(house: BoundedGateway, content: bytes, status: int):
     async with house.gateway.http(house.gateway.keys["acme"]) as http:
         for _ in range(4):
             assert (await http.post(CHAT, content=content)).status_code == status
     await house.until(NOTHING)
 
 
-async def test_who_hangs_up_in_the_middle_of_a_stream_is_counted_no_more(house: BoundedGateway):
+async def test_disconnected_stream_is_no_longer_counted(house: BoundedGateway):
     content = orjson.dumps({**json.loads(body(60_000)), "stream": True, "max_tokens": 10_000})
     wire = await house.wire("acme", len(content))
     await wire.send(content)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
+from gateway.dataplane.asgi import AsgiRequest
 from gateway.metering.attempt import AttemptMeter
 from tests.integration.conftest import Deployment
 from tests.integration.test_routing import ask, stream
@@ -46,8 +46,7 @@ async def settled(deployment: Deployment) -> None:
     await until(lambda: not any(s.in_flight or s.leases for s in pool.states()), 10, lambda: repr(pool))
     assert all(use.in_flight == 0 for s in pool.states() for use in s.uses.values())
     await until(lambda: not in_flight.requests, 10, lambda: repr(in_flight))
-    connector = state.lifecycle.upstream._session.connector
-    await until(lambda: not connector._acquired, 10, lambda: repr(connector._acquired))
+    await until(lambda: not state.lifecycle.upstream.connections_in_use, 10)
     await until(lambda: not any(engine.state.in_flight for engine in deployment.engines), 10)
 
 
@@ -56,6 +55,7 @@ class Request:
 
     def __init__(self, deployment: Deployment, model: str, *, streamed: bool) -> None:
         self._app = deployment.gateway.app
+        self._pool = deployment.gateway.state.pool
         self._body = orjson.dumps(
             {
                 "model": model,
@@ -87,15 +87,25 @@ class Request:
         await asyncio.sleep(0)
         self.sent.append(message)
 
+    def _lose_engine(self) -> None:
+        for state in self._pool.states():
+            for lease in list(state.leases):
+                lease.abandon("hung")
+
     async def interrupted(self, at: int, how: str) -> bool:
         """Run it; whether it lived to be interrupted."""
         steps: list[Interrupted] = []
+        request: Any = AsgiRequest(self._scope, self._receive, self._send)  # with more waits than a socket's
 
         async def run() -> None:
             task = asyncio.current_task()
             assert task
-            interrupt: Callable[[], object] = self._gone.set if how == "hung up" else task.cancel
-            steps.append(Interrupted(self._app(self._scope, self._receive, self._send), at, interrupt))
+            interrupt = {
+                "hung up": self._gone.set,
+                "cancelled": task.cancel,
+                "engine lost": self._lose_engine,
+            }[how]
+            steps.append(Interrupted(self._app.serve(request), at, interrupt))
             await steps[0]
 
         task = asyncio.create_task(run())
@@ -115,6 +125,10 @@ async def test_at_every_await(
     """The client hangs up, or the server cancels what runs when its grace period is over."""
     caplog.set_level(logging.ERROR)
     await ask(deployment, "acme")
+    state = deployment.gateway.state
+    version = state.catalog.versions["acme/support@v1"].engine_name
+    # Until the worker hears of the load, requests claim the version again, which would be one more wait.
+    await until(lambda: state.residency.holders(version))
     for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.001})  # so that events come one by one
     at, happened = 0, True
@@ -145,6 +159,73 @@ async def test_at_every_await(
     assert await ask(deployment, "acme") == await stream(deployment, "acme")
 
 
+@pytest.mark.parametrize("how", ["hung up", "cancelled"])
+async def test_at_every_await_while_queued(deployment: Deployment, how: str):
+    """The only engine has no room, so the request waits for its turn first."""
+    await ask(deployment, "acme")
+    state, gateway = deployment.gateway.state, deployment.gateway
+    await gateway.add_engine("a", deployment.a.url, gpu_type="h100", seats=1)
+    await gateway.set_state("b", "draining")
+    await until(lambda: state.pool.state("a").credit.value == 2 and not state.pool.state("b").usable)
+    deployment.a.faults.update({"event_delay": 0.03})
+    turns, waited = state.router.turns, 0
+    wait = turns.wait
+
+    async def counted(*args: Any) -> None:
+        nonlocal waited
+        waited += 1
+        await wait(*args)
+
+    turns.wait = counted  # type: ignore[method-assign]
+    at, happened = 0, True
+    while happened:
+        at += 1
+        others = [asyncio.create_task(ask(deployment, "acme", max_tokens=4)) for _ in range(2)]
+        await until(lambda: turns.queue("base").started == 2)
+        before = waited
+        happened = await Request(deployment, "support", streamed=True).interrupted(at, how)
+        assert waited > before or at < 5, "it did not wait for its turn"
+        await asyncio.gather(*others)
+        await settled(deployment)
+        queue = turns.queue("base")
+        assert (turns.waiting, len(queue.waiting), queue.started, +queue.in_flight) == (0, 0, 0, Counter())
+        assert not any(known.view.waiting for known in state.pool.states()), "a place is kept for nobody"
+    assert at > 6, "hardly any wait was found: nothing is tried"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_engine_lost_at_every_await(deployment: Deployment, streamed: bool):
+    """Another engine starts over or resumes, whatever the request waits for when its engine is found dead."""
+    expected = await ask(deployment, "acme", max_tokens=4)
+    for engine in deployment.engines:
+        engine.faults.update({"event_delay": 0.001})
+    at, happened = 0, True
+    while happened:
+        at += 1
+        request = Request(deployment, "support", streamed=streamed)
+        happened = await request.interrupted(at, "engine lost")
+        await settled(deployment)
+        body = b"".join(m["body"] for m in request.sent if m["type"] == "http.response.body")
+        text = text_of(body, streamed=streamed)
+        if b"stream_interrupted" in body:  # an engine cannot resume after white space
+            assert expected.startswith(text)
+        else:
+            assert text == expected, f"wrong answer after the loss at wait {at}"
+    assert at > 5, "hardly any wait was found: nothing is tried"
+    records = await deployment.gateway.usage("acme")
+    assert {r.outcome for r in records} <= {"ok", "failover", "resumed", "engine_error"}
+    assert len({r.request_id for r in records}) == at + 1
+    assert max(Counter(r.request_id for r in records if r.outcome in {"ok", "resumed"}).values()) == 1
+    assert len(records) > at + 1, "no attempt was lost"
+
+
+def text_of(body: bytes, *, streamed: bool) -> str:
+    if not streamed:
+        return orjson.loads(body)["choices"][0]["message"]["content"]
+    events = [orjson.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    return "".join(c["delta"].get("content") or "" for event in events for c in event.get("choices", ()))
+
+
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_at_every_moment_of_a_request(deployment: Deployment, streamed: bool):
     await ask(deployment, "acme")
@@ -157,12 +238,13 @@ async def test_at_every_moment_of_a_request(deployment: Deployment, streamed: bo
     await settled(deployment)
     records = await deployment.gateway.usage("acme")
     assert len({r.id for r in records}) == len(records)
-    assert len(records) == len(deployment.calls())  # an attempt that reached an engine is there once
+    sent = [r for r in records if r.usage_source != "none"]  # others were cancelled while they connected
+    assert len(sent) == len(deployment.calls())  # an attempt that reached an engine is there once
     assert {r.outcome for r in records} <= {"ok", "client_abort"}
     assert await ask(deployment, "acme") == await stream(deployment, "acme")
 
 
-async def test_before_the_engine_has_heard_of_it(deployment: Deployment, monkeypatch: pytest.MonkeyPatch):
+async def test_cancelled_before_the_request_is_sent(deployment: Deployment, monkeypatch: pytest.MonkeyPatch):
     """The log is slow, and the client gone meanwhile: a prompt that was never sent counts no tokens."""
     await ask(deployment, "acme")
     asked = len(deployment.calls())
@@ -188,7 +270,7 @@ async def test_while_waiting_for_a_cold_adapter(deployment: Deployment):
     assert len(deployment.loads()) == 1
 
 
-async def test_when_everyone_who_wanted_a_cold_adapter_has_left(deployment: Deployment):
+async def test_cold_load_continues_after_all_waiters_left(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.2})
     await asyncio.gather(*(hang_up_after(deployment, "acme", 0.05, streamed=False) for _ in range(5)))

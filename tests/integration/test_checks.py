@@ -42,14 +42,14 @@ async def add(admin: httpx.AsyncClient, adapter) -> httpx.Response:
     return await admin.post("adapters", json={"adapter": "acme/support", "source": str(adapter)})
 
 
-async def test_what_adapters_are_checked_against_is_told(fleet, admin):
+async def test_base_models_are_listed_for_adapter_check(fleet, admin):
     (base,) = (await admin.get("bases")).json()["data"]
     assert (base["base_model"], base["ranks"], base["engines"]) == ("base", [8], ["a1"])
     assert base["config"] == LLAMA.config
     assert len(base["chat_template"]) == 64
 
 
-async def test_weights_that_are_no_numbers_are_refused_with_a_remedy(fleet, admin, adapter):
+async def test_nan_weights_are_refused_with_a_remedy(fleet, admin, adapter):
     name = next(iter(lora_tensors()))
     raw = with_value(safetensors_bytes(lora_tensors()), name, math.nan, 5)
     (adapter / "adapter_model.safetensors").write_bytes(raw)
@@ -68,7 +68,7 @@ async def test_weights_that_are_no_numbers_are_refused_with_a_remedy(fleet, admi
     assert "more)" not in error["message"], "warnings do not count"
 
 
-async def test_another_chat_template_is_a_warning_that_stays_with_the_version(fleet, admin, adapter):
+async def test_different_chat_template_is_a_warning_kept_with_the_version(fleet, admin, adapter):
     (adapter / "chat_template.jinja").write_text(TEMPLATE + "\n")
     alike = await add(admin, adapter)
     assert (alike.status_code, alike.json()["warnings"]) == (201, [])
@@ -82,7 +82,7 @@ async def test_another_chat_template_is_a_warning_that_stays_with_the_version(fl
     assert [[w["code"] for w in v["warnings"]] for v in shown] == [[], ["chat_template_differs"]]
 
 
-async def test_the_command_asks_the_gateway_and_agrees_with_it(fleet, gateway, admin, adapter):
+async def test_adapter_check_agrees_with_the_gateway(fleet, gateway, admin, adapter):
     def check(*more: str):
         environment = {"FLORIN_URL": gateway.url, "FLORIN_OPERATOR_KEY": OPERATOR_KEY}
         return CliRunner().invoke(tree(), ["adapter", "check", str(adapter), *more], env=environment)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
 from openai import OpenAI
 
-from gateway.serving.workers import WORKER
+from gateway.serving.workers import INSERTER, WORKER
 from loadtests.mock_engine.process import MockProcess
 from tests.support.lora import lora_config, write_adapter
 from tests.support.waiting import until_now
@@ -132,7 +134,7 @@ def customer(gateway: Served, tmp_path: Path) -> str:
     return gateway.json("key", "create", "--tenant", "acme")["key"]
 
 
-def test_an_operators_day(tmp_path, engine):
+def test_operator_workflow(tmp_path, engine):
     with serving(tmp_path / "state") as gateway:
         assert gateway.florin("tenant", "add", "acme").returncode == 0
         made = gateway.florin("key", "create", "--tenant", "acme")
@@ -175,6 +177,13 @@ def test_an_operators_day(tmp_path, engine):
         )
         assert row["cost"] is not None
 
+        planned = gateway.json("engine", "drain", "a1", "--dry-run")
+        assert (planned["phase"], planned["alone"]) == ("serving", True)
+        assert {stay["reason"] for stay in planned["stays"]} == {"no other engine serves base"}
+        drained = gateway.json("engine", "drain", "a1", "--wait", "--timeout", "30")
+        assert (drained["phase"], drained["held"]) == ("drained", 0)
+        assert gateway.json("engine", "uncordon", "a1")["state"] == "active"
+
         assert gateway.json("adapter", "remove", "acme/support", "--yes")["removed"]
         assert gateway.json("engine", "remove", "a1")["removed"]
         assert gateway.json("placement") == {"data": []}
@@ -182,7 +191,7 @@ def test_an_operators_day(tmp_path, engine):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_first_signal_lets_a_stream_finish_and_leaves_nothing(tmp_path, engine, workers):
+def test_first_signal_lets_streams_finish(tmp_path, engine, workers):
     with serving(tmp_path / "state", FLORIN_WORKERS=workers) as gateway:
         add_engine(gateway, engine)
         key = customer(gateway, tmp_path)
@@ -245,6 +254,46 @@ def test_workers_share_the_port_and_are_replaced(tmp_path):
         assert gateway.stop() == 0
 
 
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_unix_socket_serves_proxies_and_commands(tmp_path, count):
+    path = tmp_path / "socket"
+    env = environment(FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_WORKERS=count)
+    command = [FLORIN, "serve", "--uds", str(path)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as gateway:
+        try:
+            assert first_line(gateway) == f"Florin listens on unix:{path}\n"
+            made = florin("tenant", "add", "acme", FLORIN_URL=f"unix:{path}")
+            assert made.returncode == 0, made.stderr
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+                assert client.get("http://localhost/v1/models").status_code == 401
+                assert client.get("http://localhost/readyz").status_code == 200
+            second = florin("serve", FLORIN_UDS=str(path), FLORIN_STATE_DIR=str(tmp_path / "another"))
+            assert second.returncode == 1
+            assert f"another process listens on {path}" in second.stderr
+        finally:
+            gateway.terminate()
+        assert gateway.wait(PATIENCE) == 0
+    assert not path.exists()
+
+
+def test_connections_are_counted_over_all_workers(tmp_path):
+    with serving(tmp_path / "state", FLORIN_WORKERS="2", FLORIN_HEADER_TIMEOUT="2") as gateway:
+        port = urlsplit(gateway.url).port
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(6)]
+        until_now(lambda: metric(gateway, "florin_connections") >= 6)
+        closed = 'florin_connections_closed_total{reason="header_timeout"}'
+        until_now(lambda: metric(gateway, closed) == 6)
+        until_now(lambda: metric(gateway, "florin_connections") <= 2)
+        for connection in silent:
+            assert connection.recv(1) == b""
+            connection.close()
+
+
+def metric(gateway: Served, name: str) -> float:
+    lines = [line for line in scraped(gateway).splitlines() if line.startswith(f"{name} ")]
+    return float(lines[0].split()[-1]) if lines else 0.0
+
+
 def scraped(gateway) -> str:
     return httpx.get(f"{gateway.url}/metrics", headers={"authorization": f"Bearer {KEY}"}).text
 
@@ -253,7 +302,8 @@ def scraped(gateway) -> str:
 def test_kill_9_of_the_parent_leaves_no_process(tmp_path, count):
     with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:
         family = psutil.Process(gateway.process.pid).children(recursive=True)
-        assert len(family) == (1 if count == "1" else 3)  # Valkey, and the workers where there are several
+        names = {p.name() for p in family} & {WORKER, INSERTER}
+        assert (len(family), names) == ((1, set()) if count == "1" else (4, {WORKER, INSERTER}))
         gateway.process.kill()
         gateway.process.wait()
         _, alive = psutil.wait_procs(family, PATIENCE)
@@ -269,7 +319,7 @@ def workers(parent: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def test_valkey_is_started_anew_if_it_dies_and_forgets_nothing(tmp_path):
+def test_embedded_valkey_restarts_without_data_loss(tmp_path):
     with serving(tmp_path / "state") as gateway:
         gateway.json("tenant", "add", "acme")
         (valkey,) = psutil.Process(gateway.process.pid).children()
@@ -286,7 +336,60 @@ def test_what_was_acknowledged_survives_a_restart(tmp_path):
         assert gateway.json("tenant", "show", "acme")["name"] == "acme"
 
 
-def test_a_start_that_cannot_be_says_why(tmp_path):
+def test_a_customer_from_its_first_command_to_its_last(tmp_path, engine):
+    with serving(tmp_path / "state", FLORIN_PRICE_INPUT="1", FLORIN_PRICE_OUTPUT="3") as gateway:
+        terms = ("--requests-per-minute", "600", "--budget-money-month", "99.50", "--max-bytes", "10GB")
+        made = gateway.json("tenant", "add", "acme", *terms)
+        assert (made["budget"]["money_per_month"], made["quotas"]["bytes"]) == ("99.5", 10**10)
+        gateway.json("tenant", "update", "acme", "--requests-per-minute", "none", "--concurrent", "2k")
+        changed = gateway.json("tenant", "update", "acme", "--weight", "2")
+        assert (changed["limits"]["requests_per_minute"], changed["limits"]["concurrent"]) == (None, 2000)
+        add_engine(gateway, engine)
+        source = write_adapter(tmp_path / "first", config=lora_config(base_model_name_or_path="base"))
+        gateway.json("adapter", "add", "acme/support", "--source", str(source))
+        created = ("key", "create", "--tenant", "acme", "--label", "checkout", "--expires", "90d")
+        key = gateway.json(*created, "--adapter", "support", "--endpoint", "chat/completions")
+
+        def call(secret: str) -> int:
+            body = {"model": "support", "messages": [{"role": "user", "content": "hi"}]}
+            headers = {"authorization": f"Bearer {secret}"}
+            url = f"{gateway.url}/v1/chat/completions"
+            return httpx.post(url, json=body, headers=headers, timeout=PATIENCE).status_code
+
+        assert call(key["key"]) == 200
+        rotated = gateway.florin("key", "rotate", key["id"], "--overlap", "1h")
+        new = rotated.stdout.strip()
+        assert f"replaces {key['id']}, which is valid until" in rotated.stderr
+        assert [call(key["key"]), call(new)] == [200, 200]
+        again = gateway.florin("key", "rotate", key["id"])
+        assert (again.returncode, again.stdout, "florin key revoke" in again.stderr) == (1, "", True)
+        assert "acme is suspended since" in gateway.florin("tenant", "suspend", "acme").stdout
+        until_now(lambda: call(new) == 403, 1)
+        assert gateway.florin("tenant", "resume", "acme").stdout == "acme is served.\n"
+        until_now(lambda: call(new) == 200, 5)
+        page = gateway.florin("tenant", "show", "acme").stdout
+        for text in (
+            "2,000 at a time",
+            "tenant_suspended",
+            "checkout",
+            "acme/support",
+            "ago",
+            "florin tenant update",
+        ):
+            assert text in page
+        refused = gateway.florin("tenant", "update", "acme", "--weight", "0")
+        assert (refused.returncode, "weight" in refused.stderr) == (1, True)
+        left = gateway.json("tenant", "remove", "acme", "--dry-run")["obstacles"]
+        assert [o["kind"] for o in left] == ["adapter", "key", "key"]
+        assert gateway.florin("tenant", "remove", "acme", "--yes").returncode == 1
+        for obstacle in left:
+            command = obstacle["command"].split()[1:]
+            assert gateway.florin(*command, *(["--yes"] if command[0] == "adapter" else [])).returncode == 0
+        assert gateway.florin("tenant", "remove", "acme", "--yes").stdout == "acme removed.\n"
+        assert "nothing to do" in gateway.florin("tenant", "remove", "acme", "--yes").stdout
+
+
+def test_failed_start_says_why(tmp_path):
     with serving(tmp_path / "state") as gateway:
         port = gateway.url.rpartition(":")[2]
         taken = florin("serve", FLORIN_PORT=port, FLORIN_STATE_DIR=str(tmp_path / "other"))
@@ -301,7 +404,7 @@ def test_a_start_that_cannot_be_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_redis_that_does_not_answer_is_named(tmp_path, count):
+def test_unreachable_redis_is_named(tmp_path, count):
     done = florin(
         "serve",
         FLORIN_PORT="0",
@@ -315,7 +418,7 @@ def test_a_redis_that_does_not_answer_is_named(tmp_path, count):
     assert not list((tmp_path / "state").glob("metrics-*"))
 
 
-def test_a_wrong_setting_is_named():
+def test_invalid_setting_is_named():
     done = florin("serve", FLORIN_PORT="eighty")
     assert (done.returncode, done.stdout) == (2, "")
     assert "FLORIN_PORT" in done.stderr

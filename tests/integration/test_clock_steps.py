@@ -58,7 +58,7 @@ async def serving(tmp_path: Path, valkey_url: str, prefix: str, clock: Clock) ->
         "FLORIN_PORT": "0",
         "FLORIN_WORKERS": "2",
         "FLORIN_PROBE_INTERVAL": "0.1",
-        "FLORIN_BOOKKEEPING_INTERVAL": "0.3",
+        "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "0.3",
     }
     log = tmp_path / f"log-{time.monotonic_ns()}"
     with log.open("wb") as out:

@@ -13,7 +13,7 @@ from redis import Redis
 from adapters.errors import RegistryRegressedError
 from adapters.registry.mass_removal import COUNT_SECONDS
 from adapters.store.embedded import EmbeddedValkey
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from gateway.tenants.directory import Tenant, dump
 from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
@@ -120,7 +120,7 @@ async def test_a_gateway_that_knew_nothing_begins_anew_and_is_overruled(
             assert codes(three) == []
 
 
-async def test_lost_placements_are_nobodys_business(
+async def test_lost_placements_need_no_decision(
     gateway: Gateway, tmp_path: Path, valkey_url: str, prefix: str
 ):
     async with MockEngine() as engine:
@@ -143,15 +143,15 @@ async def test_lost_placements_are_nobodys_business(
         assert codes(again) == []
 
 
-async def test_a_large_part_that_goes_by_ordinary_changes_is_told(gateway: Gateway, tmp_path: Path):
+async def test_large_ordinary_removals_raise_a_condition(gateway: Gateway, tmp_path: Path):
     names = [f"t{n}" for n in range(8)]
     for name in names:
-        await gateway.state.commit(Change("tenant", name, dump(Tenant(name, False, 0))))
+        await gateway.commit(Change("tenant", name, dump(Tenant(name, False, 0))))
     await asyncio.sleep(COUNT_SECONDS)
     assert codes(gateway) == []
     async with gateway.http() as http:
         before = (await http.get("/metrics")).text
-        await gateway.state.commit(*(Change("tenant", name, None) for name in names[:6]))
+        await gateway.commit(*(Change("tenant", name, None) for name in names[:6]))
         await until(lambda: codes(gateway) == ["registry_shrinking"])
         metric = 'florin_condition{condition="registry_shrinking"} 1.0'
         for _ in range(100):

@@ -108,7 +108,7 @@ async def test_an_attempt_that_went_elsewhere_is_not_billable(
     assert len({r.id for r in [*failed, delivered]}) == len(deployment.calls()) == len(failed) + 1
 
 
-async def test_an_engine_that_nobody_reached_has_no_tokens(deployment: Deployment):
+async def test_unreached_engine_has_no_tokens(deployment: Deployment):
     await whole(deployment)
     [before] = await records(deployment, 1)
     deployment.a.die() if before.engine == "a" else deployment.b.die()

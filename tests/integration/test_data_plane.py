@@ -39,7 +39,7 @@ async def test_a_stream_has_the_shape_of_openais(deployment: Deployment):
     assert all(chunk.usage is None and chunk.model == "support" for chunk in chunks)
 
 
-async def test_usage_is_shown_only_to_those_who_ask(deployment: Deployment):
+async def test_usage_is_sent_only_if_requested(deployment: Deployment):
     async with deployment.gateway.client("acme") as client:
         stream = await client.chat.completions.create(
             model="support", messages=HELLO, stream=True, stream_options={"include_usage": True}
@@ -51,7 +51,7 @@ async def test_usage_is_shown_only_to_those_who_ask(deployment: Deployment):
     assert all(chunk.usage is None for chunk in rest)
 
 
-async def test_continuous_usage_passes_when_asked_for(deployment: Deployment):
+async def test_continuous_usage_is_sent_if_requested(deployment: Deployment):
     async with deployment.gateway.client("acme") as client:
         stream = await client.completions.create(
             model="support",
@@ -104,7 +104,7 @@ async def test_what_a_client_must_not_control_never_reaches_the_engine(deploymen
     assert bolts.body["cache_salt"] != first.body["cache_salt"]
 
 
-async def test_not_yours_and_not_there_are_one_answer(deployment: Deployment):
+async def test_foreign_and_unknown_adapters_get_the_same_answer(deployment: Deployment):
     async with deployment.gateway.client("acme") as client:
         bodies = []
         for model in ("bolt/support", "bolt/nothing", "nothing", "base", "support@v2", "acme/support@v"):
@@ -118,7 +118,7 @@ async def test_not_yours_and_not_there_are_one_answer(deployment: Deployment):
     assert deployment.calls() == []
 
 
-async def test_models_lists_what_the_key_may_call(deployment: Deployment):
+async def test_models_lists_the_models_of_the_key(deployment: Deployment):
     await deployment.gateway.add_tenant("dora", base_access=True)
     async with deployment.gateway.client("acme") as acme, deployment.gateway.client("dora") as dora:
         assert [m.id async for m in await acme.models.list()] == ["acme/support"]
@@ -152,7 +152,7 @@ async def test_usage_records_are_the_engines_counts(deployment: Deployment):
     assert streamed.dispatched <= streamed.first_token <= streamed.ended
 
 
-async def test_one_attempt_answers_for_each_load(deployment: Deployment):
+async def test_each_load_is_charged_to_one_attempt(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"load_delay": 0.2})
 
@@ -188,7 +188,7 @@ async def test_what_a_whole_answer_cost_is_estimated_when_its_client_left(deploy
     assert record.completion_tokens == 0
 
 
-async def test_an_adapter_that_nobody_calls_is_seen_in_the_metrics(deployment: Deployment):
+async def test_unused_adapter_appears_in_the_metrics(deployment: Deployment):
     async with deployment.gateway.http() as http:
         text = (await http.get("/metrics")).text
     assert 'florin_adapter_info{adapter="corgi/support",base_model="base",tenant="corgi"} 1.0' in text
@@ -218,7 +218,7 @@ async def test_five_hundred_open_streams_on_one_worker(deployment: Deployment):
     assert max(engine.state.max_running for engine in deployment.engines) > 100
 
 
-async def test_a_client_that_hangs_up_frees_the_engine(deployment: Deployment):
+async def test_client_disconnect_frees_the_engine(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.05})
     async with deployment.gateway.client("acme") as client:

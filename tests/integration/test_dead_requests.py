@@ -86,7 +86,7 @@ def stopped(gateway: Served) -> Iterator[None]:
             worker.send_signal(signal.SIGCONT)
 
 
-def test_no_engine_hears_of_a_request_whose_client_has_gone(installation):
+def test_no_engine_gets_a_request_whose_client_disconnected(installation):
     gateway, engine, key = installation
     with ExitStack() as stack:
         used = [stack.enter_context(connect(gateway)) for _ in range(8)]
@@ -117,7 +117,7 @@ def test_no_engine_hears_of_a_request_whose_client_has_gone(installation):
     assert "without" not in gateway.errors.read_text(), "the server took it for a defect"
 
 
-def test_a_client_that_closes_its_sending_side_has_hung_up(installation):
+def test_half_closed_connection_counts_as_disconnected(installation):
     """As it has always been: the server closes then. So no engine works for it, and nothing is billed."""
     gateway, engine, key = installation
     calls = len(engine.log()["calls"])

@@ -126,7 +126,7 @@ async def test_the_same_file_again_changes_nothing(gateway, admin, fleet):
     assert gateway.state.follower.seq == seq
 
 
-async def test_a_dry_run_says_it_all_and_changes_nothing(gateway, admin, fleet, make_adapter):
+async def test_dry_run_shows_all_changes_and_makes_none(gateway, admin, fleet, make_adapter):
     document = fleet_file.load(fleet)
     document["tenants"]["corgi"] = {}
     document["tenants"]["bolt"]["base_access"] = True
@@ -166,7 +166,11 @@ SHA = "sha256:" + "0" * 64
         ({"florin": 1, "tenant": {}}, "tenant"),
         ({"florin": 1, "tenants": {"Acme": {}}}, "tenants.Acme"),
         ({"florin": 1, "tenants": {"acme": {"base_acess": True}}}, "tenants.acme.base_acess"),
+        ({"florin": 1, "tenants": {"acme": {"limits": {"queued": -1}}}}, "tenants.acme.limits.queued"),
+        ({"florin": 1, "tenants": {"acme": {"weight": 0}}}, "tenants.acme.weight"),
         ({"florin": 1, "keys": {"k1": {"tenant": "acme", "secret": "fl_in_the_clear"}}}, "keys.k1.secret"),
+        ({"florin": 1, "keys": {"k1": {"tenant": "a", "secret": SHA, "expires": "soon"}}}, "keys.k1"),
+        ({"florin": 1, "keys": {"k1": {"role": "finance", "secret": SHA, "priority": "low"}}}, "keys.k1"),
         ({"florin": 1, "keys": {"k1": {"secret": SHA}}}, "keys.k1"),
         ({"florin": 1, "keys": {"bootstrap": {"role": "operator", "secret": SHA}}}, "keys.bootstrap"),
         ({"florin": 1, "keys": {"k1": {"tenant": "a", "secret": SHA, "revoked": "soon"}}}, "keys.k1"),
@@ -330,7 +334,7 @@ async def test_nothing_is_removed_where_something_failed(gateway, admin, fleet):
     assert await exported(admin) == fleet
 
 
-async def test_a_revoked_key_stays_revoked_and_nobody_locks_himself_out(gateway, admin):
+async def test_revoked_key_stays_revoked_and_apply_keeps_its_own_key(gateway, admin):
     made = (await admin.post("keys", json={"role": "operator"})).json()
     document = fleet_file.load(await exported(admin))
     async with gateway.http(made["key"]) as mine:
@@ -383,7 +387,74 @@ async def second(tmp_path, gateway):
         yield running
 
 
-async def test_two_who_apply_at_once_both_succeed(gateway, second, admin, fleet, make_adapter):
+TERMS = """
+florin: 1
+tenants:
+  acme:
+    limits: {requests_per_minute: 600, queued: 0}
+    budget: {money_per_month: 99.50}
+    weight: 2
+    quotas: {bytes: 10000000000}
+    policy: {media_hosts: [], chat_templates: false}
+    cache_group: group-1
+    suspended: true
+keys:
+  k1:
+    tenant: acme
+    role: tenant-admin
+    secret: sha256:0000000000000000000000000000000000000000000000000000000000000001
+    expires: 2027-06-30
+    label: checkout
+    scopes: {adapters: [support], read_only: true}
+    limits: {concurrent: 2}
+    priority: high
+"""
+
+
+async def test_terms_in_a_file_are_the_words_of_the_api(admin):
+    document = fleet_file.load(TERMS)
+    assert (await applied(admin, document))["failed"] == 0
+    tenant, key = (await admin.get("tenants/acme")).json(), (await admin.get("keys/k1")).json()
+    assert (tenant["limits"]["requests_per_minute"], tenant["limits"]["queued"]) == (600, 0)
+    assert (tenant["budget"]["money_per_month"], tenant["weight"]) == ("99.5", 2.0)
+    assert (tenant["policy"]["media_hosts"], tenant["policy"]["pass_fields"]) == ([], None)
+    assert tenant["suspended"] > 0
+    assert (key["label"], key["priority"], key["expires"]) == ("checkout", "high", 1_814_313_600_000_000)
+    assert key["scopes"] == {"adapters": ["support"], "endpoints": [], "read_only": True}
+    again = await applied(admin, document)
+    assert again["actions"] == []
+    file = await exported(admin)
+    for text in (
+        "queued: 0",
+        "money_per_month: '99.5'",
+        "media_hosts: []",
+        "suspended: true",
+        "priority: high",
+    ):
+        assert text in file
+    assert "pass_fields" not in file
+    assert "warn_percent" not in file
+    assert (await applied(admin, fleet_file.load(file)))["actions"] == []
+    # what the file no longer says has its default; a suspension stays until the file, or an operator, ends it
+    planned = await applied(admin, {"florin": 1, "tenants": {"acme": {"weight": 2}}}, dry_run=True)
+    fields = {f["field"]: (f["old"], f["new"]) for f in planned["actions"][0]["fields"]}
+    assert fields["limits.requests_per_minute"] == (600, None)
+    assert not {"weight", "suspended"} & fields.keys()
+    await applied(admin, {"florin": 1, "tenants": {"acme": {"suspended": False}}})
+    assert (await admin.get("tenants/acme")).json()["suspended"] is None
+
+
+async def test_a_file_from_before_a_rotation_does_not_lengthen_the_old_keys_life(admin):
+    await admin.post("tenants", json={"name": "acme"})
+    key = (await admin.post("keys", json={"tenant": "acme"})).json()
+    before = fleet_file.load(await exported(admin))
+    rotated = (await admin.post(f"keys/{key['id']}/rotate", json={"overlap": "1h"})).json()
+    assert (await applied(admin, before))["actions"] == []
+    kept = (await admin.get(f"keys/{key['id']}")).json()
+    assert (kept["expires"], kept["replaced_by"]) == (rotated["replaced"]["expires"], rotated["id"])
+
+
+async def test_concurrent_applies_both_succeed(gateway, second, admin, fleet, make_adapter):
     """On two workers: the same file twice, and two that differ in what they say of the same objects' parts."""
     async with client_of(second) as other:
         document = fleet_file.load(fleet)
@@ -445,7 +516,7 @@ async def test_every_change_is_in_the_audit(gateway, admin, fleet, tmp_path, val
         assert not any(d in json.dumps(entries) for d in digests)
 
 
-async def test_the_way_there_is_told(admin, fleet):
+async def test_progress_is_reported(admin, fleet):
     headers = {"accept": "application/x-ndjson"}
     document = fleet_file.load(fleet) | {"tenants": {f"t{n}": {} for n in range(30)}}
     answer = await admin.post("apply", json=document, headers=headers)
@@ -456,7 +527,7 @@ async def test_the_way_there_is_told(admin, fleet):
     assert refused.status_code == 400
 
 
-async def test_an_engine_that_is_down_is_believed_and_one_that_answers_must_fit(gateway, admin, engine):
+async def test_engine_registration_is_verified_if_the_engine_answers(gateway, admin, engine):
     document = {
         "bases": {"base": {"config": LLAMA.config, "aliases": ["org/base"]}},
         "engines": {
@@ -479,7 +550,7 @@ async def test_an_engine_that_is_down_is_believed_and_one_that_answers_must_fit(
     assert outcomes(again) == {"engine odd": "failed"}
 
 
-async def test_redis_lost_on_the_way_ends_it_and_the_rest_is_done_later(gateway, admin):
+async def test_apply_stops_when_redis_fails_and_is_completed_later(gateway, admin):
     commit, seen = gateway.state.store.commit, []
 
     async def cut(changes, **more):

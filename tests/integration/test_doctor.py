@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from adapters.model import ServingStatus, dump
 from adapters.registry.artifacts import ArtifactStore
 from adapters.store.embedded import EmbeddedValkey
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from gateway.commands.tree import tree
 from loadtests.mock_engine import MockEngine
 from tests.integration.conftest import Deployment
@@ -45,7 +45,7 @@ def bad(found: dict[str, dict]) -> set[str]:
     return {check for check, one in found.items() if one["status"] != "ok"}
 
 
-async def test_a_sound_installation(deployment: Deployment):
+async def test_healthy_installation(deployment: Deployment):
     await ask(deployment, "acme")
     async with deployment.gateway.http() as client:
         for gpu_type in ("h100", "l40s"):
@@ -72,9 +72,7 @@ async def test_each_disagreement_is_explained(deployment: Deployment):
     serving_status = ServingStatus(
         "quarantined", "bolt/support@v1", "answers_like_base", "It answers like the base.", "a", 1
     )
-    await gateway.state.commit(
-        Change("serving_status", voice(deployment, "bolt/support"), dump(serving_status))
-    )
+    await gateway.commit(Change("serving_status", voice(deployment, "bolt/support"), dump(serving_status)))
     shutil.rmtree(deployment.tmp / "corgi")
     code, found = await doctor(gateway)
     assert code == 1
@@ -98,7 +96,7 @@ async def test_without_engines_and_adapters_there_is_nothing_wrong_but_much_to_d
     assert "0 problems, 1 warning." in people.stderr
 
 
-async def test_redis_that_is_away_or_set_up_badly(tmp_path):
+async def test_unreachable_or_misconfigured_redis(tmp_path):
     with EmbeddedValkey(tmp_path / "redis") as valkey:
         async with running_gateway(tmp_path / "state", valkey.url, "florin") as gateway:
             async with Redis.from_url(valkey.url) as redis:
@@ -185,7 +183,7 @@ async def test_with_a_wrong_key_it_says_that(gateway: Gateway):
     assert (code, set(found)) == (1, {"operator_key"})
 
 
-async def test_a_server_that_is_no_gateway():
+async def test_server_that_is_not_a_gateway():
     async with MockEngine() as other:
         code, found = await doctor(other.url)
     assert (code, set(found)) == (1, {"gateway"})

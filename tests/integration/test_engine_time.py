@@ -23,7 +23,7 @@ from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_g
 from tests.support.waiting import until
 
 S = 1_000_000
-QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}
+QUICK = {"probe_interval": 0.05, "ledger_maintenance_interval": 0.3}
 
 
 def now() -> int:
@@ -99,10 +99,11 @@ async def test_an_engine_that_dies_and_comes_back(tmp_path: Path, valkey_url: st
     found = spans(state_dir)
     assert [phase for phase, _, _ in found] == ["up", "startup", "up"]
     (_, start, end), (_, process, ready), (_, again, last) = found
-    assert begun <= start <= end <= dead
+    assert begun <= start <= end <= dead + S // 100  # a probe answered before the death may be noted after it
     assert dead < back - S // 8 <= process  # the engine says it to a hundredth of a second
     assert 80_000 <= ready - process <= 120_000
-    assert ready == again < last <= ended
+    assert ready <= again <= ready + S // 100  # likewise a probe that failed just before it was back
+    assert again < last <= ended
     [first, second] = counters(state_dir)
     assert first[0] > 80
     assert first[1] > 0
@@ -124,7 +125,7 @@ async def test_a_gateway_that_restarts_leaves_no_gap(tmp_path: Path, valkey_url:
     assert second_start == first_end
 
 
-async def test_any_of_several_workers_shows_the_books_and_a_killed_one_takes_its_process_along(
+async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_takes_its_process_along(
     tmp_path: Path, valkey_url: str, prefix: str
 ):
     settings = {
@@ -135,7 +136,7 @@ async def test_any_of_several_workers_shows_the_books_and_a_killed_one_takes_its
         "FLORIN_PORT": "0",
         "FLORIN_WORKERS": "2",
         "FLORIN_PROBE_INTERVAL": "0.1",
-        "FLORIN_BOOKKEEPING_INTERVAL": "0.5",
+        "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "0.5",
     }
     command = [sys.executable, "-m", "gateway.cli", "serve"]
     environment = {**os.environ, **settings}
@@ -168,12 +169,12 @@ async def test_any_of_several_workers_shows_the_books_and_a_killed_one_takes_its
             assert len(workers) == 2
             [leader] = [w for w in workers if w.children()]
             beside = leader.children(recursive=True)
-            before = await value(client, "florin_bookkeeping_timestamp_seconds")
+            before = await value(client, "florin_ledger_maintenance_timestamp_seconds")
             leader.kill()
             await until(lambda: not any(p.is_running() for p in beside))
 
             async def kept_on() -> bool:
-                found = await value(client, "florin_bookkeeping_timestamp_seconds")
+                found = await value(client, "florin_ledger_maintenance_timestamp_seconds")
                 return found is not None and before is not None and found > before + 0.2
 
             await until(kept_on, 60)

@@ -170,7 +170,7 @@ async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tm
         ((), {"FLORIN_OPERATOR_KEY": ""}, "This host has no key"),
     ],
 )
-async def test_what_is_no_way_in_is_said_before_anything_starts(gateway, run, options, env, words):
+async def test_missing_credentials_are_reported_before_the_engine_starts(gateway, run, options, env, words):
     agent = await run(options=options, **env)
     assert await asyncio.wait_for(agent.process.wait(), 30) in {1, 2}
     await until(lambda: words in agent.log, what=lambda: agent.log)

@@ -45,7 +45,7 @@ class ExportingGateway:
         """Nothing is left, neither counted, nor open, nor named."""
         await becomes(lambda: self.spool == NONE and open_files(self.folder) == [])
         assert list(self.folder.iterdir()) == []
-        assert self.gateway.app.gate.open_requests.total() == 0
+        assert all(q.open_requests.total() == 0 for q in self.gateway.app.gate.queues.values())
 
     async def unread(self, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection that has asked, and reads nothing."""
@@ -74,7 +74,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
         yield ExportingGateway(gateway, folder)
 
 
-async def test_a_reader_that_stalls_is_given_up_and_its_file_with_it(house: ExportingGateway):
+async def test_stalled_reader_is_dropped_and_its_file_deleted(house: ExportingGateway):
     house.gateway.app.gate.idle = 0.5
     _, writer = await house.unread(house.gateway.keys["acme"])
     await becomes(lambda: "1 files" in house.spool and "0 bytes" not in house.spool)
@@ -84,7 +84,7 @@ async def test_a_reader_that_stalls_is_given_up_and_its_file_with_it(house: Expo
     writer.close()
 
 
-async def test_a_tenant_has_so_many_unread_and_an_operator_is_not_concerned(house: ExportingGateway):
+async def test_unread_exports_are_limited_per_tenant_but_not_for_operators(house: ExportingGateway):
     key = house.gateway.keys["acme"]
     writers = [(await house.unread(key))[1] for _ in range(FILES_OF_TENANT)]
     await becomes(lambda: f"{FILES_OF_TENANT} files" in house.spool)
@@ -101,7 +101,7 @@ async def test_a_tenant_has_so_many_unread_and_an_operator_is_not_concerned(hous
     await house.settled()
 
 
-async def test_the_gateway_stops_although_nobody_reads(house: ExportingGateway):
+async def test_gateway_stops_while_an_export_is_unread(house: ExportingGateway):
     _, writer = await house.unread(OPERATOR_KEY)
     await becomes(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
     spool = house.gateway.state.spool
@@ -126,7 +126,7 @@ async def test_a_file_is_no_larger_than_what_is_left(tmp_path, valkey_url, prefi
         assert list(folder.iterdir()) == []
 
 
-async def test_a_folder_that_is_not_there_is_said(tmp_path, valkey_url, prefix):
+async def test_missing_export_directory_is_reported(tmp_path, valkey_url, prefix):
     settings = {"export_dir": tmp_path / "nowhere"}
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
         await asyncio.to_thread(fill, gateway.state.ledger)
@@ -137,7 +137,7 @@ async def test_a_folder_that_is_not_there_is_said(tmp_path, valkey_url, prefix):
         assert repr(gateway.state.spool) == NONE
 
 
-def test_what_a_killed_worker_has_left_is_swept_and_nothing_else(tmp_path):
+def test_only_files_of_killed_workers_are_swept(tmp_path):
     old, new, other = (tmp_path / name for name in (f"{PREFIX}old", f"{PREFIX}new", "other"))
     for path in (old, new, other):
         path.touch()

@@ -80,7 +80,7 @@ async def test_an_engine_gets_what_was_checked_and_nothing_else(deployment: Depl
 
 async def test_what_is_refused_reaches_no_engine(deployment: Deployment):
     refused = {
-        "use_beam_search": True, "prompt_logprobs": False, "echo": True, "chat_template": "{{ 1 }}",
+        "use_beam_search": True, "prompt_logprobs": 1, "echo": True, "chat_template": "{{ 1 }}",
         "modalities": ["audio"], "functions": [{"name": "f"}], "guided_json": {}, "logprob_token_ids": [1],
         "web_search_options": {}, "mm_processor_kwargs": {"a": 1},
     }  # fmt: skip

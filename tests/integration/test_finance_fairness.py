@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.api.gate import UNREAD, WAITING
+from gateway.api.access_rules import Queue
+from gateway.api.tenant_queues import UNREAD, WAITING
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.harness import Gateway
 
@@ -63,7 +64,7 @@ def asking(gateway: Gateway, tenant: str, count: int, http: httpx.AsyncClient) -
 
 async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
     gateway, release = busy
-    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", 48, http)
         await becomes(lambda: sum(t.done() for t in loops) == 48 - most - WAITING)
@@ -87,9 +88,9 @@ async def test_a_tenant_s_loops_take_its_own_places_and_no_one_else_s(busy):
     assert gate.open_requests.total() == 0
 
 
-async def test_who_hangs_up_waits_no_more(busy):
+async def test_disconnected_client_leaves_the_queue(busy):
     gateway, _ = busy
-    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         loops = asking(gateway, "acme", most + WAITING, http)
         await becomes(lambda: gate.queue.waiting == WAITING)
@@ -104,7 +105,7 @@ async def test_answers_that_are_not_read_are_bounded_too(busy):
     """What is being sent counts against its tenant, so that unread reports do not fill the memory."""
     gateway, release = busy
     release.set()
-    gate, most = gateway.app.gate, gateway.state.settings.tenant_reports
+    gate, most = gateway.app.gate.queues[Queue.REPORTS], gateway.state.settings.tenant_reports
     gate.open_requests["acme"] = most + WAITING + UNREAD - 1
     try:
         async with gateway.http(gateway.keys["acme"]) as http:

@@ -42,14 +42,14 @@ def exported(tmp_path):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dataset", ["infrastructure", "chargeback"])
-def test_it_finds_nothing_but_its_own_contradiction(environment, exported, dataset):
+def test_validator_finds_only_its_own_contradiction(environment, exported, dataset):
     report = validate(exported(dataset), environment=environment)
     assert [line.split(" ")[0] for line in report.failed] == [CONTRADICTION]
     assert report.passed > 250
 
 
 @pytest.mark.timeout(600)
-def test_it_would_find_something(environment, exported):
+def test_validator_detects_errors(environment, exported):
     """Or else the test above could not fail. (It does not multiply prices by quantities where ChargeClass is
     null, nor look at PricingCategory's values; tests of our own do.)"""
     path = exported("infrastructure")

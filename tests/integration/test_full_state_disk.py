@@ -14,8 +14,9 @@ import httpx
 import psutil
 import pytest
 
+from gateway.serving.workers import WORKER
 from loadtests.mock_engine import MockEngine
-from tests.integration.test_metering_under_fire import workers
+from tests.integration.test_metering_under_fire import processes
 from tests.integration.test_outages import Served
 from tests.support.alerting import fires, silent
 from tests.support.harness import OPERATOR_KEY
@@ -117,7 +118,7 @@ async def incident(
         if answer.status_code == 201:
             acknowledged.append(f"t{number}")
     await until(told)
-    stays, goes = workers(served)
+    stays, goes = processes(served, WORKER)
     goes.send_signal(signal.SIGKILL)  # the next one starts on a full disk, or tries to
     refused = client.others.total() + 50
 

@@ -75,7 +75,7 @@ def healthy(served: Served):
 
 
 @pytest.mark.timeout(120)
-def test_a_flood_changes_nothing(tmp_path):
+def test_floods_of_refused_requests_do_not_grow_memory(tmp_path):
     with serving(tmp_path / "state") as served:
         pid = str(served.process.pid)
         served.json("tenant", "add", "acme")  # what is imported and opened once is there now

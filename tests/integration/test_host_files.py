@@ -52,7 +52,7 @@ async def test_files_that_change_on_the_hosts_disk_are_not_believed_after_a_rest
     assert "is damaged; fetching it again" in again.log
 
 
-async def test_the_desk_serves_its_gateway_only(gateway, run):
+async def test_agent_server_accepts_only_its_gateway(gateway, run):
     agent = await run()
     engine = await registered(gateway, agent)
     async with httpx.AsyncClient(trust_env=False) as http:

@@ -11,7 +11,7 @@ import psutil
 from redis.asyncio import Redis
 
 from adapters.placement.engine_client import EngineClient
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from gateway.runtime.settings_reload import Reload
 from loadtests.mock_engine import MockEngine
 from tests.support.engine_hosts import add_version, ask, free_port, registered, roots, slow_down
@@ -87,7 +87,7 @@ async def test_nothing_survives_a_killed_agent(gateway, run):
     assert left == []
 
 
-async def test_an_engine_outlives_no_killed_guard(gateway, run):
+async def test_engine_ends_with_its_killed_subreaper(gateway, run):
     agent = await run("--mock-core")
     first = await registered(gateway, agent)
     engines = agent.engines()
@@ -97,7 +97,7 @@ async def test_an_engine_outlives_no_killed_guard(gateway, run):
     await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
 
 
-async def test_what_agent_and_guard_left_behind_when_killed_together_is_ended_at_the_next_start(gateway, run):
+async def test_orphans_of_a_killed_agent_and_subreaper_end_at_the_next_start(gateway, run):
     agent = await run("--mock-core")
     await registered(gateway, agent)
     engines = agent.engines()
@@ -113,7 +113,7 @@ async def test_what_agent_and_guard_left_behind_when_killed_together_is_ended_at
     assert not core.is_running()
 
 
-async def test_sigterm_under_streams_is_noticed_by_nobody(gateway, run):
+async def test_sigterm_during_streams_is_invisible_to_clients(gateway, run):
     await gateway.add_tenant("acme")
     first, second = await run(name="h1"), await run(name="h2")
     for agent, name in ((first, "h1"), (second, "h2")):
@@ -182,7 +182,7 @@ async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_what_an_operator_said_survives_a_restart_and_what_the_host_said_does_not(gateway, run):
+async def test_operator_state_survives_a_restart_but_host_state_does_not(gateway, run):
     agent = await run()
     await registered(gateway, agent)
     async with gateway.http() as http:
@@ -257,7 +257,7 @@ async def test_an_agent_whose_gateway_hangs_ends_when_it_is_told_to(run):
 async def test_an_agent_that_the_gateway_has_forgotten_registers_again(gateway, run):
     agent = await run()
     engine = await registered(gateway, agent)
-    await gateway.state.commit(Change("engine", "h1", None))
+    await gateway.commit(Change("engine", "h1", None))
     again = await until(lambda: gateway.state.catalog.engines.get("h1"), what=lambda: agent.log)
     assert again == engine or again.registered > engine.registered
     assert again.epoch == engine.epoch
@@ -297,7 +297,7 @@ async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gate
     await until(lambda: "No such file or directory: /no/such/vllm" in agent.log, what=lambda: agent.log)
 
 
-async def test_a_start_that_fails_is_shown_with_its_last_words_and_tried_again(gateway, run):
+async def test_failed_start_is_reported_with_the_end_of_its_log_and_retried(gateway, run):
     agent = await run("--mock-fail", "CUDA out of memory")
     await until(lambda: agent.log.count("exited with code 3 before it became healthy") >= 2)
     words = agent.log[agent.log.index("Last output:") :].splitlines()
@@ -314,7 +314,7 @@ async def test_a_refused_flag_ends_the_agent_before_anything_starts(gateway, run
     assert "--uds is refused" in agent.log
 
 
-async def test_an_engine_that_somebody_else_runs_at_its_port_is_not_taken_for_its_own(gateway, run):
+async def test_foreign_engine_on_the_port_is_not_adopted(gateway, run):
     async with MockEngine() as other:
         agent = await run(port=other.port)
         await until(lambda: "another process listens" in agent.log, what=lambda: agent.log)
@@ -330,7 +330,7 @@ async def test_an_agent_that_is_told_to_stop_while_its_engine_starts_does_not_wa
     assert agent.engines() == []
 
 
-async def test_an_agent_starts_itself_anew_and_its_engine_goes_on(gateway, run):
+async def test_agent_restarts_itself_while_its_engine_keeps_running(gateway, run):
     await gateway.add_tenant("acme")
     agent = await run()
     engine = await registered(gateway, agent)
@@ -386,7 +386,7 @@ async def test_an_agent_that_started_itself_anew_leaves_nothing_behind_when_it_i
     await until(lambda: not agent.engines())
 
 
-async def test_an_agent_goes_on_when_the_next_one_could_not_begin(gateway, run, tmp_path):
+async def test_agent_continues_if_its_successor_cannot_start(gateway, run, tmp_path):
     (tmp_path / "broken").mkdir()
     agent = await run(PYTHONPATH=str(tmp_path / "broken"))
     await registered(gateway, agent)

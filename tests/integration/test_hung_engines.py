@@ -73,13 +73,13 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
     await engine.until(lambda state: len(state.calls) == 2 and state.calls[-1].sent > 2)
     await until(lambda: any(lease.begun for lease in gateway.state.pool.state(name).leases))
     engine.stop_core()
-    asks = [(ask, stream)[i % 2](deployment, "acme") for i in range(20)]
+    asks = [(ask, stream)[i % 2](deployment, "acme") for i in range(10)]  # too few for a second replica
     async with asyncio.timeout(SOON):
         answers = await asyncio.gather(*asks)
     assert all(voice(deployment, "acme/support") in answer for answer in answers)
     async with asyncio.timeout(HANG_SECONDS):
         await ask(deployment, "acme")  # at once
-    assert len(other.state.calls) == 21
+    assert len(other.state.calls) == 11
 
     # What can be seen.
     assert (await healths(gateway))[name] == "ejected"
@@ -102,12 +102,12 @@ async def test_a_hung_holder_costs_no_request(deployment: Deployment, tmp_path: 
     # The stream that had begun is ended; GPU-time is booked all the while; then it recovers.
     with pytest.raises(openai.APIError, match="failed before the answer was complete"):
         await begun
-    await until(lambda: gateway.state.pool.state(name).standing.ejections > 1, seconds=SOON)
-    engine.core.go_on()
+    await until(lambda: gateway.state.pool.state(name).ejection.ejections > 1, seconds=SOON)
+    engine.core.resume()
     await until(lambda: gateway.state.pool.state(name).usable, seconds=SOON)
     assert f'florin_engine_hung{{engine="{name}"}} 0.0' in await admin(gateway, "/metrics")
     outcomes = [record.outcome for record in await gateway.usage("acme")]
-    assert sorted(outcomes) == ["engine_error"] + ["failover"] * 20 + ["ok"] * 22
+    assert sorted(outcomes) == ["engine_error"] + ["failover"] * 10 + ["ok"] * 12
     assert "engine_hung" not in (await admin(gateway, "/readyz"))["conditions"]
 
 
@@ -125,7 +125,7 @@ async def test_with_one_engine_requests_fail_at_once_and_it_is_back_as_soon_as_i
         assert int(caught.value.response.headers["retry-after"]) >= 1
     assert (await healths(deployment.gateway))["a"] == "hung"
     assert not deployment.gateway.state.pool.state("a").ejected
-    deployment.a.core.go_on()
+    deployment.a.core.resume()
     await until(lambda: deployment.gateway.state.pool.state("a").usable, seconds=SOON)
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
@@ -138,7 +138,7 @@ async def test_a_load_that_hangs_is_made_on_another_engine(deployment: Deploymen
         assert voice(deployment, "bolt/support") in await ask(deployment, "bolt")
         assert voice(deployment, "corgi/support") in await ask(deployment, "corgi")
     assert {engine for engine, _ in deployment.loads()} == {"b"}
-    deployment.a.core.go_on()
+    deployment.a.core.resume()
 
 
 async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(deployment: Deployment):
@@ -152,7 +152,7 @@ async def test_an_engine_that_works_for_long_without_a_byte_is_no_hang(deploymen
     assert len(engine.state.calls) == 3
 
 
-async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the_books(
+async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_metered(
     deployment: Deployment,
 ):
     await ask(deployment, "acme")
@@ -165,7 +165,7 @@ async def test_a_probe_acquits_an_engine_whose_metrics_say_nothing_and_is_in_the
         lambda state: any(call.body.get("max_tokens") == 1 for call in state.calls), timeout=SOON
     )
     await until(
-        lambda: deployment.gateway.state.pool.state("a").standing.false_alarms or engine is deployment.b
+        lambda: deployment.gateway.state.pool.state("a").ejection.false_alarms or engine is deployment.b
     )
     assert all(deployment.gateway.state.pool.state(name).usable for name in "ab")
     asked.cancel()
@@ -192,10 +192,10 @@ async def test_at_most_half_of_a_fleet_is_ejected(deployment: Deployment, tmp_pa
         assert len(answers) == 9
         deployment.gateway.state.hangs.on_report("a")
         deployment.gateway.state.hangs.on_report("b")
-        await until(lambda: all(pool.state(n).standing.hangs for n in "ab"), seconds=SOON)
+        await until(lambda: all(pool.state(n).ejection.hangs for n in "ab"), seconds=SOON)
         assert sum(pool.state(n).ejected for n in "ab") == 1
         for engine in (deployment.a, deployment.b):
-            engine.core.go_on()
+            engine.core.resume()
         await until(lambda: all(pool.state(n).usable for n in "ab"), seconds=SOON)
 
 
@@ -211,7 +211,7 @@ async def test_every_worker_tells_the_truth(
             await ask(deployment, "acme")
             while (await healths(second))[name] != "ejected":
                 await asyncio.sleep(0.05)
-        engine.core.go_on()
+        engine.core.resume()
         await until(lambda: second.state.pool.state(name).usable, seconds=SOON)
 
 
@@ -222,8 +222,8 @@ async def test_a_stream_without_a_first_token_is_tried_elsewhere_though_the_engi
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
     engine.faults.update({"stop_at": "first_event", "stop_how": "hang", "times": 1})
-    hangs, router = deployment.gateway.state.hangs, deployment.gateway.state.router
-    hangs.rules, hangs._first_byte_timeout, router._timeout = replace(hangs.rules, timeout=60), 1.0, 0.5
+    hangs, retries = deployment.gateway.state.hangs, deployment.gateway.state.lifecycle.retries
+    hangs.rules, hangs._first_byte_timeout, retries.timeout = replace(hangs.rules, timeout=60), 1.0, 0.5
     async with asyncio.timeout(SOON):
         assert voice(deployment, "acme/support") in await stream(deployment, "acme")
     assert [r.outcome for r in await deployment.gateway.usage("acme")] == ["ok", "failover", "ok"]
@@ -280,7 +280,7 @@ async def test_a_hung_engine_that_misses_health_checks_too_is_not_used_when_it_a
     assert (await healths(deployment.gateway))[name] == "down"
     engine.faults.reset()
     await until(lambda: state.healthy, seconds=SOON)
-    assert state.standing.hangs
+    assert state.ejection.hangs
     async with asyncio.timeout(SOON):
         await ask(deployment, "acme")
     assert sum(call.path == "/v1/chat/completions" for call in engine.state.calls) == 2  # the others: probes

@@ -18,7 +18,8 @@ from pathlib import Path
 from adapters.registry.artifacts import ArtifactStore, digest_of
 from adapters.checks.findings import Findings
 from adapters.checks.file_kinds import FILES
-from adapters.sources import FetchOptions, fetch
+from adapters.sources import fetch
+from adapters.sources.options import FetchOptions
 import adapters.registry.artifacts, adapters.sources.archive, adapters.sources.file, adapters.sources.tar_archive
 
 base, source, end, step = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])

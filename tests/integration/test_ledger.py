@@ -103,7 +103,7 @@ async def until_adopted(root, meter):
 
 
 @pytest.mark.parametrize("batches", [1, 4, 15])
-async def test_kill_9_loses_nothing_whose_end_was_heard(root, url, ledger, batches):
+async def test_kill_9_loses_no_completed_request(root, url, ledger, batches):
     worker = start(root, url, "victim", "endless")
     acknowledged = set()
     try:

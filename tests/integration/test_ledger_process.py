@@ -157,10 +157,10 @@ WORKER = textwrap.dedent("""
         time.sleep(seconds)
 
     async def main():
-        books = LedgerProcess(sys.argv[1])
-        await books.run(wait, 0)
+        process = LedgerProcess(sys.argv[1])
+        await process.run(wait, 0)
         print("ready", flush=True)
-        await books.run(wait, 600)
+        await process.run(wait, 600)
 
     if __name__ == "__main__":
         asyncio.run(main())

@@ -19,7 +19,7 @@ from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_g
 from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
 
-QUICK = {"probe_interval": 0.05, "bookkeeping_interval": 0.3}
+QUICK = {"probe_interval": 0.05, "ledger_maintenance_interval": 0.3}
 ABSURD = 9 * 10**18
 
 
@@ -53,7 +53,7 @@ async def text_of(gateway: Gateway) -> str:
     ],
     ids=["1e30", "inf"],
 )
-async def test_the_metrics_of_one_engine_stop_the_books_of_no_other(
+async def test_the_metrics_of_one_engine_stop_the_accounting_of_no_other(
     tmp_path: Path, valkey_url: str, prefix: str, lie: str
 ):
     state_dir = tmp_path / "state"
@@ -82,7 +82,7 @@ async def test_the_metrics_of_one_engine_stop_the_books_of_no_other(
     ledger.close()
 
 
-async def test_one_absurd_count_in_the_ledger_ends_finance_for_nobody(
+async def test_absurd_count_in_the_ledger_does_not_break_finance_queries(
     tmp_path: Path, valkey_url: str, prefix: str
 ):
     state_dir = tmp_path / "state"
@@ -114,7 +114,7 @@ async def test_one_absurd_count_in_the_ledger_ends_finance_for_nobody(
             assert "set aside" not in report.output
 
             doctor = await florin(gateway, "doctor", "--json")
-            assert "books_set_aside" not in doctor.stdout
+            assert "set_aside_hours" not in doctor.stdout
             audit = await florin(gateway, "audit", "list", "--action", "usage.exclude", "--json")
             assert f"a@{hour}" in audit.stdout
 
@@ -146,6 +146,6 @@ async def told(gateway: Gateway) -> None:
     assert "set aside" in reconciled.output
 
     doctor = await florin(gateway, "doctor", "--json")
-    [found] = [one for one in json.loads(doctor.stdout)["data"] if one["check"] == "books_set_aside"]
+    [found] = [one for one in json.loads(doctor.stdout)["data"] if one["check"] == "set_aside_hours"]
     assert (found["status"], found["subject"], doctor.exit_code) == ("problem", "a", 1)
     assert "florin cost exclude" in found["remedy"]

@@ -101,7 +101,7 @@ async def test_more_choices_than_were_asked_for_are_none(deployment: Deployment)
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_a_fleet_that_only_talks_rubbish_is_a_clear_502(deployment: Deployment):
+async def test_fleet_with_only_malformed_answers_is_a_502(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"rubbish": '{"choices": [null]}'})
     with pytest.raises(openai.InternalServerError) as caught:

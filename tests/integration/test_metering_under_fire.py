@@ -1,4 +1,5 @@
-"""Promise 5 with mock engines: random load from real clients, while gateway workers are killed with -9."""
+"""Promise 5 with mock engines: random load from real clients, while processes of the gateway are killed with
+-9."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pytest
 
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
-from gateway.serving.workers import WORKER
+from gateway.serving.workers import INSERTER, WORKER
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_outages import Served
 
@@ -129,9 +130,9 @@ async def register(served: Served, mock: MockEngine, tmp_path: Path) -> str:
     return await asyncio.to_thread(served.register, mock.url, tmp_path)
 
 
-def workers(served: Served) -> list[psutil.Process]:
+def processes(served: Served, name: str) -> list[psutil.Process]:
     children = psutil.Process(served.process.pid).children()
-    return [p for p in children if p.name() == WORKER]
+    return [p for p in children if p.name() == name]
 
 
 def check(rows: list[UsageRecord], crowds: list[Crowd], mock: MockEngine) -> None:
@@ -199,7 +200,7 @@ async def swept(state: Path) -> list[UsageRecord]:
         ledger.close()
 
 
-async def test_workers_that_are_killed_one_by_one(tmp_path: Path, mock: MockEngine):
+async def test_workers_and_the_process_that_inserts_are_killed(tmp_path: Path, mock: MockEngine):
     state = tmp_path / "state"
     served = Served(state, workers=2, placement_timeout=5)
     try:
@@ -208,12 +209,12 @@ async def test_workers_that_are_killed_one_by_one(tmp_path: Path, mock: MockEngi
         killed: list[int] = []
 
         def strike() -> None:
-            victim = crowd.random.choice(workers(served))
-            killed.append(victim.pid)
-            victim.kill()
+            for victim in [crowd.random.choice(processes(served, WORKER)), *processes(served, INSERTER)]:
+                killed.append(victim.pid)
+                victim.kill()
 
         await fire(crowd, mock, 4, strike)
-        assert len(killed) == 4
+        assert len(killed) == 8
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait, 30) == 0
     finally:

@@ -91,7 +91,7 @@ async def test_a_clients_id_and_trace_go_along_and_nothing_else_does(deployment:
     assert records[0].request_id == raw.headers["x-request-id"]  # the client's is never the bill's
 
 
-async def test_what_a_client_makes_up_comes_back_nowhere(deployment: Deployment):
+async def test_invalid_client_ids_are_not_echoed(deployment: Deployment):
     async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         answer = await http.post(
             "/v1/chat/completions",
@@ -135,7 +135,7 @@ async def test_latency_slots_and_holders_by_engine_and_adapter(deployment: Deplo
     assert value(text, "florin_build_info") == 1
 
 
-async def test_a_client_that_leaves_is_counted_by_how_far_it_came(deployment: Deployment):
+async def test_client_aborts_are_counted_by_stage(deployment: Deployment):
     gateway = deployment.gateway
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {gateway.keys['acme']}\r\n"
@@ -211,7 +211,7 @@ def read_log(errors: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in errors.read_text().splitlines()]
 
 
-def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa: PLR0915  # one start for all
+def test_gateway_log_is_json_with_a_line_per_request(  # noqa: PLR0915  # one start for all
     tmp_path: Path, engine: MockProcess
 ):
     settings = {"FLORIN_LOG_FORMAT": "json", "FLORIN_LOG_LEVEL": "debug", "FLORIN_ACCESS_LOG": "true"}
@@ -303,12 +303,12 @@ def test_all_that_a_gateway_says_is_json_and_each_request_has_its_line(  # noqa:
         assert any(re.match(event, message) for message in events), event
 
 
-async def test_all_that_an_agent_says_and_its_engine_is_json(gateway, run):
+async def test_agent_and_engine_logs_are_json(gateway, run):
     agent = await run("--mock-core", FLORIN_LOG_FORMAT="json")
     await registered(gateway, agent, seconds=120)
     assert await agent.stop() == 0
     said = [json.loads(line) for line in agent.log.splitlines()]
-    assert {"florin.engine", "adapters.engine_agent.agent"} <= {s["logger"] for s in said}
+    assert {"florin.engine", "adapters.engine_agent.supervisor"} <= {s["logger"] for s in said}
     assert all(s["engine"] == "h1" for s in said if s["logger"] == "florin.engine")
     assert any(s["message"].startswith("adds --enable-lora:") for s in said), agent.log
 
@@ -317,9 +317,7 @@ async def test_all_that_an_agent_says_and_its_engine_is_json(gateway, run):
 
 
 @pytest.mark.usefixtures("promtool")
-async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_does_not(
-    deployment: Deployment, tmp_path: Path
-):
+async def test_surge_of_invalid_keys_fires_the_alert(deployment: Deployment, tmp_path: Path):
     async def refused(times: int) -> str:
         async with deployment.gateway.http("fl_gone_gone") as http:
             while times:  # a starved machine may lose sight of Redis, and then says 503 instead
@@ -334,7 +332,7 @@ async def test_calls_with_a_key_that_is_gone_set_off_the_alert_and_a_trickle_doe
 
 
 @pytest.mark.usefixtures("promtool")
-async def test_adapters_that_drive_each_other_out_set_off_the_alert(
+async def test_eviction_thrash_fires_the_alert(
     deployment: Deployment, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """Three adapters in turn on two slots: each request finds its adapter gone."""

@@ -44,7 +44,7 @@ async def town_and_valkey(tmp_path: Path) -> AsyncIterator[tuple[Deployment, Emb
             yield Deployment(gateway, a, b, tmp_path), valkey
 
 
-async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Deployment, EmbeddedValkey]):
+async def test_redis_failure_is_not_an_outage(town_and_valkey: tuple[Deployment, EmbeddedValkey]):
     deployment, valkey = town_and_valkey
     gateway = deployment.gateway
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
@@ -79,7 +79,7 @@ async def test_redis_away_is_not_an_outage(town_and_valkey: tuple[Deployment, Em
     assert [record.outcome for record in records] == ["ok"] * 6
 
 
-async def test_a_change_reaches_a_worker_that_was_away(tmp_path: Path):
+async def test_disconnected_worker_catches_up(tmp_path: Path):
     with EmbeddedValkey(tmp_path / "redis") as valkey:
         async with (
             running_gateway(tmp_path / "one", valkey.url, "florin") as one,
@@ -98,7 +98,7 @@ async def test_a_change_reaches_a_worker_that_was_away(tmp_path: Path):
             assert "acme" in two.state.directory.tenants
 
 
-async def test_a_slow_reader_slows_nobody_else(deployment: Deployment):
+async def test_slow_reader_does_not_delay_others(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.0005})
     gateway = deployment.gateway

@@ -32,8 +32,8 @@ async def test_every_workers_requests_are_counted_and_explain_says_what_is_done(
                 assert time.monotonic() < deadline, f"of 50 in flight, placement shows {shown}"
                 await asyncio.sleep(0.05)
             decision = (await client.get("/admin/v1/explain/acme/support")).json()["decision"]
-            assert (decision["action"], decision["engine"]) == ("serve", "a")
-            assert {c["engine"]: c["eligible"] for c in decision["candidates"]} == {"a": True, "b": False}
+            assert (decision["action"], decision["engine"]) == ("load", "b")
+            assert {c["engine"]: c["action"] for c in decision["candidates"]} == {"a": "serve", "b": "load"}
 
 
 async def _hold(client: httpx.AsyncClient) -> None:

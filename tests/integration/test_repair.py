@@ -78,7 +78,7 @@ def loaded(log: dict) -> list[str]:
     return [one["name"] for one in log["admin"] if one["action"] == "load" and one["status"] == 200]
 
 
-async def test_a_killed_engine_gets_its_adapters_back_hottest_first_while_others_are_served(
+async def test_killed_engine_reloads_its_adapters_most_recent_first_while_others_serve(
     gateway: Gateway, process: MockProcess, tmp_path: Path
 ):
     await populate(gateway, tmp_path)
@@ -114,7 +114,7 @@ async def test_a_killed_engine_gets_its_adapters_back_hottest_first_while_others
         assert all("fl-" in text for text in answers)
 
 
-async def test_a_restart_that_nobody_saw_is_noticed(deployment: Deployment):
+async def test_unobserved_engine_restart_is_detected(deployment: Deployment):
     """It was away for less than a probe's pause: only its list tells."""
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
@@ -124,7 +124,7 @@ async def test_a_restart_that_nobody_saw_is_noticed(deployment: Deployment):
     await until(lambda: len(residency.holders(voice(deployment, "acme/support"))) == 1)
 
 
-async def test_own_strays_are_unloaded_and_strangers_left_alone(deployment: Deployment):
+async def test_unplaced_own_adapters_are_unloaded_and_foreign_ones_kept(deployment: Deployment):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     held = voice(deployment, "acme/support")
@@ -141,7 +141,7 @@ async def test_own_strays_are_unloaded_and_strangers_left_alone(deployment: Depl
     assert unloads == [("fl-0123456789abcdef0123", 200)]
 
 
-async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(deployment: Deployment):
+async def test_hung_engine_does_not_delay_repairs_of_others(deployment: Deployment):
     await ask(deployment, "acme")
     await ask(deployment, "bolt")
     await ask(deployment, "corgi")
@@ -156,7 +156,7 @@ async def test_an_engine_that_hangs_holds_up_the_repair_of_no_other(deployment: 
     assert a.state.adapters == {}
 
 
-async def test_a_worker_that_died_leaves_the_repair_to_another(
+async def test_another_worker_continues_the_repair_of_a_dead_one(
     deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
     """The leader is killed between loads: the next one goes on where it was, within a lease."""
@@ -203,7 +203,7 @@ async def hand_over(store) -> None:
     store.lead = lead
 
 
-async def test_a_leader_that_was_stopped_changes_nothing_when_it_wakes(
+async def test_resumed_former_leader_changes_nothing(
     deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
     """SIGSTOP, long enough for another to take over; SIGCONT: what it was about to do is not done."""
@@ -232,7 +232,7 @@ async def test_a_leader_that_was_stopped_changes_nothing_when_it_wakes(
         await asyncio.to_thread(served.stop)
 
 
-async def test_files_of_a_removed_adapter_go_when_no_engine_can_hold_them(
+async def test_files_of_a_removed_adapter_are_deleted_once_no_engine_can_hold_them(
     tmp_path: Path, valkey_url: str, prefix: str
 ):
     config = tmp_path / "config.json"

@@ -158,7 +158,7 @@ async def test_a_rolling_restart_behind_a_balancer_that_does_not_retry_loses_not
         assert len(balancer.used) == 2
 
 
-def test_a_stopping_gateway_is_not_ready_yet_serves_until_nobody_comes(tmp_path):
+def test_stopping_gateway_is_not_ready_but_serves_until_traffic_ends(tmp_path):
     with (
         serving(tmp_path / "state", FLORIN_LAME_DUCK="600") as gateway,
         httpx.Client(base_url=gateway.url) as kept,
@@ -179,7 +179,7 @@ AS_OPERATOR = {"authorization": f"Bearer {KEY}"}
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_who_is_not_balanced_or_asks_with_ctrl_c_does_not_wait(tmp_path, count):
+def test_no_lame_duck_without_a_load_balancer_or_after_ctrl_c(tmp_path, count):
     with serving(tmp_path / "state", FLORIN_LAME_DUCK="600", FLORIN_WORKERS=count) as gateway:
         assert gateway.stop() == 0
     with serving(tmp_path / "state", FLORIN_LAME_DUCK="600", FLORIN_WORKERS=count) as gateway:
@@ -202,7 +202,7 @@ def test_a_closed_terminal_stops_the_gateway(tmp_path, count):
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_sighup_takes_a_changed_file_into_use_in_every_worker_and_a_wrong_one_not(tmp_path, count):
+def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_path, count):
     file = tmp_path / "florin.yaml"
     file.write_text("max_body_bytes: 100000\n")
     with serving(tmp_path / "state", FLORIN_WORKERS=count) as gateway:

@@ -307,7 +307,7 @@ async def test_a_request_is_resumed_once_where_engines_die_of_it(pair: Pair):
     assert pair.gateway.state.pool.state("a").in_flight == pair.gateway.state.pool.state("b").in_flight == 0
 
 
-async def test_without_another_engine_the_client_hears_of_it_in_time(
+async def test_client_is_told_in_time_if_no_other_engine_exists(
     tmp_path: Path, valkey_url: str, prefix: str, pair: Pair
 ):
     async with running_gateway(
@@ -350,7 +350,7 @@ async def test_it_can_be_switched_off(tmp_path: Path, valkey_url: str, prefix: s
         assert not other.state.calls
 
 
-async def test_the_books_of_resumed_streams_balance(pair: Pair):
+async def test_the_costs_of_resumed_streams_balance(pair: Pair):
     """The engines' own counters have the second reading, too."""
     name, holder, other = await pair.adapter()
     before = [(e.state.prompt_tokens, e.state.generation_tokens) for e in (holder, other)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import openai
 import pytest
 
 from adapters.model import dump
 from adapters.placement import loader
-from adapters.store.protocol import Change, Touch
+from adapters.store.protocol.placement import Touch
+from adapters.store.protocol.registry import Change
 from tests.integration.conftest import Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.integration.test_routing import ask, stream
@@ -24,7 +26,7 @@ def holder_of(deployment: Deployment) -> tuple[str, object]:
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"status": 503}, {"abort": True}], ids=str)
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_the_only_holder_fails_for_good(deployment: Deployment, fault: dict, streamed: bool):
+async def test_only_holder_fails_permanently(deployment: Deployment, fault: dict, streamed: bool):
     """`/health` may go on saying 200 all the while, as a draining vLLM's does."""
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
@@ -32,7 +34,7 @@ async def test_the_only_holder_fails_for_good(deployment: Deployment, fault: dic
     assert voice(deployment, "acme/support") in await (stream if streamed else ask)(deployment, "acme")
 
 
-async def test_an_aborted_stream_that_arrives_in_one_piece_goes_elsewhere(deployment: Deployment):
+async def test_aborted_stream_in_one_piece_is_retried_elsewhere(deployment: Deployment):
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
     engine.faults.update({"abort": True, "merge": 50, "times": 1})
@@ -58,11 +60,11 @@ async def test_a_load_that_outlives_its_claim_is_confirmed_by_the_next(
     assert len(deployment.loads()) == 1
 
 
-async def test_an_engine_that_was_half_removed_holds_nothing_up(deployment: Deployment):
+async def test_half_removed_engine_delays_nothing(deployment: Deployment):
     """The gateway died, or lost Redis, between forgetting the engine and forgetting its placement."""
     await ask(deployment, "acme")
     name, _ = holder_of(deployment)
-    await deployment.gateway.state.commit(Change("engine", name, None))
+    await deployment.gateway.commit(Change("engine", name, None))
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
@@ -78,17 +80,17 @@ async def test_an_engine_removed_and_added_again_is_probed(deployment: Deploymen
     pool = deployment.gateway.state.pool
     old = engines["a"]
     await until(lambda: pool.state("a").healthy)
-    await deployment.gateway.state.commit(Change("engine", "a", None))
+    await deployment.gateway.commit(Change("engine", "a", None))
     assert pool.state("a") is None
-    await deployment.gateway.state.commit(Change("engine", "a", dump(old)))
+    await deployment.gateway.commit(Change("engine", "a", dump(old)))
     await until(lambda: pool.state("a").healthy, seconds=3)
 
 
-async def test_where_every_slot_is_pinned_the_answer_is_immediate(deployment: Deployment):
+async def test_answer_is_immediate_if_every_slot_is_pinned(deployment: Deployment):
     await deployment.gateway.set_state("b", "draining")
     for tenant in ("acme", "bolt"):
         await ask(deployment, tenant)
-        await deployment.gateway.state.commit(Change("pin", voice(deployment, f"{tenant}/support"), "{}"))
+        await deployment.gateway.commit(Change("pin", voice(deployment, f"{tenant}/support"), "{}"))
     async with asyncio.timeout(3):
         with pytest.raises(openai.InternalServerError) as caught:
             await ask(deployment, "corgi")
@@ -108,7 +110,7 @@ async def test_a_whole_answer_may_take_longer_than_a_silence_within_one(
     assert len(deployment.calls()) == 1
 
 
-async def test_what_an_engine_says_about_others_stays_inside(deployment: Deployment):
+async def test_engine_names_in_errors_are_hidden_from_clients(deployment: Deployment):
     """A load that ends in confusion tells the client nothing of URLs and other tenants' names."""
     for engine in deployment.engines:
         engine._routes["GET", "/v1/models"] = lambda connection, _: connection.answer(200, b"[]")
@@ -131,19 +133,20 @@ async def test_fields_of_the_other_endpoint_break_nothing(deployment: Deployment
             assert await answer
 
 
-async def test_leases_go_on_being_reported_after_a_defect(
+async def test_leases_are_still_reported_after_an_exception(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ):
     store = deployment.gateway.state.store
     touch, told, stumbled = store.touch, asyncio.Event(), asyncio.Event()
 
-    async def stumble(worker: str, touches: list[Touch], *, ttl_ms: int) -> None:
+    async def stumble(worker: str, touches: list[Touch], **how: Any) -> Any:
         if not stumbled.is_set():
             stumbled.set()
             raise RuntimeError("a defect")
-        await touch(worker, touches, ttl_ms=ttl_ms)
+        others = await touch(worker, touches, **how)
         if any(use.in_flight for use in touches):
             told.set()
+        return others
 
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
@@ -157,7 +160,7 @@ async def test_leases_go_on_being_reported_after_a_defect(
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_engine_that_dies_after_naming_the_role_has_said_nothing(deployment: Deployment):
+async def test_role_event_alone_does_not_count_as_an_answer(deployment: Deployment):
     await ask(deployment, "acme")
     _, engine = holder_of(deployment)
     engine.faults.update({"stop_at": "events", "events": 1, "times": 1})
@@ -165,9 +168,7 @@ async def test_an_engine_that_dies_after_naming_the_role_has_said_nothing(deploy
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_a_request_that_the_engine_refuses_is_no_failure_of_the_engine(
-    deployment: Deployment, streamed: bool
-):
+async def test_refused_request_is_not_an_engine_failure(deployment: Deployment, streamed: bool):
     async with deployment.gateway.client("acme") as client:
         with pytest.raises(openai.BadRequestError):
             await client.completions.create(model="support", prompt="word " * 20_000, stream=streamed)

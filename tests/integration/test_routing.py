@@ -33,6 +33,15 @@ async def test_twenty_waiters_make_one_load(deployment: Deployment):
     assert len(deployment.loads()) == 1
 
 
+async def test_the_scheduler_learns_how_long_an_engine_takes_to_load(deployment: Deployment):
+    views = [deployment.gateway.state.pool.state(name).view for name in ("a", "b")]
+    prior = views[0].costs.load(8)
+    for engine in deployment.engines:
+        engine.faults.update({"load_delay": 0.5})
+    await ask(deployment, "acme")
+    assert sorted(view.costs.load(8) > prior for view in views) == [False, True]
+
+
 async def test_one_load_over_two_workers(
     deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
@@ -85,7 +94,7 @@ FAULTS = {
     ("name", "streamed"),
     [(n, s) for n in FAULTS for s in (False, True) if s or n != "error event"],  # only streams have events
 )
-async def test_trouble_before_the_first_byte_is_unseen_by_the_client(
+async def test_failures_before_the_first_byte_are_hidden_from_the_client(
     deployment: Deployment, name: str, streamed: bool
 ):
     await ask(deployment, "acme")
@@ -134,7 +143,7 @@ async def test_an_engine_that_dies_is_left_and_comes_back_with_its_adapters(depl
     await deployment.a.until(lambda state: before[deployment.a] <= set(state.adapters))
 
 
-async def test_an_engine_that_forgot_is_told_again(deployment: Deployment):
+async def test_forgotten_adapter_is_loaded_again(deployment: Deployment):
     """The placement is wrong for a moment, and that is safe."""
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
@@ -142,7 +151,7 @@ async def test_an_engine_that_forgot_is_told_again(deployment: Deployment):
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_a_hung_engine_is_noticed_and_its_requests_go_elsewhere(deployment: Deployment):
+async def test_hung_engine_is_detected_and_its_requests_retried_elsewhere(deployment: Deployment):
     await ask(deployment, "acme")
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     holder.faults.update({"first_byte_delay": 60.0, "health_delay": 60.0})
@@ -169,7 +178,7 @@ async def test_a_request_that_kills_engines_does_not_kill_the_whole_fleet(deploy
     assert sum(call.outcome != "finished" for call in deployment.calls()) == 3
 
 
-async def test_the_engines_refusal_reaches_the_client_in_its_words(deployment: Deployment):
+async def test_engine_refusal_is_passed_to_the_client(deployment: Deployment):
     with pytest.raises(openai.BadRequestError) as caught:
         async with deployment.gateway.client("acme") as client:
             await client.completions.create(model="support", prompt="word " * 20_000)

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from adapters.sources import FetchOptions
+from adapters.sources.options import FetchOptions
 from tests.support.archives import CONFIG, WEIGHTS, tar_bytes, zip_bytes
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import HostileServer, hostile_server
@@ -77,7 +77,7 @@ def test_a_directory_of_files(server, fetch, files):
     assert fetch(f"{server.url}/v1/").codes == ["source_missing"]
 
 
-def test_it_goes_on_where_the_connection_broke(server, fetch, big):
+def test_download_resumes_after_a_broken_connection(server, fetch, big):
     cuts = [1_000_000, 1_500_000, None]
     server.handlers["/a.tar"] = lambda r: r.ranged(big, until=cuts[min(r.count, 2)], etag='"one"')
     told = []
@@ -226,7 +226,7 @@ def test_a_slow_drip_ends(server, fetch, when):
     assert len(server.requests) >= 2
 
 
-def test_somebody_who_watches_can_end_a_stall(server, fetch):
+def test_stalled_download_can_be_aborted(server, fetch):
     class CancelledError(Exception):
         pass
 
@@ -260,7 +260,7 @@ def test_a_server_that_gives_a_byte_at_a_time_is_given_up(server, fetch, big):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
-def test_errors_that_pass(server, fetch, files, status):
+def test_transient_errors(server, fetch, files, status):
     data = tar_bytes(files)
     server.handlers["/a"] = lambda r: r.answer(data) if r.count else r.answer(status=status, retry_after="0")
     assert fetch(f"{server.url}/a").codes == []
@@ -279,13 +279,13 @@ def test_errors_that_pass(server, fetch, files, status):
         (503, "source_unavailable"),
     ],
 )
-def test_errors_that_stay(server, fetch, status, code):
+def test_permanent_errors(server, fetch, status, code):
     server.handlers["/a"] = lambda r: r.answer(b"" if status == 204 else b"no", status=status)
     assert fetch(f"{server.url}/a").codes == [code]
     assert len(server.requests) == (OPTIONS.attempts + 1 if status == 503 else 1)
 
 
-def test_nobody_listens(fetch):
+def test_connection_refused(fetch):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     fetched = fetch(f"http://127.0.0.1:{port}/a?sig=secret", attempts=1)
@@ -296,19 +296,19 @@ def test_nobody_listens(fetch):
 @pytest.mark.parametrize(
     "rubbish", [b"", b"\x00" * 100, b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 99999]
 )
-def test_what_is_no_http(server, fetch, rubbish):
+def test_server_without_http(server, fetch, rubbish):
     server.handlers["/a"] = lambda r: r.send(rubbish)
     assert fetch(f"{server.url}/a?sig=secret", attempts=1).codes == ["source_unavailable"]
 
 
-def test_too_large_by_its_own_account(server, fetch):
+def test_announced_size_exceeds_the_limit(server, fetch):
     server.handlers["/a"] = lambda r: r.head(200, content_length=10**12)
     fetched = fetch(f"{server.url}/a")
     assert fetched.codes == ["too_large"]
     assert len(server.requests) == 1
 
 
-def test_too_large_whatever_it_says(server, fetch, files):
+def test_actual_size_exceeds_the_limit(server, fetch, files):
     """Chunked, without a length; and a directory's file beyond its own limit."""
 
     def flood(r):
@@ -445,7 +445,7 @@ def test_private_addresses_are_not_reached(server, fetch, where):
 
 
 @pytest.mark.parametrize("where", PRIVATE)
-def test_nor_by_a_redirect(fetch, where):
+def test_redirects_to_private_addresses_are_refused(fetch, where):
     with hostile_server(host="127.0.0.9") as front, hostile_server() as inside:
         front.handlers["/a"] = redirect(where.format(port=inside.port))
         fetched = fetch(f"{front.url}/a", allow_private=("127.0.0.9",), attempts=1)
@@ -455,7 +455,7 @@ def test_nor_by_a_redirect(fetch, where):
         assert not inside.requests
 
 
-def test_nor_when_the_name_leads_elsewhere_the_second_time(fetch, files, monkeypatch):
+def test_dns_rebinding_is_refused(fetch, files, monkeypatch):
     """DNS rebinding: each connection is made to an address that was itself looked at."""
     data, answers = tar_bytes(files, mode="w"), itertools.count()
     real = socket.getaddrinfo
@@ -516,7 +516,7 @@ def test_credentials_go_to_their_own_host_alone(fetch, files, tmp_path, caplog):
 @pytest.mark.parametrize(
     "uri", ["http://", "http:///x", "http://h:bad/", "http://[::1/", "http:x", "https://#a"]
 )
-def test_what_is_no_url(fetch, uri):
+def test_invalid_url(fetch, uri):
     assert fetch(uri).codes == ["source_unsupported"]
 
 
@@ -546,7 +546,7 @@ def tls(tmp_path):
     return partial(context.wrap_socket, server_side=True)
 
 
-def test_a_certificate_that_nobody_has_signed(fetch, tls):
+def test_self_signed_certificate(fetch, tls):
     with hostile_server(wrap=tls) as server:
         fetched = fetch(f"https://localhost:{server.port}/a?sig=hush", allow_private=("localhost",))
         assert fetched.codes == ["source_unavailable"]

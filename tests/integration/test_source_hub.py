@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import close_session
 
-from adapters.sources import FetchOptions
+from adapters.sources.options import FetchOptions
 from tests.support.archives import CONFIG, WEIGHTS
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import hostile_server
@@ -141,7 +141,7 @@ def test_a_repository_of_pickles(hub, fetch):
     assert not [r for r in hub.server.requests if "/resolve/" in r.path]
 
 
-def test_it_goes_on_where_the_storage_broke_off(hub, fetch, files):
+def test_download_resumes_after_a_storage_failure(hub, fetch, files):
     hub.files[WEIGHTS] = files[WEIGHTS] = files[WEIGHTS] + bytes(range(256)) * 80_000
     hub.cuts = [12_000_000, None]
     assert fetch(f"hf://{REPO}", max_bytes=1 << 30).landed == files
@@ -149,7 +149,7 @@ def test_it_goes_on_where_the_storage_broke_off(hub, fetch, files):
 
 
 @pytest.mark.parametrize("fault", ["stall", "reset", "503"])
-def test_faults_that_pass(hub, fetch, files, fault):
+def test_transient_faults(hub, fetch, files, fault):
     def faulty(r):
         if r.count:
             hub.blob(r)
@@ -189,7 +189,7 @@ def test_files_over_the_limit(hub, fetch, files):
     assert len(hub.asked(WEIGHTS)) == 1
 
 
-def test_more_bytes_than_the_hub_said(hub, fetch):
+def test_more_bytes_than_the_hub_announced(hub, fetch):
     def flood(r):
         r.head(200, transfer_encoding="chunked")
         for _ in range(100):
@@ -240,7 +240,7 @@ def test_answers_of_the_hub(hub, fetch, status, error, code):
     "answer",
     [b"[]", b"{}", b'{"id": "a/b", "sha": "../x", "siblings": []}', b'{"id":1,"siblings":[{}]}', b"3"],
 )
-def test_what_is_no_hub(hub, fetch, answer):
+def test_server_that_is_not_a_hub(hub, fetch, answer):
     hub.server.handlers[f"/api/models/{REPO}/revision/main"] = lambda r: r.answer(answer)
     assert fetch(f"hf://{REPO}").codes == ["source_unavailable"]
 
@@ -260,7 +260,7 @@ def test_a_hub_that_is_away(hub, fetch, monkeypatch):
         "hf://acme/support@", "hf://acme/sup\\port",
     ],
 )  # fmt: skip
-def test_what_is_no_uri(hub, fetch, uri):
+def test_invalid_uri(hub, fetch, uri):
     fetched = fetch(uri)
     assert fetched.codes == ["source_unsupported"]
     assert TOKEN not in fetched.said + fetched.public

@@ -13,7 +13,7 @@ import warnings
 
 import pytest
 
-from adapters.sources import FetchOptions
+from adapters.sources.options import FetchOptions
 from tests.support.archives import CONFIG, WEIGHTS, tar_bytes
 from tests.support.fetching import Fetched, fetcher
 from tests.support.hostile_http import hostile_server
@@ -100,7 +100,7 @@ def test_an_archive(bucket, fetch, files):
     assert fetch(f"s3://{bucket.name}/other#sha256={right}").codes == ["source_missing"]
 
 
-def test_what_is_not_there(bucket, fetch, files):
+def test_missing_source(bucket, fetch, files):
     assert fetch(f"s3://{bucket.name}/nothing").codes == ["source_missing"]
     assert fetch("s3://no-such-bucket-at-all/x/").codes == ["source_missing"]
     assert fetch("s3://no-such-bucket-at-all/x").codes == ["source_missing"]
@@ -108,7 +108,7 @@ def test_what_is_not_there(bucket, fetch, files):
     assert fetch(f"s3://{bucket.name}/half").codes == ["file_missing"]
 
 
-def test_strays_are_refused_before_anything_is_fetched(bucket, fetch, files):
+def test_unexpected_files_are_refused_before_the_download(bucket, fetch, files):
     for name, content in {**files, "training_args.bin": b"x", "run.sh": b"x"}.items():
         bucket.put(f"v/{name}", content)
     fetched = fetch(f"s3://{bucket.name}/v")
@@ -137,20 +137,20 @@ def test_checksums_that_the_store_keeps(bucket, fetch, files, algorithm):
         f"s3://AKIAEXAMPLE:{SECRET}@bucket/key", "s3:bucket/key", "s3://bucket/a\nb",
     ],
 )  # fmt: skip
-def test_what_is_no_uri(fetch, uri):
+def test_invalid_uri(fetch, uri):
     fetched = fetch(uri)
     assert fetched.codes == ["source_unsupported"]
     assert SECRET not in fetched.said + fetched.public
 
 
-def test_a_store_that_is_away(fetch, monkeypatch):
+def test_unreachable_object_store(fetch, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     assert fetch("s3://bucket/key/", attempts=1).codes == ["source_unavailable"]
 
 
-def test_settings_that_are_wrong(fetch, monkeypatch):
+def test_invalid_credentials_settings(fetch, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "rubbish")
     assert fetch("s3://bucket/key/").codes == ["source_unavailable"]
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
@@ -205,14 +205,14 @@ def store(files, monkeypatch):
         yield FakeStore(server, files)
 
 
-def test_the_fake_store_is_one(store, fetch, files):
+def test_requests_to_the_store_are_signed(store, fetch, files):
     assert fetch("s3://bucket/v/").landed == files
     sent = " ".join(str(r.headers) for r in store.server.requests)
     assert "AWS4-HMAC-SHA256" in sent
     assert SECRET not in sent
 
 
-def test_it_goes_on_where_the_read_broke(store, fetch, files):
+def test_download_resumes_after_a_broken_read(store, fetch, files):
     store.cuts = [500_000, 900_000, None]
     fetched = fetch("s3://bucket/v/")
     assert (fetched.codes, fetched.landed == files) == ([], True)
@@ -263,7 +263,7 @@ def test_a_store_that_ignores_the_condition(store, fetch, files):
     assert fetch("s3://bucket/v/").codes == ["source_changed"]
 
 
-def test_bytes_that_are_not_those_of_the_etag(store, fetch, files):
+def test_content_that_does_not_match_the_etag(store, fetch, files):
     def give_wrong(r, name):
         r.answer(b"x" * len(files[name]), etag=store.etags[name])
         return True
@@ -272,7 +272,7 @@ def test_bytes_that_are_not_those_of_the_etag(store, fetch, files):
     assert fetch("s3://bucket/v/").codes == ["hash_mismatch"]
 
 
-def test_more_bytes_than_it_said(store, fetch, files):
+def test_more_bytes_than_announced(store, fetch, files):
     def flood(r, name):
         r.head(200, transfer_encoding="chunked", etag=store.etags[name])
         with contextlib.suppress(OSError):
@@ -304,7 +304,7 @@ def test_answers_of_the_store(store, fetch, caplog, status, code, means):
     assert SECRET not in fetched.said + caplog.text
 
 
-def test_errors_that_pass(store, fetch):
+def test_transient_errors(store, fetch):
     seen = set()
 
     def fail_once(r, name):
@@ -328,7 +328,7 @@ def test_a_reader_who_may_not_list(store, fetch, files):
     assert fetch("s3://bucket/v").landed == files
 
 
-def test_buckets_for_everybody_need_no_credentials(store, fetch, files, monkeypatch):
+def test_public_buckets_need_no_credentials(store, fetch, files, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert fetch("s3://bucket/v/").landed == files

@@ -13,7 +13,7 @@ from adapters.errors import RejectedError
 from adapters.model import Version, load
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
-from adapters.sources import FetchOptions
+from adapters.sources.options import FetchOptions
 from tests.support.archives import adapter_files, tar_bytes
 from tests.support.hostile_http import hostile_server
 from tests.unit.adapters.installation import LIMIT, NAME, NOW, Installation
@@ -79,7 +79,8 @@ import sys
 from pathlib import Path
 from adapters.registry.artifacts import ArtifactStore
 from adapters.checks.findings import Findings
-from adapters.sources import FetchOptions, fetch
+from adapters.sources import fetch
+from adapters.sources.options import FetchOptions
 
 def progress(step, done, total):
     if done:

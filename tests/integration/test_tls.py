@@ -94,7 +94,7 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         assert "Certificate server not reloaded" in gateway.errors.read_text()
 
 
-def test_rubbish_on_the_tls_port_ends_at_once_and_disturbs_nobody(tmp_path, ca, pair):
+def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, ca, pair):
     env = {"FLORIN_TLS_CERT": str(pair.cert), "FLORIN_TLS_KEY": str(pair.key)}
     with serving(tmp_path / "state", **env) as gateway:
         address = (httpx.URL(gateway.url).host, httpx.URL(gateway.url).port)
@@ -116,7 +116,7 @@ def test_rubbish_on_the_tls_port_ends_at_once_and_disturbs_nobody(tmp_path, ca, 
         assert "Traceback" not in gateway.errors.read_text()
 
 
-def test_what_cannot_be_used_is_said_before_anything_starts(tmp_path, pair):
+def test_unusable_certificates_are_reported_at_start(tmp_path, pair):
     pair.key.chmod(0o644)
     done = florin("serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), **both(pair))
     assert done.returncode == 2
@@ -131,7 +131,7 @@ def both(files: Files, cert: Path | None = None) -> dict[str, str]:
     return {"FLORIN_TLS_CERT": str(cert or files.cert), "FLORIN_TLS_KEY": str(files.key)}
 
 
-def test_plain_http_on_a_public_address_is_told_at_every_start(tmp_path):
+def test_plain_http_on_a_public_address_is_warned_about(tmp_path):
     process = subprocess.Popen(
         [FLORIN, "serve"],
         env=environment(FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_HOST="0.0.0.0"),
@@ -218,7 +218,7 @@ async def test_engines_behind_mutual_tls_and_a_key_are_probed_loaded_and_called(
     ],
     ids=["no CA", "no certificate", "no token"],
 )
-async def test_engines_that_do_not_know_us_are_not_used_and_the_reason_is_told(  # noqa: PLR0917  # fixtures
+async def test_engines_that_reject_our_certificate_are_not_used(  # noqa: PLR0917  # fixtures
     ca, engine_side, tmp_path, valkey_url, prefix, without, said
 ):
     files = ca.issue("engine")
@@ -236,7 +236,7 @@ async def test_engines_that_do_not_know_us_are_not_used_and_the_reason_is_told( 
         assert len(engine.state.calls) == 0
 
 
-async def test_a_key_that_an_engine_does_not_know_is_no_fault_of_the_clients(tmp_path, valkey_url, prefix):
+async def test_rejected_engine_token_is_not_a_client_error(tmp_path, valkey_url, prefix):
     async with (
         MockEngine() as good,
         MockEngine(api_key="another") as bad,
@@ -254,7 +254,7 @@ async def test_a_key_that_an_engine_does_not_know_is_no_fault_of_the_clients(tmp
                 assert (await client.chat.completions.create(**question)).choices
 
 
-async def test_nobody_is_redirected_to_plain_http(ca, engine_side, tmp_path, valkey_url, prefix):
+async def test_no_redirect_to_plain_http(ca, engine_side, tmp_path, valkey_url, prefix):
     """An engine, or who sits in front of it, that points elsewhere is no engine."""
     asked: list[bytes] = []
 
@@ -340,9 +340,7 @@ async def test_a_host_runs_its_engine_behind_mutual_tls_and_stages_over_tls(
     assert code == 0
 
 
-async def test_a_gateway_that_asks_for_certificates_is_reached_by_those_who_have_one(
-    ca, pair, tmp_path, monkeypatch
-):
+async def test_client_certificate_is_required_if_configured(ca, pair, tmp_path, monkeypatch):
     """The command line, the OpenAI client, an agent's link; and who has none is told what is missing."""
     caller = ca.issue("caller", "operator")
     env = {**both(pair), "FLORIN_TLS_CLIENT_CA": str(ca.file)}

@@ -174,6 +174,8 @@ class Step:
     trigger: Callable[[Installation, Parcel], object]
     reached: Callable[[Installation, Parcel], object]
     redis_stopped: bool = False
+    missed: Callable[[Installation, Parcel], object] = Installation.published
+    """Whether its moment has passed unseen, so that the trigger will not come about any more."""
 
 
 WEIGHTS = "adapter_model.safetensors"
@@ -212,7 +214,10 @@ STEPS = {
         redis_stopped=True,
     ),
     "after the commit": Step(
-        lambda size: size, lambda i, p: i.committed(p), lambda i, p: i.published(p) and i.committed(p)
+        lambda size: size,
+        lambda i, p: i.committed(p),
+        lambda i, p: i.published(p) and i.committed(p),
+        missed=lambda i, p: False,
     ),
 }
 
@@ -235,7 +240,7 @@ def kill_at(step: Step, installation: Installation, parcel: Parcel, adapter: str
             when(lambda: installation.staged("upload"))  # what needs Redis before the body is over
             valkey.suspend()
         connection.sendall(parcel.body[: step.part(len(parcel.body))])
-        when(lambda: step.trigger(installation, parcel))
+        when(lambda: step.trigger(installation, parcel) or step.missed(installation, parcel))
         installation.kill()
     valkey.resume()
     return bool(step.reached(installation, parcel))

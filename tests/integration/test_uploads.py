@@ -11,10 +11,10 @@ import pytest
 
 from adapters.model import BaseModel, Engine, dump
 from adapters.store.embedded import EmbeddedValkey
-from adapters.store.protocol import Change
-from gateway.app import UPLOADS
+from adapters.store.protocol.registry import Change
 from gateway.commands.client import Api, ApiError
 from gateway.commands.packing import PIECE
+from gateway.composition.build import UPLOADS
 from gateway.operations.progress import OperationProgress
 from tests.integration.uploading import Wire, adapter_files, path_of, staged, tar_of, zip_of
 from tests.support.harness import OPERATOR_KEY, running_gateway
@@ -29,7 +29,7 @@ async def fleet(tmp_path, valkey_url, prefix, **settings):
     async with running_gateway(tmp_path / "state", valkey_url, prefix, **settings) as gateway:
         await gateway.add_tenant("acme")
         engine = Engine("a1", "http://127.0.0.1:9", "base", "h100", slots=2, max_rank=8, state="cordoned")
-        await gateway.state.commit(
+        await gateway.commit(
             Change("base", "base", dump(BaseModel("base", config=LLAMA.config))),
             Change("engine", "a1", dump(engine)),
         )
@@ -56,7 +56,7 @@ def form(content: bytes, *, before: str = "", disposition: str = 'name="file"; f
 async def empty(gateway) -> bool:
     """Nothing is staged, and no place taken. What clears up may still run when a refusal has been read."""
     async with asyncio.timeout(10):
-        while staged(gateway.state.settings.artifacts) or gateway.state.uploads._value < UPLOADS:
+        while staged(gateway.state.settings.artifacts) or gateway.state.intake.uploads.running:
             await asyncio.sleep(0.02)
     return True
 
@@ -121,7 +121,7 @@ async def test_two_uploads_of_the_same_content_at_once_make_one_version(gateway,
     assert await empty(gateway)
 
 
-async def test_an_upload_under_way_stops_nobody(gateway, admin, tmp_path):
+async def test_upload_does_not_block_requests(gateway, admin, tmp_path):
     body = tar_of(adapter_files(tmp_path))
     wire = await Wire.to(gateway.url)
     await wire.begin(len(body))
@@ -255,7 +255,7 @@ async def test_a_client_that_stops_sending(gateway, admin, tmp_path):
     assert await nothing_came_of_it(gateway, admin)
 
 
-async def test_a_client_that_sends_next_to_nothing(gateway, admin):
+async def test_client_that_sends_too_slowly(gateway, admin):
     wire = await Wire.to(gateway.url)
     await wire.begin(10**6)
     answer = asyncio.create_task(wire.refusal())
@@ -268,7 +268,7 @@ async def test_a_client_that_sends_next_to_nothing(gateway, admin):
 
 
 @pytest.mark.parametrize("sent", [0, 700, 4000])
-async def test_a_client_that_hangs_up(gateway, admin, tmp_path, sent):
+async def test_client_disconnect(gateway, admin, tmp_path, sent):
     body = tar_of(adapter_files(tmp_path))
     wire = await Wire.to(gateway.url)
     await wire.begin(len(body))
@@ -307,7 +307,7 @@ async def test_a_length_that_is_too_short(gateway, admin, tmp_path):
         ("application/octet-stream", b""),
     ],
 )
-async def test_bodies_that_are_no_upload(gateway, admin, content_type, body):
+async def test_bodies_that_are_not_uploads(gateway, admin, content_type, body):
     answer = await admin.post(path_of(), content=body, headers={"content-type": content_type})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "upload_incomplete")
     assert await nothing_came_of_it(gateway, admin)
@@ -333,13 +333,13 @@ async def test_archives_that_are_refused(gateway, admin, tmp_path, what):
     assert await nothing_came_of_it(gateway, admin)
 
 
-async def test_no_more_than_so_many_at_once(gateway, admin, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.operations.uploads._TURN_SECONDS", 0.2)
+async def test_concurrent_uploads_are_limited(gateway, admin, tmp_path):
+    gateway.state.intake.uploads._timeout = 0.2
     wires = [await Wire.to(gateway.url) for _ in range(UPLOADS)]
     for wire in wires:
         await wire.begin(10**6)
         await wire.send(b"x")
-    while gateway.state.uploads._value:
+    while gateway.state.intake.uploads.running < UPLOADS:
         await asyncio.sleep(0.01)
     answer = await admin.post(path_of(), content=b"x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_uploads")
@@ -354,7 +354,7 @@ async def test_no_more_than_so_many_at_once(gateway, admin, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
-async def test_hanging_up_ends_the_work(gateway, admin, tmp_path, monkeypatch, accept):
+async def test_disconnect_aborts_the_work(gateway, admin, tmp_path, monkeypatch, accept):
     """The work is held in the middle of unpacking until the client has gone."""
     gone = asyncio.Event()
     loop = asyncio.get_running_loop()

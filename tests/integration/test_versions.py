@@ -20,7 +20,7 @@ import pytest
 from adapters.model import Adapter, Version, dump
 from adapters.registry.canary import takes_canary
 from adapters.store.embedded import EmbeddedValkey
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from loadtests.mock_engine import MockEngine
 from tests.support.harness import Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
@@ -77,7 +77,7 @@ class Fleet:
         version = replace(version, **fields)
         old = self.first.state.catalog.adapters.get(NAME) or Adapter(NAME, live=number)
         adapter = replace(old, latest=number)
-        await self.first.state.commit(
+        await self.first.commit(
             Change("version", version.id, dump(version)), Change("adapter", NAME, dump(adapter))
         )
         self.versions.append(version)
@@ -168,7 +168,7 @@ async def test_an_upgrade_under_load_costs_no_request_and_mixes_no_answer(fleet:
     assert {a.label for a in answers[-16:]} == {LABELS[2]}
 
 
-async def test_a_stream_that_has_begun_ends_as_what_it_began_as(fleet: Fleet):
+async def test_stream_keeps_its_version_to_the_end(fleet: Fleet):
     await fleet.ask()
     for engine in fleet.engines.values():
         engine.faults.update({"event_delay": 0.02})
@@ -231,14 +231,14 @@ async def test_what_no_engine_can_hold_does_not_become_live(
                 engine.faults.update({"load_status": 500})
         case "rank":
             version = replace(fleet.versions[1], rank=16)
-            await fleet.first.state.commit(Change("version", version.id, dump(version)))
+            await fleet.first.commit(Change("version", version.id, dump(version)))
         case "cordoned":
             for name in fleet.engines:
                 await fleet.first.set_state(name, "cordoned")
         case "pinned":
             for name in fleet.engines:
                 engine = replace(fleet.first.state.catalog.engines[name], slots=1)
-                await fleet.first.state.commit(Change("engine", name, dump(engine)))
+                await fleet.first.commit(Change("engine", name, dump(engine)))
             (holder,) = fleet.loads(LABELS[1])
             (other,) = set(fleet.engines) - {holder}
             await fleet.first.set_state(other, "cordoned")
@@ -274,7 +274,7 @@ async def test_a_version_that_answers_wrongly_does_not_become_live(fleet: Fleet,
     assert [t["version"] for t in shown["trouble"]] == ["v2"]
 
 
-async def test_a_canary_that_is_quarantined_costs_nobody_an_answer(fleet: Fleet):
+async def test_quarantined_canary_costs_no_answer(fleet: Fleet):
     """On another engine it answers otherwise than it did: its callers get what is live."""
     await fleet.promote("v2", weight=50)
     (held,) = fleet.loads(LABELS[2])
@@ -394,7 +394,7 @@ async def test_a_load_that_came_too_late_is_taken_off_again(fleet: Fleet):
     await until(lambda: not fleet.first.state.residency.where(name))
 
 
-async def test_changes_at_once_leave_one_truth(fleet: Fleet):
+async def test_concurrent_changes_are_consistent(fleet: Fleet):
     """Operators on both workers do everything at once, while callers call."""
     await fleet.ask()
     answers: list[Answer] = []

@@ -20,7 +20,7 @@ import psutil
 
 from adapters.model import Adapter, Version, dump
 from adapters.security.secret_files import write_private
-from adapters.store.protocol import Change
+from adapters.store.protocol.registry import Change
 from tests.support.harness import Gateway
 from tests.support.waiting import until
 
@@ -146,7 +146,7 @@ async def add_version(gateway: Gateway, name: str, *, number: int = 1, size: int
         path=str(artifact.path), base_model="base", rank=8, size_bytes=artifact.size_bytes, source="test",
         created=1,
     )  # fmt: skip
-    await gateway.state.commit(
+    await gateway.commit(
         Change("version", version.id, dump(version)),
         Change("adapter", name, dump(Adapter(name, live=number, latest=number))),
     )

@@ -17,12 +17,15 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from adapters.model import Adapter, BaseModel, Engine, Version, dump
-from adapters.store.protocol import Change
+from adapters.registry.transaction import Proposal
+from adapters.store.protocol.registry import Change
 from gateway.app import Florin, create_app
 from gateway.config import Settings
 from gateway.operations.state import State
-from gateway.serving.http_protocol import HttpProtocol
+from gateway.operations.transaction import change
+from gateway.serving.runner import HEADERS
 from gateway.tenants import directory
+from gateway.transport.client_connection import ClientConnection
 
 OPERATOR_KEY = "operator-key-of-the-tests"
 
@@ -50,11 +53,14 @@ class Gateway:
 
     # -- the registry, written directly: the admin API has tests of its own
 
+    async def commit(self, *changes: Change) -> None:
+        await change(self.state, lambda _: Proposal(list(changes), None))
+
     async def add_tenant(self, name: str, *, base_access: bool = False) -> str:
         now = time.time_ns() // 1000
         tenant = directory.Tenant(name, base_access, now)
         key, text = directory.mint(name, directory.Role.TENANT, now)
-        await self.state.commit(
+        await self.commit(
             Change("tenant", name, directory.dump(tenant)), Change("key", key.id, directory.dump(key))
         )
         self.keys[name] = text
@@ -66,20 +72,18 @@ class Gateway:
         if name not in self.keys:
             now = time.time_ns() // 1000
             key, self.keys[name] = directory.mint("", directory.Role.ENGINE, now, engine=engine)
-            await self.state.commit(Change("key", key.id, directory.dump(key)))
+            await self.commit(Change("key", key.id, directory.dump(key)))
         return self.keys[name]
 
     async def add_engine(self, name: str, url: str, *, base: str = "base", **fields: Any) -> Engine:
         fields = {"gpu_type": "h100", "slots": 2, "max_rank": 8} | fields
         engine = Engine(name=name, url=url, base_model=base, **fields)
-        await self.state.commit(
-            Change("base", base, dump(BaseModel(base))), Change("engine", name, dump(engine))
-        )
+        await self.commit(Change("base", base, dump(BaseModel(base))), Change("engine", name, dump(engine)))
         return engine
 
     async def set_state(self, engine: str, state: Literal["active", "cordoned", "draining"]) -> None:
-        changed = replace(self.state.catalog.engines[engine], state=state)
-        await self.state.commit(Change("engine", engine, dump(changed)))
+        changed = replace(self.state.catalog.engines[engine], state=state, drain=None)
+        await self.commit(Change("engine", engine, dump(changed)))
 
     async def add_adapter(self, name: str, path: Path, *, number: int = 1, rank: int = 8) -> Version:
         version = Version(
@@ -94,7 +98,7 @@ class Gateway:
             source=str(path),
             created=time.time_ns() // 1000,
         )
-        await self.state.commit(
+        await self.commit(
             Change("version", version.id, dump(version)),
             Change("adapter", name, dump(Adapter(name, live=number, latest=number))),
         )
@@ -115,7 +119,7 @@ async def running_gateway(
 ) -> AsyncIterator[Gateway]:
     defaults = {
         "placement_timeout": 10.0, "probe_interval": 0.2, "probe_timeout": 1.0, "shutdown_grace": 5.0,
-        "slow_start": 0.0, "api_docs": True,
+        "price_input": "1", "price_output": "10", "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
     }  # fmt: skip
     app = create_app(
         Settings(
@@ -128,7 +132,7 @@ async def running_gateway(
     )
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on",
-        timeout_graceful_shutdown=5, http=HttpProtocol,
+        timeout_graceful_shutdown=5, http=ClientConnection, headers=HEADERS,
     )  # fmt: skip
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from adapters.security.secret_files import write_private
-from gateway.config import SettingsError, load_settings
+from gateway.config import Settings, SettingsError, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,14 @@ def test_a_wrong_file_is_told_in_words(elsewhere: Path, text: str, words: str):
     (elsewhere / "florin.yaml").write_text(text)
     with pytest.raises(SettingsError, match=words):
         load_settings()
+
+
+def test_every_setting_is_described_and_used():
+    folder = Path(__file__).parents[3] / "gateway"
+    text = "".join(path.read_text() for path in folder.rglob("*.py"))
+    for name, field in Settings.model_fields.items():
+        assert field.description, f"{name} has no description"
+        assert re.search(rf"\.{name}\b", text), f"nothing reads {name}"
 
 
 def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch):

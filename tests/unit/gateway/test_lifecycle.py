@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,12 @@ import orjson
 import pytest
 
 from adapters.errors import StoreUnavailableError
+from gateway.dataplane.asgi import AsgiRequest
 from gateway.dataplane.exchange import ClientGoneError, Exchange
 from gateway.errors import FlorinError
-from gateway.lifecycle import Lifecycle, authenticate, authenticate_caller
+from gateway.lifecycle import Lifecycle, Request
 from gateway.routing.upstream import RetryElsewhere
-from gateway.tenants.directory import Directory, Key, Role, dump, mint
-
-NOW = 1_790_000_000_000_000
+from gateway.tenants.limits.grant import UNLIMITED
 
 
 @dataclass
@@ -62,8 +61,11 @@ class Scripted(Lifecycle):
     """`serve` and `attempt` do as told."""
 
     def __init__(self, seen: Recording, *does: Any) -> None:
-        self.metrics = self.meter = self.router = seen  # type: ignore[assignment]
+        self.metrics = self.meter = self.router = self.retries = seen  # type: ignore[assignment]
         self.does = list(does)
+
+    def note_decision(self, request: Request, lease: object) -> None:  # type: ignore[override]
+        pass
 
     async def _next(self, exchange: Exchange) -> None:
         act = self.does.pop(0)
@@ -74,8 +76,8 @@ class Scripted(Lifecycle):
     async def serve(self, exchange: Exchange, endpoint: object) -> None:  # type: ignore[override]
         await self._next(exchange)
 
-    async def attempt(self, exchange: Any, *_: Any) -> None:  # type: ignore[override]
-        await self._next(exchange)
+    async def attempt(self, request: Request, lease: object) -> None:  # type: ignore[override]
+        await self._next(request.exchange)
 
 
 class Client:
@@ -88,7 +90,7 @@ class Client:
             "method": "POST",
             "headers": [(b"content-length", b"0"), *headers],
         }
-        self.exchange = Exchange(scope, self._receive, self._send)  # type: ignore[arg-type]
+        self.exchange = Exchange(AsgiRequest(scope, self._receive, self._send))  # type: ignore[arg-type]
         self.places = 0
         self.exchange.reservation = SimpleNamespace(  # type: ignore[assignment]
             hold=lambda _: None, release=lambda: setattr(self, "places", self.places + 1)
@@ -129,7 +131,7 @@ async def run(seen: Recording, client: Client, *does: Any) -> None:
         (FlorinError("model_not_found", "No."), 404, "model_not_found"),
         (StoreUnavailableError("Redis is away."), 503, "store_unavailable"),
         (ValueError("a secret"), 500, "internal_error"),
-        (asyncio.CancelledError(), 503, "shutting_down"),  # and nobody has hung up
+        (asyncio.CancelledError(), 503, "shutting_down"),  # only the server cancels tasks
     ],
 )
 async def test_every_failure_is_one_answer_and_lets_go(seen, client, raised, status, code):
@@ -156,9 +158,10 @@ async def test_a_client_that_leaves_before_the_end_of_its_body_hears_nothing(see
 )
 async def test_hanging_up_is_counted_by_how_far_it_came(seen, client, attempts, started, where):
     async def hang_up(exchange: Exchange) -> None:
-        exchange.hung_up, exchange.started = True, started
+        exchange.read()
+        exchange.started = started
         exchange.context.attempts = attempts
-        raise asyncio.CancelledError
+        raise ClientGoneError
 
     await run(seen, client, hang_up)
     assert (client.sent, seen.aborts, seen.errors, client.places) == ([], [where], [], 1)
@@ -192,8 +195,8 @@ async def test_what_has_been_answered_is_not_answered_again(seen, client):
 
 
 async def deliver(seen: Recording, *does: Any, answer: Any = None) -> None:
-    client = Client()
-    await Scripted(seen, *does).deliver(client.exchange, None, None, None, answer)  # type: ignore[arg-type]
+    request = Request(Client().exchange, None, None, answer, None, UNLIMITED)  # type: ignore[arg-type]
+    await Scripted(seen, *does).deliver(request)
 
 
 async def answers(_exchange: Exchange) -> None:
@@ -236,48 +239,3 @@ async def test_an_answer_that_has_begun_goes_on_where_it_stopped(seen):
 
     await deliver(seen, breaks_off, goes_on, answer=SimpleNamespace(resume=lambda: b"the rest"))
     assert seen.resumed == 1
-
-
-# -- who asks
-
-
-def code(key: Key | None, *, text: str = "", connected: bool = True, check: Any = authenticate) -> str:
-    """What is said to whoever sends `text`, where `key` is known."""
-    directory = Directory(clock=lambda: NOW)
-    if key:
-        directory.load({"tenant": {}, "key": {key.id: dump(key)}})
-    client = Client(*([(b"authorization", f"Bearer {text}".encode())] if text else []))
-    try:
-        check(client.exchange, directory, SimpleNamespace(connected=connected))
-    except FlorinError as error:
-        return error.code
-    return "" if client.exchange.context.key_id == (key and key.id) else "another"
-
-
-KEY, TEXT = mint("acme", Role.TENANT, NOW)
-
-
-def test_a_known_key_is_let_in():
-    assert code(KEY, text=TEXT) == ""
-
-
-def test_no_key_and_an_unknown_one():
-    assert code(KEY) == "missing_api_key"
-    assert code(None, text=TEXT) == "invalid_api_key"
-
-
-def test_a_key_that_may_have_been_made_meanwhile_is_not_called_invalid():
-    assert code(None, text=TEXT, connected=False) == "store_unavailable"
-    assert code(KEY, text=TEXT, connected=False) == ""
-
-
-def test_revoked_and_expired_keys():
-    assert code(replace(KEY, revoked=NOW), text=TEXT) == "revoked_api_key"
-    assert code(replace(KEY, expires=NOW - 1), text=TEXT) == "expired_api_key"
-
-
-@pytest.mark.parametrize("role", [role for role in Role if role is not Role.TENANT])
-def test_only_tenants_call_models(role):
-    key, text = mint("", role, NOW)
-    assert code(key, text=text) == ""
-    assert code(key, text=text, check=authenticate_caller) == "insufficient_role"

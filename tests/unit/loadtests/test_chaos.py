@@ -168,7 +168,7 @@ def test_attempts_without_a_record():
     assert checks.unrecorded(["req-1-2"], [RECORD]) == ["req-1-2 reached an engine but is not in the ledger"]
 
 
-def test_books_that_cannot_be():
+def test_an_impossible_ledger():
     assert checks.unbalanced([], {"e0": 100.0}, elapsed=100.0) == []
     assert checks.unbalanced(["e0: parts 1, whole 2"], {}, 1.0) == ["e0: parts 1, whole 2"]
     assert checks.unbalanced([], {"e0": 7300.0}, elapsed=100.0) == [

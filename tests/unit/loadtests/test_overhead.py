@@ -2,12 +2,16 @@
 
 import sys
 
+import orjson
 import pytest
 
 from loadtests.mock_engine import MockEngine, text
 from loadtests.overhead import cpu
-from loadtests.overhead.loadgen import Job, Load, Result
-from loadtests.overhead.report import figures, verdict
+from loadtests.overhead.checking import check_stream
+from loadtests.overhead.loadgen import Ask, Job, Load, Result
+from loadtests.overhead.loads import LOADS, MOST_STREAMS, half
+from loadtests.overhead.report import figures, ratios, undisturbed, verdicts
+from loadtests.overhead.thin_mock import ThinMock
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -18,15 +22,21 @@ async def engine():
         yield engine
 
 
+@pytest.fixture(params=[MockEngine, ThinMock])
+async def either_engine(request):
+    async with request.param(base="base", log=0) as engine:
+        yield engine
+
+
 async def run(engine, *, stream=False, expect="base", warmup=0.05, seconds=0.2) -> Result:
     body = {"model": "base", "messages": MESSAGES} | ({"stream": True} if stream else {})
-    job = Job("127.0.0.1", engine.port, body, text(expect, 8, "stop"), 2, seconds, warmup)
-    return await Load(job).run()
+    asks = [Ask(body, text(expect, 8, "stop"))]
+    return await Load(Job("127.0.0.1", engine.port, asks, 2, seconds, warmup)).run()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_right_answers_count(engine, stream):
-    result = await run(engine, stream=stream)
+async def test_right_answers_count(either_engine, stream):
+    result = await run(either_engine, stream=stream)
     assert (result.errors, result.first_error) == (0, "")
     assert result.answers > 0
     assert result.seconds >= 0.2
@@ -35,8 +45,8 @@ async def test_right_answers_count(engine, stream):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_another_adapters_answer_is_an_error(engine, stream):
-    result = await run(engine, stream=stream, expect="fl-mine")
+async def test_another_adapters_answer_is_an_error(either_engine, stream):
+    result = await run(either_engine, stream=stream, expect="fl-mine")
     assert result.answers == 0
     assert "I am base" in result.first_error
 
@@ -57,9 +67,10 @@ async def test_failed_and_cut_streams_are_errors(engine, faults):
     assert result.errors > 0
 
 
-async def test_usage_that_nobody_asked_for_is_an_error(engine):
+async def test_unrequested_usage_is_an_error(either_engine):
     body = {"model": "base", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
-    result = await Load(Job("127.0.0.1", engine.port, body, text("base", 8, "stop"), 1, 0.1, 0.05)).run()
+    asks = [Ask(body, text("base", 8, "stop"))]
+    result = await Load(Job("127.0.0.1", either_engine.port, asks, 1, 0.1, 0.05)).run()
     assert result.answers == 0
     assert "usage" in result.first_error
 
@@ -70,45 +81,114 @@ async def test_events_cut_anywhere_are_counted_alike(engine):
     assert (result.errors, result.first_error) == (0, "")
 
 
-def plain(cost_us: float, *, errors: int = 0, share: float = 0.9) -> Result:
-    used = {"gateway": share, "mock": 0.1, "loadgen": 0.1}
-    return Result(seconds=1.0, answers=round(share * 1e6 / cost_us), errors=errors, cpu=used)
-
-
-def streams(cost_us: float, *, gap: float = 21.0) -> Result:
-    used = {"gateway": cost_us / 100, "mock": 0.1, "loadgen": 0.1}
-    return Result(seconds=1.0, events=10_000, cpu=used, gap_ms={"p99": gap})
+def plain(cost_us: float, *, errors: int = 0, foreign: float = 0.0, bench_us: float = 14) -> Result:
+    answers = round(0.9e6 / cost_us)
+    bench = answers * bench_us / 2e6
+    used = {"gateway": 0.9, "mock": bench, "loadgen": bench, "foreign": foreign}
+    return Result(16, 1.0, answers=answers, errors=errors, cpu=used, latency_ms={"p99": 3.0})
 
 
 def test_the_ratio_is_taken_within_each_round():
-    rounds = {"bare": [plain(200), plain(400), plain(200)], "florin": [plain(240), plain(480), plain(300)]}
-    judged = verdict("plain", rounds)
-    assert judged["median"] == pytest.approx(1.2, rel=0.01)
-    assert judged["most"] == pytest.approx(1.5, rel=0.01)
-    assert judged["met"]
-    assert figures("florin", "plain", rounds["florin"]).cpu_us == pytest.approx(300, rel=0.01)
+    rounds = {"raw": [plain(200), plain(400), plain(200)], "florin": [plain(240), plain(480), plain(300)]}
+    ratio = ratios("plain", rounds, "raw")
+    assert ratio.median == pytest.approx(1.2, rel=0.01)
+    assert ratio.most == pytest.approx(1.5, rel=0.01)
+    assert figures("plain", "florin", rounds)["cpu_us"].median == pytest.approx(300, rel=0.01)
 
 
-def test_a_cost_above_the_target_misses_it():
-    assert not verdict("plain", {"bare": [plain(200)], "florin": [plain(290)]})["met"]
-    assert not verdict("streams", {"bare": [streams(30)], "florin": [streams(40)]})["met"]
+def met(rounds) -> dict[str, bool]:
+    return {verdict["measure"]: verdict["met"] for verdict in verdicts({"plain": rounds})}
 
 
-def test_a_wrong_answer_misses_the_target():
-    assert not verdict("plain", {"bare": [plain(200)], "florin": [plain(200, errors=1)]})["met"]
+def test_targets_are_the_rivals_figures():
+    assert met({"vllm-router": [plain(50)], "florin": [plain(40)]}) == dict.fromkeys(
+        ("cpu_us", "rate", "p99_ms"), True
+    )
+    assert met({"vllm-router": [plain(50)], "florin": [plain(60)]}) == {
+        "cpu_us": False,
+        "rate": False,
+        "p99_ms": True,
+    }
+    assert met({"florin": [plain(60)]}) == {}
 
 
-def test_disturbed_rounds_are_not_judged():
-    bare, florin = [streams(10, gap=80.0), streams(20)], [streams(20), streams(22)]
-    judged = verdict("streams", {"bare": bare, "florin": florin})
-    assert (judged["undisturbed"], judged["rounds"]) == (1, 2)
-    assert judged["median"] == pytest.approx(1.1)
-    none_clean = verdict("plain", {"bare": [plain(300, share=0.3)], "florin": [plain(200)]})
-    assert (none_clean["undisturbed"], none_clean["met"]) == (0, False)
+def test_a_wrong_answer_misses_every_target():
+    assert not any(met({"vllm-router": [plain(50)], "florin": [plain(40, errors=1)]}).values())
 
 
-def test_without_both_there_is_nothing_to_judge():
-    assert verdict("plain", {"bare": [plain(200)]}) is None
+@pytest.mark.parametrize("how", [{"foreign": 0.5}, {"foreign": -0.5}, {"bench_us": 28}])
+def test_disturbed_rounds_do_not_count(how):
+    disturbed = plain(400, **how)
+    rounds = {"vllm-router": [plain(50), plain(60)], "florin": [plain(40), disturbed]}
+    assert undisturbed(rounds["florin"]) == [0]
+    assert figures("plain", "florin", rounds)["cpu_us"].most == pytest.approx(40, rel=0.01)
+    assert ratios("plain", rounds, "vllm-router").most == pytest.approx(0.8, rel=0.01)
+
+
+def test_a_lucky_round_does_not_disqualify_the_others():
+    assert undisturbed([plain(40, bench_us=7), plain(40), plain(40), plain(40, bench_us=28)]) == [0, 1, 2]
+
+
+def test_disturbed_rounds_alone_meet_no_target():
+    busy = [plain(40, foreign=0.5)] * 2
+    assert not any(met({"vllm-router": [plain(50)], "florin": busy}).values())
+    assert not any(met({"vllm-router": [plain(50, foreign=0.5)], "florin": [plain(40)]}).values())
+
+
+def test_what_is_added_is_over_the_engine_itself():
+    def result(first_ms: float) -> Result:
+        used = {"gateway": 0.5, "mock": 0.1, "loadgen": 0.1, "foreign": 0.0}
+        latency = {"p50": first_ms, "p99": 2 * first_ms}
+        return Result(200, 1.0, events=1000, cpu=used, latency_ms=latency)
+
+    found = figures("half", "florin", {"florin": [result(1.0), result(1.4)], "direct": [result(0.2)]})
+    assert found["added_p50_ms"].median == pytest.approx(1.0)
+    assert found["added_p99_ms"].least == pytest.approx(1.6)
+
+
+def test_half_load_uses_half_a_core():
+    load = half(LOADS["half"], request_us=200, event_us=46)
+    assert load.connections == 200
+    each_second = load.connections / (load.tokens * load.event_delay)
+    assert each_second * (200e-6 + load.tokens * 46e-6) == pytest.approx(0.5)
+    assert half(LOADS["half"], request_us=1e6, event_us=1e6).connections == 1
+    assert half(LOADS["half"], request_us=1, event_us=1).connections == MOST_STREAMS
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    return (
+        b"data: "
+        + orjson.dumps({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
+        + b"\n\n"
+    )
+
+
+def test_the_delay_of_an_event_is_from_its_sending_to_its_last_byte():
+    first, second = event("Hello @0000000001000000"), event("there @0000000002000000", "length")
+    arrivals = [(1.5, first + second[:-1]), (2.25, second[-1:] + b"data: [DONE]\n\n")]
+    problem, events = check_stream(200, arrivals, "Hellothere")
+    assert problem == ""
+    assert [e.arrived - e.sent for e in events] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "problem"),
+    [
+        (200, event("Hello", "stop"), "without [DONE]"),
+        (200, event("Hello") + b"data: [DONE]\n\n", "finish reason"),
+        (200, event("Hell", "stop") + b"data: [DONE]\n\n", "'Hell'"),
+        (200, event("Hello", "stop") + b"data: [DONE]\n\n" + event("again"), "after [DONE]"),
+        (502, event("Hello", "stop") + b"data: [DONE]\n\n", "502"),
+        (0, event("Jello"), "'Jello'"),
+        (200, b'{"error":{}}', "without [DONE]"),
+    ],
+)
+def test_incomplete_and_wrong_streams_are_found(status, body, problem):
+    assert problem in check_stream(status, [(1.0, body)], "Hello")[0]
+
+
+def test_a_stream_that_still_ran_must_be_right_so_far():
+    assert check_stream(0, [(1.0, event("Hel"))], "Hello")[0] == ""
 
 
 def test_cpu_time_is_of_this_process_and_grows():

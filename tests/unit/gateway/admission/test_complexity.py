@@ -89,7 +89,7 @@ def test_what_people_send_passes(raw: bytes):
     ],
     ids=["objects", "lists", "numbers", "members", "nesting", "behind a backslash", "behind a quote"],
 )
-def test_what_nobody_needs_does_not(raw: bytes, what: str):
+def test_bodies_beyond_the_bounds_are_refused(raw: bytes, what: str):
     with pytest.raises(FlorinError, match=what) as caught:
         check(raw, DEFAULT)
     assert (caught.value.code, caught.value.status) == ("body_too_complex", 400)

@@ -10,44 +10,8 @@ from gateway.admission.overload import (
     MAX_TICKETS,
     TICK_SECONDS,
     TOLERATED_LATE_TICKS,
-    WINDOW_SECONDS,
-    CompletionRate,
-    EngineLoad,
     LoopWatch,
-    expected_wait,
 )
-
-
-@pytest.mark.parametrize(
-    ("load", "expected"),
-    [
-        (EngineLoad(own=40, all=40, concurrency=10, rate=5.0), 6.0),
-        (
-            EngineLoad(own=20, all=40, concurrency=10, rate=2.5),
-            6.0,
-        ),  # of two workers, each sees half the rate
-        (EngineLoad(own=1, all=40, concurrency=10, rate=0.125), 6.0),
-        (EngineLoad(own=10, all=10, concurrency=10, rate=5.0), 0.0),
-        (EngineLoad(own=4, all=4, concurrency=10, rate=5.0), 0.0),
-        # the engine says that nothing waits; nothing has ended yet; nothing of ours is there
-        (EngineLoad(own=400, all=400, concurrency=0, rate=5.0), 0.0),
-        (EngineLoad(own=400, all=400, concurrency=10, rate=0.0), 0.0),
-        (EngineLoad(own=0, all=400, concurrency=10, rate=5.0), 0.0),
-    ],
-)
-def test_how_long_one_more_would_wait(load, expected):
-    assert expected_wait(load) == pytest.approx(expected)
-
-
-def test_the_pace_is_of_the_latest_answers():
-    rate = CompletionRate()
-    assert rate.at(0.0) == 0.0
-    for second in range(100):
-        for _ in range(5):
-            rate.record(second + 0.5)
-    assert rate.at(100.0) == pytest.approx(5.0, rel=0.05)
-    assert rate.at(100.0 + WINDOW_SECONDS) == 0.0
-
 
 LATE, ON_TIME, STOLEN = (0.2, 0.2), (0.0, 0.01), (0.2, 0.01)
 

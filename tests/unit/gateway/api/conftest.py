@@ -10,12 +10,13 @@ from fastapi import FastAPI
 
 from gateway.api import finance
 from gateway.api.admin import prices
-from gateway.api.dependencies import get_state, require_finance, require_operator
+from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
 from gateway.api.exception_handlers import install
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
 from gateway.observability.metrics import Metrics
+from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
 from gateway.tenants.directory import Key, Role
 
@@ -58,6 +59,7 @@ def client_for(installed):
         app.dependency_overrides[get_state] = lambda: installed
         for who in (require_finance, require_operator):
             app.dependency_overrides[who] = lambda: key
+        app.dependency_overrides[require_staff] = lambda: check_role(key, Role.FINANCE, Role.OPERATOR)
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://florin{path}")
 
     return client

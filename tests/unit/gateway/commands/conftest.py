@@ -64,7 +64,7 @@ def fake() -> Iterator[FakeGateway]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815  # the names that http.server calls
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server calls
 
         def log_message(self, *args: object) -> None:
             pass

@@ -15,6 +15,8 @@ ADAPTER = {
     "history": [],
     "versions": ["v1", "v2"],
     "pinned": False,
+    "min_replicas": 0,
+    "max_replicas": None,
     "placed": [
         {"engine": "a1", "state": "resident", "version": "v1"},
         {"engine": "a2", "state": "loading", "version": "v2"},
@@ -81,6 +83,15 @@ CASES = [
     ),
     (("pin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": True}, {**ADAPTER, "pinned": True}, "is pinned"),
     (("unpin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": False}, ADAPTER, "is not pinned"),
+    (
+        ("scale", "acme/support", "--min", "2", "--max", "4"),
+        "PUT", f"{PATH}/replicas", {"min_replicas": 2, "max_replicas": 4},
+        {**ADAPTER, "min_replicas": 2, "max_replicas": 4, "warnings": []}, "acme/support has 2 to 4 replicas.",
+    ),
+    (
+        ("scale", "acme/support", "--no-max"),
+        "PUT", f"{PATH}/replicas", {"max_replicas": None}, {**ADAPTER, "warnings": []}, "at least 0 replicas",
+    ),
     (
         ("remove", "acme/support", "--yes"),
         "DELETE", PATH, None, {"adapter": "acme/support", "removed": True}, "acme/support removed.",
@@ -180,3 +191,15 @@ def test_a_person_is_asked_before_a_removal(fake, monkeypatch, answer, code):
     result = fake.florin_says(answer, "adapter", "remove", "acme/support")
     assert "Remove acme/support and all of its versions?" in result.stderr
     assert (result.exit_code, len(fake.asked)) == (code, 1 - code)
+
+
+@pytest.mark.parametrize("options", [("--max", "2", "--no-max"), ("--max", "0"), ("--min", "-1")])
+def test_bounds_of_replicas_that_make_no_sense_are_not_sent(fake, options):
+    assert fake.florin("adapter", "scale", "acme/support", *options).exit_code == 2
+    assert fake.asked == []
+
+
+def test_a_minimum_that_cannot_be_reached_is_said(fake):
+    warning = "acme/support can be on 1 engines with region=eu, fewer than the 2 wanted"
+    fake.answer("PUT", f"{PATH}/replicas", {**ADAPTER, "min_replicas": 2, "warnings": [warning]})
+    assert f"Warning: {warning}." in fake.florin("adapter", "scale", "acme/support", "--min", "2").stderr

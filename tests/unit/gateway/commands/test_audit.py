@@ -81,7 +81,7 @@ def test_following_shows_each_entry_once_oldest_first(fake, monkeypatch):
     assert found == [e["id"] for e in entries]
 
 
-def test_what_answered_a_request(fake):
+def test_attempts_of_a_request(fake):
     path = "/admin/v1/audit/requests/req-1"
     told = {"request_id": "req-1", "attempts": [ATTEMPT], "complete": True}
     fake.answer("GET", path, told)

@@ -73,7 +73,7 @@ def test_it_measures_only_what_does_nothing_else(fake, fields, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"url": "http://127.0.0.1:1"}, "does not answer as vLLM does"),
+        ({"url": "http://127.0.0.1:1"}, "does not answer like vLLM"),
         ({"base": "another"}, "does not serve 'another'"),
     ],
 )

@@ -48,7 +48,8 @@ def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_says_which_variable_to_set(fake, status):
-    fake.answer("GET", "/x", {"error": {"message": "No such key."}}, status)
+    code = "insufficient_role" if status == 403 else "invalid_api_key"
+    fake.answer("GET", "/x", {"error": {"message": "No such key.", "code": code}}, status)
     with pytest.raises(ApiError, match="FLORIN_OPERATOR_KEY"):
         Api.to(fake.url, "k").get("/x")
 
@@ -60,7 +61,7 @@ def test_something_else_than_florin_is_recognised(fake, body):
         Api.to(fake.url, "k").get("/x")
 
 
-def test_nobody_there():
+def test_unreachable_gateway():
     with socket.socket() as taken:  # bound, not listening: refuses
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(UnreachableError, match="florin serve"):

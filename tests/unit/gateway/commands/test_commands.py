@@ -9,15 +9,13 @@ import pytest
 import typer
 
 from gateway.commands.tree import tree
+from gateway.tenants import directory
 
 from .conftest import KEY
 
-TENANT = {"name": "acme", "base_access": False, "created": 1_700_000_000_000_000}
-NEW_KEY = {"id": "k1", "key": "fl_k1_s3cret", "tenant": "acme", "role": "tenant", "engine": ""}
-KEY_ROW = {
-    "id": "k1", "tenant": "acme", "role": "tenant", "engine": "", "pins": {}, "created": 1, "expires": None,
-    "revoked": None,
-}  # fmt: skip
+TENANT = directory.as_json(directory.Tenant("acme", base_access=False, created=1_700_000_000_000_000))
+KEY_ROW = directory.as_json(directory.Key("k1", "acme", directory.Role.TENANT, "", 1)) | {"last_used": None}
+NEW_KEY = KEY_ROW | {"key": "fl_k1_s3cret"}
 ENGINE = {
     "name": "a1",
     "url": "http://10.0.0.7:8000",
@@ -26,10 +24,14 @@ ENGINE = {
     "gpu_count": 1,
     "region": "",
     "purchase": "on_demand",
+    "labels": {},
+    "host": "",
     "registered": 1_800_000_000_000_000,
     "slots": 4,
     "cpu_slots": 8,
     "max_rank": 16,
+    "version": "0.33.0",
+    "prompt_scores": "safe",
     "state": "active",
     "health": "up",
     "running": 3,
@@ -43,8 +45,21 @@ ENGINE = {
 HOSTED = {
     **ENGINE, "stopping": True, "epoch": "e1", "agent": "http://10.0.0.7:41000", "heartbeat": {"started": 1}
 }  # fmt: skip
+DRAIN = {
+    "engine": "a1", "state": "draining", "phase": "loading", "until": 1, "in_flight": 3, "held": 3, "alone": False,
+    "moves": [
+        {"version": "acme/a@v1", "to": "b1", "replaces": "bolt/x@v2", "idle_seconds": 61.0, "in_flight": 2}
+    ],
+    "elsewhere": [{"version": "acme/b@v1", "engines": ["b1", "c1"]}],
+    "stays": [{"version": "acme/c@v1", "reason": "b1: cordoned"}],
+}  # fmt: skip
+PLANNED = DRAIN | {"phase": "serving", "state": "active", "alone": True}
+DRAINED = DRAIN | {"phase": "drained", "moves": [], "elsewhere": [], "held": 0, "in_flight": 0}
 SLOT = {"version": "acme/support@v1", "state": "resident", "in_flight": 2, "idle_seconds": 61.0}
-PLACEMENT = {"data": [{"engine": "a1", "gpu_type": "H200", "health": "up", "slots": 4, "placements": [SLOT]}]}
+CACHED = {"version": "acme/support@v2", "state": "cached", "in_flight": 0, "idle_seconds": 90.0}
+PLACEMENT = {
+    "data": [{"engine": "a1", "gpu_type": "H200", "health": "up", "slots": 4, "placements": [SLOT, CACHED]}]
+}
 DECISION = {
     "action": "serve",
     "engine": "a1",
@@ -54,13 +69,32 @@ DECISION = {
             "engine": "a1",
             "health": "up",
             "eligible": True,
+            "action": "serve",
             "cost_ms": 12.0,
+            "terms": {"queue": 12.0},
             "reason": "holds it; 0 in flight",
         },
-        {"engine": "a2", "health": "down", "eligible": False, "cost_ms": None, "reason": "unhealthy"},
+        {
+            "engine": "a2",
+            "health": "down",
+            "eligible": False,
+            "action": "load",
+            "cost_ms": None,
+            "terms": {},
+            "reason": "unhealthy",
+        },
     ],
 }
-EXPLAINED = {"adapter": "acme/support", "version": "acme/support@v1", "decision": DECISION}
+DECIDED = {
+    "request_id": "req-1",
+    "data": [
+        {
+            "request_id": "req-1", "attempt": 1, "at": 1, "adapter": "acme/support@v1", "engine": "a",
+            "picked": "a", "action": "serve", "cost_ms": 18.0, "fleet": 4, "considered": [["a", "serve", 18.0]],
+        }
+    ],
+}  # fmt: skip
+EXPLAINED = {"adapter": "acme/support", "version": "acme/support@v1", "decision": DECISION, "moves": []}
 PRICE = {
     "gpu_type": "H200",
     "rate_per_gpu_hour": "2.50",
@@ -105,8 +139,11 @@ NEW_ENGINE_BODY = {
     "gpu_count": 1,
     "region": "",
     "purchase": "on_demand",
+    "labels": {},
+    "host": "",
     "slots": 4,
     "cpu_slots": None,
+    "seats": None,
     "max_rank": 16,
     "verify": True,
     "base_config": None,
@@ -115,17 +152,117 @@ NEW_ENGINE_BODY = {
 NEW_PRICE_BODY = {k: v for k, v in PRICE.items() if k != "valid_from"}
 BY = "by=tenant%2Cadapter%2Cgpu_type"
 
+ME = {
+    "id": "k1", "label": "ci", "role": "tenant-admin", "tenant": "acme", "engine": "", "created": 1, "expires": None,
+    "scopes": {"adapters": ["sup*"], "endpoints": [], "read_only": False}, "priority": "normal",
+    "limits": {"concurrent": 4, "queued": None}, "budget": {"tokens_per_day": None, "warn_percent": 80},
+    "tenant_terms": {
+        "base_access": False, "limits": {"concurrent": 8}, "budget": {"money_per_day": "9.50", "warn_percent": 80},
+        "quotas": {"adapters": {"limit": 5, "used": 2}, "uploads_per_hour": {"limit": None, "used": 0}},
+    },
+}  # fmt: skip
 CASES = [
-    (("tenant", "add", "acme"), "POST", "/admin/v1/tenants", {"name": "acme", "base_access": None}, TENANT, "acme"),
+    (("tenant", "add", "acme"), "POST", "/admin/v1/tenants", {"name": "acme"}, TENANT, "acme"),
     (
         ("tenant", "add", "acme", "--base-access"),
         "POST", "/admin/v1/tenants", {"name": "acme", "base_access": True}, TENANT, "2023-11-14 22:13:20Z",
     ),
+    (
+        ("tenant", "add", "acme", "--require", "region=eu", "--require", "pool=a"),
+        "POST", "/admin/v1/tenants",
+        {"name": "acme", "requires": {"region": "eu", "pool": "a"}},
+        {**TENANT, "requires": {"region": "eu", "pool": "a"}}, "pool=a, region=eu",
+    ),
+    (
+        ("tenant", "update", "acme", "--require", "region=eu"),
+        "PATCH", "/admin/v1/tenants/acme", {"requires": {"region": "eu"}},
+        {**TENANT, "requires": {"region": "eu"}, "warnings": []}, "region=eu",
+    ),
+    (
+        ("tenant", "update", "acme", "--no-require"),
+        "PATCH", "/admin/v1/tenants/acme", {"requires": {}}, TENANT, "acme",
+    ),
+    (
+        (
+            *("tenant", "update", "acme", "--requests-per-minute", "600", "--tokens-per-minute", "200k"),
+            *("--concurrent", "none", "--queued", "0", "--max-context", "32_000", "--max-output", "4k"),
+            *("--budget-tokens-day", "2M", "--budget-tokens-month", "none", "--budget-money-day", "99.50"),
+            *("--budget-money-month", "500", "--budget-warn", "75", "--weight", "2.5"),
+        ),
+        "PATCH", "/admin/v1/tenants/acme",
+        {
+            "limits": {
+                "requests_per_minute": 600, "tokens_per_minute": 200_000, "concurrent": None, "queued": 0,
+                "max_context": 32_000, "max_output": 4_000,
+            },
+            "budget": {
+                "tokens_per_day": 2_000_000, "tokens_per_month": None, "money_per_day": "99.50",
+                "money_per_month": "500", "warn_percent": 75,
+            },
+            "weight": 2.5,
+        },
+        {**TENANT, "limits": {**TENANT["limits"], "requests_per_minute": 600}}, "600 requests/min",
+    ),
+    (
+        (
+            *("tenant", "update", "acme", "--max-adapters", "5", "--max-versions", "3", "--max-bytes", "10GB"),
+            *("--max-rank", "64", "--uploads-per-hour", "20", "--max-keys", "none", "--cache-group", "none"),
+            *("--media-host", "a.com", "--media-host", "b.com:8443", "--no-chat-templates"),
+            *("--structured-outputs", "--pass-field", "none"),
+        ),
+        "PATCH", "/admin/v1/tenants/acme",
+        {
+            "quotas": {
+                "adapters": 5, "versions": 3, "bytes": 10**10, "max_rank": 64, "uploads_per_hour": 20, "keys": None,
+            },
+            "cache_group": None,
+            "policy": {
+                "media_hosts": ["a.com", "b.com:8443"], "chat_templates": False, "structured_outputs": True,
+                "pass_fields": [],
+            },
+        },
+        {**TENANT, "policy": {**TENANT["policy"], "chat_templates": False}}, "no chat templates",
+    ),
+    (
+        ("tenant", "update", "acme", "--max-bytes", "512MiB", "--default-policy"),
+        "PATCH", "/admin/v1/tenants/acme", {"quotas": {"bytes": 512 * 2**20}, "policy": None}, TENANT,
+        "as the settings say",
+    ),
+    (
+        ("tenant", "suspend", "acme"),
+        "PATCH", "/admin/v1/tenants/acme", {"suspended": True},
+        {**TENANT, "suspended": 1_700_000_000_000_000}, "acme is suspended since 2023-11-14 22:13:20Z.",
+    ),
+    (
+        ("tenant", "resume", "acme"),
+        "PATCH", "/admin/v1/tenants/acme", {"suspended": False}, TENANT, "acme is served.",
+    ),
+    (
+        ("tenant", "remove", "acme", "--dry-run"),
+        "DELETE", "/admin/v1/tenants/acme?dry_run=true", None,
+        {"tenant": "acme", "removed": False, "exists": True, "obstacles": [
+            {"kind": "adapter", "id": "acme/support", "command": "florin adapter remove acme/support"},
+        ]}, "florin adapter remove acme/support",
+    ),
+    (
+        ("tenant", "remove", "acme", "--yes"),
+        "DELETE", "/admin/v1/tenants/acme", None,
+        {"tenant": "acme", "removed": True, "exists": True, "obstacles": []}, "acme removed.",
+    ),
+    (
+        ("tenant", "remove", "acme", "-y"),
+        "DELETE", "/admin/v1/tenants/acme", None,
+        {"tenant": "acme", "removed": False, "exists": False, "obstacles": []}, "nothing to do",
+    ),
+    (("whoami",), "GET", "/admin/v1/me", None, ME, "uploads_per_hour"),
     (("tenant", "list"), "GET", "/admin/v1/tenants", None, {"data": [TENANT]}, "acme"),
     (
         ("tenant", "show", "acme"),
         "GET", "/admin/v1/tenants/acme", None,
-        {**TENANT, "adapters": ["acme/support"], "keys": [KEY_ROW]}, "acme/support",
+        {
+            **TENANT, "adapters": [], "keys": [KEY_ROW], "errors": [], "usage": [],
+            "queue": {"waiting": 0, "in_flight": 0, "longest_wait": 0.0, "served_share": 0.0},
+        }, "florin adapter add acme/NAME",
     ),
     (
         ("key", "create", "--tenant", "acme"),
@@ -135,6 +272,33 @@ CASES = [
         ("key", "create", "--role", "finance"),
         "POST", "/admin/v1/keys", {"tenant": "", "role": "finance"}, {**NEW_KEY, "tenant": ""}, "fl_k1_s3cret\n",
     ),
+    (
+        (
+            *("key", "create", "--tenant", "acme", "--role", "tenant-admin", "--label", "checkout"),
+            *("--expires", "90d", "--adapter", "support", "--adapter", "shared/*", "--read-only"),
+            *("--endpoint", "/v1/completions", "--priority", "high", "--requests-per-minute", "60"),
+            *("--budget-tokens-day", "1k"),
+        ),
+        "POST", "/admin/v1/keys",
+        {
+            "tenant": "acme", "role": "tenant-admin", "label": "checkout", "expires": "90d", "priority": "high",
+            "scopes": {"adapters": ["support", "shared/*"], "endpoints": ["/v1/completions"], "read_only": True},
+            "limits": {"requests_per_minute": 60}, "budget": {"tokens_per_day": 1000},
+        },
+        NEW_KEY, "fl_k1_s3cret\n",
+    ),
+    (
+        ("key", "update", "k1", "--label", "", "--expires", "none", "--adapter", "none", "--no-read-only"),
+        "PATCH", "/admin/v1/keys/k1",
+        {"label": "", "expires": None, "scopes": {"adapters": [], "read_only": False}},
+        KEY_ROW, "everything that its role may",
+    ),
+    (
+        ("key", "rotate", "k1", "--overlap", "48h"),
+        "POST", "/admin/v1/keys/k1/rotate", {"overlap": "48h"},
+        {**NEW_KEY, "replaced": KEY_ROW | {"expires": 1_700_000_000_000_000}}, "fl_k1_s3cret\n",
+    ),
+    (("key", "show", "k1"), "GET", "/admin/v1/keys/k1", None, KEY_ROW | {"last_used": 1}, "ago"),
     (("key", "list", "--tenant", "acme"), "GET", "/admin/v1/keys?tenant=acme", None, {"data": [KEY_ROW]}, "valid"),
     (("key", "revoke", "k1"), "DELETE", "/admin/v1/keys/k1", None, {**KEY_ROW, "revoked": 1}, "Key k1 revoked at"),
     (
@@ -159,7 +323,17 @@ CASES = [
         NEW_ENGINE_BODY | {"region": "eu-1", "purchase": "spot"},
         {**ENGINE, "base_config": True}, "Engine a1 serves base",
     ),
+    (
+        (*NEW_ENGINE, "--label", "pool=a", "--label", "tier=1", "--host", "rack7"),
+        "POST", "/admin/v1/engines",
+        NEW_ENGINE_BODY | {"labels": {"pool": "a", "tier": "1"}, "host": "rack7"},
+        {**ENGINE, "base_config": True}, "Engine a1 serves base",
+    ),
     (("engine", "list"), "GET", "/admin/v1/engines", None, {"data": [ENGINE]}, "2/4"),
+    (
+        ("engine", "list"), "GET", "/admin/v1/engines", None,
+        {"data": [{**ENGINE, "labels": {"pool": "a"}}]}, "pool=a",
+    ),
     (
         ("engine", "list"), "GET", "/admin/v1/engines", None,
         {"data": [{**ENGINE, "gpu_count": 8, "region": "eu-1", "purchase": "reserved"}]}, "8 x H200 reserved, eu-1",
@@ -176,11 +350,18 @@ CASES = [
     ),
     (
         ("engine", "drain", "a1"),
-        "PUT", "/admin/v1/engines/a1/state", {"state": "draining"}, {**ENGINE, "state": "draining"}, "accepts no new adapters or requests",
+        "POST", "/admin/v1/engines/a1/drain", {"timeout": 600.0, "release": True}, DRAIN, "load on b1, in place of bolt/x@v2",
     ),
+    (
+        ("engine", "drain", "a1", "--keep", "--timeout", "60"),
+        "POST", "/admin/v1/engines/a1/drain", {"timeout": 60.0, "release": False}, DRAIN, "on b1, c1 already",
+    ),
+    (("engine", "drain", "a1", "--dry-run"), "GET", "/admin/v1/engines/a1/drain", None, PLANNED, "would load 1 adapter elsewhere"),
+    (("engine", "drain", "a1", "--wait"), "POST", "/admin/v1/engines/a1/drain", {"timeout": 600.0, "release": True}, DRAINED, "it holds no adapters"),
     (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "Engine a1 removed."),
     (("placement",), "GET", "/admin/v1/placement", None, PLACEMENT, "3 free"),
     (("explain", "acme/support"), "GET", "/admin/v1/explain/acme/support", None, EXPLAINED, "unhealthy"),
+    (("explain", "req-1"), "GET", "/admin/v1/explain/req-1", None, DECIDED, "3 other engines"),
     (
         ("price", "add", "--gpu-type", "H200", "--rate", "2.50"),
         "POST", "/admin/v1/prices", NEW_PRICE_BODY, PRICE, "2.50 USD per GPU-hour",
@@ -226,11 +407,13 @@ ELSEWHERE = {
     ("doctor",),
     *(
         ("adapter", name)
-        for name in ("list", "show", "promote", "rollback", "retire", "pin", "unpin", "remove")
+        for name in ("list", "show", "promote", "rollback", "retire", "pin", "unpin", "scale", "remove")
     ),  # test_adapters
     ("adapter", "check"),  # test_check
     ("adapter", "release"),  # test_release
     ("engine", "trust"),  # test_trust
+    ("engine", "roll"),  # test_rolling
+    ("plan",),  # test_plan
     *(("registry", name) for name in ("show", "restore", "accept")),  # test_registry, test_lost_registry
     ("engine", "enrol"),
     ("engine", "token", "create"),  # test_enrolling
@@ -250,7 +433,8 @@ ELSEWHERE = {
 
 def test_no_command_is_without_a_case():
     tried = {next(path for path in ALL if args[: len(path)] == path) for args, *_ in CASES}
-    assert set(ALL) - tried - ELSEWHERE == {("serve",), ("demo",), ("version",)}
+    untried = set(ALL) - tried - ELSEWHERE - {("serve",), ("demo",), ("version",)}
+    assert not untried, f"{untried} need cases in CASES, or tests that ELSEWHERE names"
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
@@ -326,8 +510,21 @@ def test_a_key_is_shown_once_and_alone_on_stdout(fake):
         ("tenant", "add"),
         ("nonsense",),
         ("key", "create", "--role", "king"),
-        ("adapter", "show", "acme"),
-        ("adapter", "add", "acme", "--source", "/x"),
+        ("key", "update", "k1"),
+        ("key", "create", "--tenant", "acme", "--requests-per-minute", "many"),
+        ("key", "create", "--tenant", "acme", "--adapter", "none", "--adapter", "support"),
+        ("tenant", "update", "acme", "--concurrent", "-1"),
+        ("tenant", "update", "acme", "--concurrent", "1.5"),
+        ("tenant", "update", "acme", "--tokens-per-minute", "1T"),
+        ("tenant", "update", "acme", "--max-bytes", "10 GB"),
+        ("tenant", "update", "acme", "--max-bytes", "10iB"),
+        ("tenant", "update", "acme", "--budget-money-day", "1e3"),
+        ("tenant", "update", "acme", "--budget-money-day", "0.1234567"),
+        ("tenant", "update", "acme", "--weight", "heavy"),
+        ("tenant", "update", "acme", "--default-policy", "--no-chat-templates"),
+        ("tenant", "remove", "acme"),
+        ("adapter", "show", "acme/"),
+        ("adapter", "add", "/x", "--source", "/x"),
         ("adapter", "add", "acme/x", "--source", ""),
         ("adapter", "add", "acme/x"),
         ("adapter", "add", "acme/x", "--source", "/x", "--upload", "/x"),
@@ -341,11 +538,30 @@ def test_a_key_is_shown_once_and_alone_on_stdout(fake):
     ],
     ids=" ".join,
 )
-def test_usage_errors_are_2_and_ask_nobody(fake, args):
+def test_usage_errors_exit_with_2_without_a_call(fake, args):
     result = fake.florin(*args)
     assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
     assert result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_customer_need_not_name_its_tenant(fake, florin):
+    fake.answer("GET", "/admin/v1/me", ME)
+    fake.answer(
+        "POST",
+        "/admin/v1/adapters/acme/support/rollback",
+        {"adapter": "acme/support", "live": "v1", "canary": None},
+    )
+    result = florin("adapter", "rollback", "support", FLORIN_URL=fake.url, FLORIN_KEY="fl_own")
+    assert (result.exit_code, result.stdout) == (0, "acme/support now serves v1.\n")
+    assert fake.keys == ["Bearer fl_own"] * 2
+
+
+def test_an_operator_must_name_the_tenant(fake):
+    fake.answer("GET", "/admin/v1/me", ME | {"role": "operator", "tenant": "", "tenant_terms": None})
+    result = fake.florin("adapter", "show", "support")
+    assert result.exit_code == 2
+    assert "'support' is not TENANT/NAME" in result.stderr
 
 
 def test_without_a_key_it_says_what_to_set(florin):
@@ -379,3 +595,27 @@ def test_names_cannot_reach_other_paths(fake):
 def test_version(florin):
     assert florin("version").stdout.startswith("florin ")
     assert "version" in json.loads(florin("version", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--require", "region"),
+        ("--require", "=eu"),
+        ("--require", "region="),
+        ("--require", "region=eu", "--require", "region=us"),
+        ("--require", "region=eu", "--no-require"),
+    ],
+)
+def test_requirements_that_make_no_sense_are_not_sent(fake, options):
+    result = fake.florin("tenant", "update", "acme", *options)
+    assert (result.exit_code, fake.asked) == (2, [])
+    assert "--require" in result.stderr
+
+
+def test_a_requirement_that_nothing_meets_is_said(fake):
+    warning = "No engine of base has region=mars: requests of acme are refused until one has"
+    fake.answer("PATCH", "/admin/v1/tenants/acme", {**TENANT, "warnings": [warning]})
+    assert (
+        f"Warning: {warning}." in fake.florin("tenant", "update", "acme", "--require", "region=mars").stderr
+    )

@@ -226,6 +226,6 @@ def test_parquet_goes_to_a_file(fake, tmp_path):
     ],
     ids=" ".join,
 )
-def test_usage_errors_are_2_and_ask_nobody(fake, args):
+def test_usage_errors_exit_with_2_without_a_call(fake, args):
     result = fake.florin("cost", "report", *args)
     assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")

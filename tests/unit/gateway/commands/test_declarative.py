@@ -188,7 +188,7 @@ def test_keys_are_sent_as_digests_only(fake, tmp_path, monkeypatch):
         ("keys: {k1: {secret: {env: SHORT}}}", "keys.k1.secret"),
     ],
 )
-def test_a_file_that_is_none_is_a_usage_error_and_asks_nobody(fake, tmp_path, monkeypatch, text, said):
+def test_invalid_file_is_a_usage_error_without_a_call(fake, tmp_path, monkeypatch, text, said):
     monkeypatch.setenv("SHORT", "s3cret")
     path = tmp_path / "fleet.yaml"
     path.write_text(text)

@@ -13,7 +13,7 @@ RUN = ("engine", "run", "--name", "a1", "--gpu-type", "L4", "--dry-run")
 SERVE = ("--", "vllm", "serve", "/models/base", "--max-loras", "4")
 
 
-def test_a_dry_run_shows_the_command_and_asks_nobody(fake):
+def test_dry_run_shows_the_command_without_a_call(fake):
     result = fake.florin(*RUN, *SERVE)
     assert (result.exit_code, fake.asked) == (0, [])
     assert result.stdout == (

@@ -48,7 +48,7 @@ def test_a_token_is_made_and_only_it_is_on_stdout(fake):
     assert "--token-file" in result.stderr
     assert fake.asked[0][2] == {
         "engine": "gpu1", "expires_in": 1800, "base": None, "gpu_type": "H100", "gpu_count": None,
-        "region": None, "purchase": None, "address": None,
+        "region": None, "purchase": None, "labels": None, "address": None,
     }  # fmt: skip
 
 
@@ -76,6 +76,7 @@ def test_keys_of_the_new_roles(fake, role, more):
 
 def test_the_list_of_keys_says_whose_engine_and_what_became_of_tokens(fake):
     row = {"tenant": "", "engine": "gpu1", "pins": {}, "created": 1, "expires": None, "revoked": None}
+    row |= {"label": "", "scopes": {"adapters": [], "endpoints": [], "read_only": False}}
     rows = [
         row | {"id": "k1", "role": "engine"},
         row | {"id": "t1", "role": "enrolment", "expires": 2, "revoked": 1},
@@ -104,7 +105,7 @@ def test_a_host_makes_its_key_and_gives_only_its_digest(fake, enrol, tmp_path):
     assert key not in result.stdout + result.stderr
 
 
-def test_the_same_token_again_asks_nobody_and_another_brings_another_key(fake, enrol, tmp_path, token):
+def test_same_token_makes_no_call_and_another_brings_a_new_key(fake, enrol, tmp_path, token):
     fake.answer(*ENROL, DONE, 201)
     assert [enrol().exit_code for _ in range(2)] == [0, 0]
     assert len(fake.asked) == 1

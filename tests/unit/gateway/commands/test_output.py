@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.commands import output
-from gateway.commands.times import idle, when
+from gateway.commands.output import idle, when
 
 
 @pytest.mark.parametrize(

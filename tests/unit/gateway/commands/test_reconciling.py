@@ -156,7 +156,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
         "2026-11-03T05:00:00Z) +2.000000 +5.000000 yes"
     ) in rows
     assert "billed 4.000000 10.000000" in rows
-    assert "records with the engine's closing counts 42" in rows
+    assert "records with the engine's final counts 42" in rows
     assert "records in quarantine 2 differs" in rows
     assert rows[-1] == "Everything is explained within 0.10 percent."
     assert "gpu-b: 5 records from f to t have no engine counters to compare with." in done.stderr

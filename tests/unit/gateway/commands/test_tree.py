@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 import typer
 
+from gateway import commands
 from gateway.commands.tree import _LOADED_WHEN_ASKED, _Command, _Group, tree
 
 ROOT = Path(__file__).parents[4]
@@ -96,7 +99,17 @@ def test_help_of_a_command_loads_its_group_alone():
     commands = {name for name in ours(modules) if name.startswith("gateway.commands.")}
     assert commands == {
         f"gateway.commands.{name}"
-        for name in ("client", "keys", "output", "session", "tenants", "times", "tree")
+        for name in (
+            "client",
+            "keys",
+            "labels",
+            "output",
+            "session",
+            "tenant_page",
+            "tenants",
+            "terms",
+            "tree",
+        )
     }
 
 
@@ -131,6 +144,16 @@ def test_the_list_says_of_a_command_what_its_own_help_says(name):
     assert isinstance(entry, _Command | _Group)
     assert made.name == name
     assert made.get_short_help_str(200) == listed.get_short_help_str(200)
+
+
+def test_every_module_with_commands_is_in_the_tree():
+    entries = [entry.load() for entry in _LOADED_WHEN_ASKED.values()]
+    loaded = {id(app) for apps in entries for app in (apps if isinstance(apps, tuple) else (apps,))}
+    modules = [import_module(m.name) for m in walk_packages(commands.__path__, f"{commands.__name__}.")]
+    made = {m.__name__: m.app for m in modules if isinstance(getattr(m, "app", None), typer.Typer)}
+    assert len(made) > 20
+    forgotten = [name for name, app in made.items() if id(app) not in loaded]
+    assert not forgotten, f"no command of {forgotten} can be run: add them to gateway/commands/tree.py"
 
 
 def test_no_command_of_a_group_hides_another():

@@ -67,7 +67,7 @@ def test_sums_beyond_64_bits(ledger):
     assert (line.weight_input, line.nano_gpu_hours) == (5 * huge, -5 * huge)
 
 
-def test_a_month_is_its_books_and_another_range_is_what_is_known_now(ledger):
+def test_a_month_is_what_is_posted_to_it_and_another_range_is_what_is_known_now(ledger):
     write(
         ledger,
         row(NOV, prompt_tokens=1),
@@ -133,7 +133,7 @@ def test_each_piece_has_the_rate_of_its_time(ledger):
     ]
 
 
-BOOKS = {
+PRICE_BOOKS = {
     "none": [],
     "one": [{"rate": "1"}],
     "from then on": [{"rate": "1", "start": 50 * HOUR}],
@@ -155,9 +155,9 @@ BOOKS = {
 }
 
 
-@pytest.mark.parametrize("name", BOOKS)
+@pytest.mark.parametrize("name", PRICE_BOOKS)
 def test_the_database_prices_as_the_price_book_does(ledger, name):
-    for entry in BOOKS[name]:
+    for entry in PRICE_BOOKS[name]:
         price(ledger, **entry)
     book = PriceBook(list_prices(ledger))
     write(

@@ -44,18 +44,32 @@ def test_a_wrong_field_is_named(field, value):
 @pytest.mark.parametrize(
     ("endpoint", "asked", "param"),
     [
-        *((e, {"prompt_logprobs": v}, "prompt_logprobs") for e in (CHAT, COMPLETIONS) for v in (False, True, 0, -1, "", [])),
-        (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
-        *((CHAT, {"echo": v}, "echo") for v in (True, 1, 0, "false")),  # `top_logprobs` is 0 there, and 0 counts
-        *((COMPLETIONS, {"echo": v}, "echo") for v in (1, 0, "", [])),
-        (COMPLETIONS, {"echo": True, "logprobs": 0}, "logprobs"),
-        (COMPLETIONS, {"echo": True, "logprobs": 5}, "logprobs"),
+        *((e, {"prompt_logprobs": v}, "prompt_logprobs") for e in (CHAT, COMPLETIONS) for v in (False, True, -1, "", [])),
+        *((e, {"echo": v}, "echo") for e in (CHAT, COMPLETIONS) for v in (1, 0, "false", [])),
     ],
 )  # fmt: skip
-def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, param):
+def test_what_vllm_would_take_for_a_number_or_a_switch_is_refused(endpoint, asked, param):
     with pytest.raises(FlorinError) as caught:
         parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked", "scored"),
+    [
+        (CHAT, {"prompt_logprobs": 0}, "prompt_logprobs"),  # which counts
+        (COMPLETIONS, {"prompt_logprobs": 5}, "prompt_logprobs"),
+        (CHAT, {"echo": True}, "echo"),  # `top_logprobs` is 0 there, which counts
+        (COMPLETIONS, {"echo": True, "logprobs": 0}, "echo"),
+        (COMPLETIONS, {"echo": True}, ""),
+        (COMPLETIONS, {"logprobs": 5}, ""),
+        (CHAT, {"logprobs": True, "top_logprobs": 2}, ""),
+    ],
+)
+def test_the_field_that_has_the_prompt_scored(endpoint, asked, scored):
+    call = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked)
+    assert call.scored == scored
+    assert asked.items() <= call.body.items()
 
 
 @pytest.mark.parametrize(
@@ -67,14 +81,14 @@ def test_what_kills_an_engine_that_has_adapters_is_refused(endpoint, asked, para
         (COMPLETIONS, {"echo": None, "prompt_logprobs": None, "logprobs": 5}),
     ],
 )
-def test_what_only_looks_like_it_is_not(endpoint, asked):
+def test_harmless_lookalikes_are_accepted(endpoint, asked):
     sent = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked).body
     assert "prompt_logprobs" not in sent
     assert sent.get("echo") is not False
 
 
 @pytest.mark.parametrize("prompt", [None, [], [[]], 5, {}, ["a", 5], [["a"]], [[1], "a"], [1.5]])
-def test_prompts_that_are_none(prompt):
+def test_invalid_prompts(prompt):
     with pytest.raises(FlorinError) as caught:
         parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt})
     assert caught.value.param == "prompt"
@@ -90,7 +104,7 @@ def test_many_prompts_times_many_answers_are_refused():
 @pytest.mark.parametrize(
     ("prompt", "count"), [("Hi", 1), (["a", "b"], 2), ([1, 2, 3], 1), ([[1], [2, 3]], 2)]
 )
-def test_prompts_that_are(prompt, count):
+def test_valid_prompts(prompt, count):
     assert parsed(COMPLETIONS, TEXT_BODY | {"prompt": prompt}).prompts == count
 
 
@@ -139,7 +153,7 @@ def test_the_engine_is_always_asked_for_counts():
         st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=5),
     )
 )  # fmt: skip
-def test_what_florin_does_not_know_is_left_out_and_counted(extra):
+def test_unknown_fields_are_dropped_and_counted(extra):
     call = parsed(CHAT, CHAT_BODY | extra)
     assert orjson.loads(call.payload("fl-1", "salt")).keys() == {"model", "messages", "cache_salt"}
     assert call.unknown == len(extra)
@@ -147,7 +161,7 @@ def test_what_florin_does_not_know_is_left_out_and_counted(extra):
     assert all(len(name) <= 64 for name in call.unknown_names)
 
 
-def test_a_field_that_the_operator_has_named_is_passed_on():
+def test_allowed_unknown_fields_are_passed_on():
     policy = FieldPolicy(passed=frozenset({"new_field"}))
     call = parse(CHAT, orjson.dumps(CHAT_BODY | {"new_field": {"a": [1]}, "other": 1}), policy)
     assert call.body["new_field"] == {"a": [1]}

@@ -68,10 +68,13 @@ SHARED: dict[str, Samples] = {
     "user": ([], [7]),
     "safety_identifier": ([], [7]),
     "best_of": ([], [0, 17, "2"]),
+    "prompt_logprobs": ([0, 20], [-1, 21, True, "5"]),
 }  # fmt: skip
 
 CHAT: dict[str, Samples] = {
     **SHARED,
+    "echo": ([True], [1, "false"]),
+    "chat_template": ([], ["{{ messages }}", 5]),
     "add_generation_prompt": _SWITCH,
     "continue_final_message": _SWITCH,
     "include_reasoning": _SWITCH,

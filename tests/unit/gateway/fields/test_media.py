@@ -76,7 +76,7 @@ def test_no_host_is_allowed_unless_it_was_named():
     with pytest.raises(FlorinError) as caught:
         image("https://cdn.example.com/a.png", FieldPolicy())
     assert (caught.value.code, caught.value.status) == ("media_not_allowed", 400)
-    assert "FLORIN_MEDIA_HOSTS" in caught.value.message
+    assert "the operator has allowed" in caught.value.message
 
 
 EVIL = "http://169.254.169.254/"
@@ -165,5 +165,5 @@ def test_media_are_counted_over_all_messages():
 
 @pytest.mark.parametrize("entry", ["https://a", "a/b", "A.com", "a:", "a:b", "*.a.com", "[::1]", "a b", "a."])
 def test_hosts_are_named_plainly(entry: str):
-    with pytest.raises(ValueError, match="neither `host` nor `host:port`"):
+    with pytest.raises(ValueError, match="must be `host` or `host:port`"):
         media_hosts((entry,))

@@ -47,7 +47,7 @@ def test_what_people_write_is_taken(pattern: str):
         ("a{0,3}" * 9, "in a row"),
         ("a{0}" * 9, "in a row"),
         ("a{,3}" * 9, "in a row"),
-        ("(a?b|c)" * 65, "left out"),
+        ("(a?b|c)" * 65, "optional parts"),
         ("[a-z]{1,1000}b" * 5, "750 times"),
         ("(ab){1,1000}" * 5, "750 times"),
         ("a{1,100001}", "100,000 times"),
@@ -60,7 +60,7 @@ def test_what_people_write_is_taken(pattern: str):
         (r"\\[]", "flags"),
     ],
 )
-def test_what_holds_up_an_engine_is_not(pattern: str, because: str):
+def test_slow_patterns_are_refused(pattern: str, because: str):
     assert because in objection(pattern)
 
 

@@ -46,13 +46,13 @@ BAD = {
     "4,001 values": ({"enum": list(range(4001))}, "4,000 list entries"),
     "17 lengths": (props(17, {"maxLength": 5}), "16 `minLength`"),
     "33 formats": (props(33, {"format": "email"}), "32 `format`"),
-    "65 counted": (props(65, maxProperties=3), "64 properties beside"),
-    "counted in many": (props(9, props(8, minProperties=1)), "64 properties beside"),
+    "65 counted": (props(65, maxProperties=3), "64 properties in objects with"),
+    "counted in many": (props(9, props(8, minProperties=1)), "64 properties in objects with"),
     "pattern": ({"pattern": "a?" * 9}, "in a row"),
     "patterns of names": ({"patternProperties": {"a?" * 9: PLAIN}}, "in a row"),
     "expressions": (props(5, {"pattern": "a" * 2000}), "8,192 characters"),
-    "elsewhere": ({"$ref": "http://10.0.0.1/schema"}, "own parts only"),
-    "elsewhere, deep": (props(1, {"anyOf": [{"$ref": "file:///etc/passwd"}]}), "own parts only"),
+    "elsewhere": ({"$ref": "http://10.0.0.1/schema"}, "only for its own parts"),
+    "elsewhere, deep": (props(1, {"anyOf": [{"$ref": "file:///etc/passwd"}]}), "only for its own parts"),
 }
 
 

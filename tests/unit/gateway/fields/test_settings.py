@@ -6,9 +6,9 @@ import pytest
 
 from gateway.config import Settings, SettingsError, load_settings
 from gateway.dataplane.request import policy
-from gateway.fields.exposure import media_exposure
+from gateway.errors import FlorinError
 from gateway.fields.grammars import OPTIONAL
-from gateway.fields.unknown import MAX_NAMES, UnknownFields
+from gateway.fields.rule import NAMES_LOGGED, UnknownFields
 from tests.unit.gateway.fields.test_tables import CHAT, COMPLETIONS, ask, refusal
 
 
@@ -24,7 +24,7 @@ def test_the_settings_become_the_policy():
     [("media_hosts", "https://a.com"), ("media_hosts", "*"), ("pass_fields", "cache_salt"), ("pass_fields", "echo"),
      ("pass_fields", "prompt_embeds"), ("pass_fields", "structured_outputs.json")],
 )  # fmt: skip
-def test_a_wrong_setting_is_named(name: str, value: str):
+def test_invalid_setting_is_named(name: str, value: str):
     with pytest.raises(SettingsError, match=f"FLORIN_{name.upper()}"):
         load_settings(**{name: value})
 
@@ -32,7 +32,7 @@ def test_a_wrong_setting_is_named(name: str, value: str):
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
-def test_grammars_are_taken_only_where_they_are_allowed():
+def test_grammars_are_accepted_only_if_allowed():
     allowed = policy(Settings(pass_fields=",".join(OPTIONAL)))
     fields = (
         {"structured_outputs": {"grammar": "root ::= 'a'"}},
@@ -45,7 +45,7 @@ def test_grammars_are_taken_only_where_they_are_allowed():
             assert asked.items() <= call.body.items()
 
 
-def test_an_allowed_grammar_has_a_bound():
+def test_allowed_grammar_is_bounded():
     allowed = policy(Settings(pass_fields=",".join(OPTIONAL)))
     deep: list = []
     for _ in range(500):
@@ -58,23 +58,55 @@ def test_an_allowed_grammar_has_a_bound():
             ask(CHAT, policy=allowed, **asked)
 
 
-def test_unknown_names_are_logged_once_and_not_without_end(caplog):
+def test_chat_templates_are_accepted_only_if_allowed():
+    allowed = policy(Settings(chat_templates=True))
+    assert refusal(CHAT, chat_template="{{ messages }}").code == "unsupported_parameter"
+    assert ask(CHAT, policy=allowed, chat_template="{{ messages }}").body["chat_template"] == "{{ messages }}"
+    for wrong in (5, "x" * 65_537):
+        with pytest.raises(FlorinError, match="65,536 characters"):
+            ask(CHAT, policy=allowed, chat_template=wrong)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+STRICT = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
+LOOSE = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "response_format"),
+        ({"tools": [STRICT]}, "tools"),
+        ({"tools": [LOOSE], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [LOOSE], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ],
+)
+def test_an_operator_can_refuse_whatever_compiles_a_grammar(asked, param):
+    assert ask(CHAT, **asked)
+    with pytest.raises(FlorinError) as caught:
+        ask(CHAT, policy=policy(Settings(structured_outputs=False)), **asked)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", param)
+
+
+def test_what_compiles_none_is_accepted_all_the_same():
+    none = policy(Settings(structured_outputs=False))
+    for asked in (
+        {"response_format": {"type": "text"}},
+        {"tools": [LOOSE]},
+        {"tools": [STRICT], "tool_choice": "none"},
+    ):
+        assert ask(CHAT, policy=none, **asked)
+
+
+def test_unknown_fields_are_logged_once_and_up_to_a_limit(caplog):
     unknown = UnknownFields()
     with caplog.at_level("DEBUG"):
         for _ in range(2):
             unknown.note(("a\nb", "c"))
         assert [record.getMessage() for record in caplog.records] == [
-            "Request field 'a\\nb' is unknown and was left out", "Request field 'c' is unknown and was left out",
+            "Unknown request field 'a\\nb' was dropped", "Unknown request field 'c' was dropped",
         ]  # fmt: skip
         unknown.note(map(str, range(10_000)))
-    assert len(caplog.records) == MAX_NAMES
-
-
-def test_the_doctor_can_say_where_engines_fetch_from():
-    (only,) = media_exposure((), {"a": False})
-    assert (only.check, only.status) == ("media_policy", "ok")
-    (only,) = media_exposure({"cdn.example.com"}, {"a": True})
-    assert only.status == "ok"
-    (only,) = media_exposure({"cdn.example.com:8443"}, {"a": True, "b": False})
-    assert (only.status, only.subject) == ("warning", "b")
-    assert "--allowed-media-domains cdn.example.com." in only.remedy
+    assert len(caplog.records) == NAMES_LOGGED

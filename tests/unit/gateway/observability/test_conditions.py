@@ -1,4 +1,5 @@
 import logging
+from pathlib import Path
 
 from gateway.observability.conditions import CONDITIONS, Condition, Conditions
 
@@ -18,7 +19,7 @@ def test_a_condition_ends_with_its_cause():
     assert conditions.now() == []
 
 
-def test_a_look_that_fails_hides_no_other(caplog):
+def test_failing_check_does_not_hide_others(caplog):
     conditions = Conditions()
     conditions.when(lambda: bool(1 / 0), "usage_unrecorded")
     conditions.when(lambda: True, "feed_lost")
@@ -27,7 +28,10 @@ def test_a_look_that_fails_hides_no_other(caplog):
     assert "Condition check failed" in caplog.text
 
 
-def test_each_says_what_to_do():
-    for meaning in CONDITIONS.values():
+def test_every_condition_is_reported_and_has_a_remedy():
+    folder = Path(__file__).parents[4] / "gateway"
+    text = "".join(path.read_text() for path in folder.rglob("*.py") if path.name != "conditions.py")
+    for code, meaning in CONDITIONS.items():
+        assert f'"{code}"' in text, f"nothing reports {code}"
         assert meaning.summary.endswith(".")
         assert meaning.remedy.endswith(".")

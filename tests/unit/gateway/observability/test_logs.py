@@ -41,7 +41,7 @@ def test_a_long_message_is_cut():
     assert len(one_line("x" * 10 * LONGEST)) == LONGEST + 1
 
 
-def test_an_engines_words_forge_no_line():
+def test_engine_output_cannot_forge_a_line():
     line = line_of("Engine e0 is suspect: %s", "boom\nWARNING test: all is well")
     assert line == "WARNING test: Engine e0 is suspect: boom WARNING test: all is well"
 
@@ -82,7 +82,7 @@ def object_of(message, *args, **options):
     return json.loads(line)
 
 
-def test_an_event_bears_the_names_of_its_request(request_context):
+def test_event_has_the_ids_of_its_request(request_context):
     names = {
         "request_id": "req-1", "client_request_id": "job-7", "tenant": "acme",
         "adapter": "acme/support@v3", "engine": "a1",
@@ -100,11 +100,11 @@ def test_an_event_bears_the_names_of_its_request(request_context):
     )
 
 
-def test_what_an_event_says_itself_goes_before_its_request(request_context):
+def test_event_fields_override_those_of_its_request(request_context):
     assert object_of("down", engine="b2")["engine"] == "b2"
 
 
-def test_outside_of_requests_nothing_is_said_of_them():
+def test_events_outside_requests_have_no_request_ids():
     assert set(object_of("hello")) == {"time", "level", "logger", "message", "worker"}
 
 
@@ -160,7 +160,7 @@ raise RuntimeError("the end\\nERROR gateway.x: forged")
 
 
 @pytest.mark.parametrize(("form", "level"), [("json", "debug"), ("json", "warning"), ("text", "info")])
-def test_all_that_a_process_says_is_in_the_format(form, level):
+def test_all_output_of_a_process_is_formatted(form, level):
     done = subprocess.run(
         [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "FLORIN_LOG_FORMAT": form, "FLORIN_LOG_LEVEL": level},
@@ -176,7 +176,7 @@ def test_all_that_a_process_says_is_in_the_format(form, level):
             said[-2]["exception"].splitlines()[-2:],
             ["RuntimeError: the end", "ERROR gateway.x: forged"],
         ]
-        assert "could not be put together" in said[-4]["message"]
+        assert "Cannot format log message" in said[-4]["message"]
 
 
 UNREAD = """
@@ -194,7 +194,7 @@ for _ in range(2):
 """
 
 
-def test_who_does_not_read_the_log_holds_up_nobody():
+def test_unread_log_delays_nothing():
     with subprocess.Popen(
         [sys.executable, "-c", UNREAD], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -207,6 +207,6 @@ def test_who_does_not_read_the_log_holds_up_nobody():
     numbers = [int(line.split()[4]) for line in lines if " line " in line]
     assert numbers == sorted(numbers)
     assert 10_000 <= len(numbers) < 15_000
-    [said] = [line for line in lines if "left out" in line]
-    assert f" {15_000 - len(numbers)} lines were left out" in said
+    [said] = [line for line in lines if "Dropped" in line]
+    assert f"Dropped {15_000 - len(numbers)} log lines" in said
     assert lines[-1].endswith("read again")

@@ -8,19 +8,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.observability import shared_values
-from gateway.observability.metrics import (
-    ALARMING,
-    AT_SCRAPE,
-    BOOKS,
-    HISTOGRAM_CAP,
-    LABEL_CAP,
-    METRICS,
-    OTHER,
-    UNKNOWN,
-    LabelCap,
-    LedgerFigures,
-    Metrics,
-)
+from gateway.observability.computed_metrics import LABEL_CAP, LedgerFigures
+from gateway.observability.metric_names import AT_SCRAPE, LEDGER_METRICS, METRICS
+from gateway.observability.metrics import ALARMING, HISTOGRAM_CAP, OTHER, UNKNOWN, LabelCap, Metrics
 from gateway.observability.shared_values import Name, SharedValues
 from gateway.runtime.worker_watch import WorkerWatch
 
@@ -29,12 +19,12 @@ def sample(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_the_table_names_what_there_is_and_no_more():
+def test_help_table_matches_the_metrics():
     metrics = Metrics()
     kinds = {"counter": "_total", "gauge": "", "histogram": ""}
     assert {m.name + kinds[m.type] for m in metrics.registry.collect()} == METRICS.keys() - {
         *AT_SCRAPE,  # from the registry and the engines
-        *BOOKS,  # from the ledger
+        *LEDGER_METRICS,  # from the ledger
     }
     assert all(help_text.endswith(".") for help_text in METRICS.values())
 
@@ -129,7 +119,7 @@ def test_every_method_shows_in_the_text():
     assert "duplicate" not in text.replace(METRICS["florin_usage_records_total"], "")
 
 
-def test_what_should_never_happen_is_shown_as_not_having_happened():
+def test_alarming_counters_start_at_zero():
     lines = Metrics().render().decode().splitlines()
     assert {f'florin_usage_records_total{{result="{result}"}} 0.0' for result in ALARMING} <= set(lines)
 
@@ -144,7 +134,7 @@ FIGURES = LedgerFigures(
         ],
         "florin_token_drift_ratio": [(["a1", "input"], -0.01)],
         "florin_ledger_imbalance_nano_gpu_hours": [([], 0.0)],
-        "florin_bookkeeping_timestamp_seconds": [([], 1.8e9)],
+        "florin_ledger_maintenance_timestamp_seconds": [([], 1.8e9)],
     },
 )
 SHOWN = [
@@ -153,21 +143,21 @@ SHOWN = [
     'florin_cost_total{adapter="",bucket="idle",currency="USD",gpu_type="H100"} 2.0',
     'florin_token_drift_ratio{engine="a1",token_type="input"} -0.01',
     "florin_ledger_imbalance_nano_gpu_hours 0.0",
-    "florin_bookkeeping_timestamp_seconds 1.8e+09",
+    "florin_ledger_maintenance_timestamp_seconds 1.8e+09",
 ]
 
 
-def test_what_the_ledger_tells_is_shown_as_it_was_found():
+def test_ledger_figures_are_exported():
     metrics = Metrics()
     assert "# TYPE florin_cost_total counter" in metrics.render().decode()
     assert not any(line in metrics.render().decode() for line in SHOWN)
-    metrics.show_books(FIGURES)
+    metrics.show_ledger_figures(FIGURES)
     assert set(SHOWN) <= set(metrics.render().decode().splitlines())
-    metrics.show_books(LedgerFigures.of(FIGURES.document() | {"at": 8, "series": {}}))
+    metrics.show_ledger_figures(LedgerFigures.of(FIGURES.document() | {"at": 8, "series": {}}))
     assert not any(line in metrics.render().decode() for line in SHOWN)
 
 
-def test_an_engine_that_left_leaves_no_gauge():
+def test_removed_engine_leaves_no_gauge():
     metrics = Metrics()
     metrics.engine_up("e", "H100", up=True)
     metrics.in_flight("e", 1)
@@ -181,7 +171,7 @@ def test_an_engine_that_left_leaves_no_gauge():
     assert sample(metrics, "florin_in_flight", engine="e") == 1
 
 
-def test_two_in_one_process_do_not_meet():
+def test_two_instances_in_one_process_are_independent():
     first, second = Metrics(), Metrics()
     first.error("not_found")
     assert b'code="not_found"' not in second.render()
@@ -190,10 +180,11 @@ def test_two_in_one_process_do_not_meet():
 
 WORKER = textwrap.dedent("""
     import sys
-    from gateway.observability.metrics import LedgerFigures, Metrics
+    from gateway.observability.computed_metrics import LedgerFigures
+    from gateway.observability.metrics import Metrics
     from gateway.observability.process_metrics import ProcessValues
     from gateway.observability.shared_values import SharedValues
-    metrics = Metrics(crew=ProcessValues(SharedValues(int(sys.argv[1])), int(sys.argv[2])))
+    metrics = Metrics(process_values=ProcessValues(SharedValues(int(sys.argv[1])), int(sys.argv[2])))
     metrics.error("not_found")
     metrics.duration("e", "acme/support", 0.02)
     metrics.duration("e", "acme/support", 1000.0)
@@ -204,7 +195,7 @@ WORKER = textwrap.dedent("""
     metrics.in_flight("gone", 1)
     metrics.forget_engine("gone", "H100")
     metrics.in_flight("gone", -1)
-    metrics.show_books(LedgerFigures(1, {"florin_cost_total": [(["a", "H100", "USD", "usage"], 2.5)]}))
+    metrics.show_ledger_figures(LedgerFigures(1, {"florin_cost_total": [(["a", "H100", "USD", "usage"], 2.5)]}))
     for line in sys.stdin:
         exec(line)
         print("done", flush=True)
@@ -318,11 +309,11 @@ def test_an_engine_that_comes_and_goes_is_shown_while_it_is_there(crew):
     assert shown() == []
 
 
-def test_a_slot_that_is_full_costs_metrics_and_nothing_else(monkeypatch, caplog):
+def test_full_slot_only_loses_metrics(monkeypatch, caplog):
     monkeypatch.setattr(shared_values, "_NUMBERS", 3)
     with closing(SharedValues.create(1)) as values:
         writer = values.writer(1)
         for number in range(5):
             writer.value(Name("counter", "f", f"f{number}")).inc(2)
         assert [(name.sample, value) for name, value in values.read()] == [("f0", 2), ("f1", 2), ("f2", 2)]
-    assert "no room for the metric f4" in caplog.text
+    assert "Metric f4" in caplog.text

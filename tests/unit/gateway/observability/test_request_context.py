@@ -63,15 +63,15 @@ def test_state_in_several_headers_is_one():
         PARENT[:-3],
     ],
 )
-def test_what_is_no_trace_is_left_out_with_its_state(parent):
+def test_invalid_traceparent_is_dropped_with_its_state(parent):
     assert read((b"traceparent", parent), (b"tracestate", b"a=1")).trace == {}
 
 
-def test_of_a_later_version_what_is_known_goes_on():
+def test_later_trace_version_is_reduced_to_version_00():
     assert traceparent(b"cc" + PARENT[2:] + b"-what-the-future-holds") == PARENT.decode()
 
 
-def test_two_parents_are_none():
+def test_two_traceparents_are_ignored():
     assert read((b"traceparent", PARENT), (b"traceparent", PARENT)).trace == {}
 
 

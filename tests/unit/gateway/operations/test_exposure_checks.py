@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from adapters.model import Engine
-from gateway.operations.exposure_checks import answering_anybody, of_keys, of_ports
-from gateway.tenants.directory import Key, Role, mint
+from gateway.config import Settings
+from gateway.operations.exposure_checks import (
+    answering_anybody,
+    media_exposure,
+    media_hosts,
+    of_keys,
+    of_ports,
+)
+from gateway.tenants.directory import Key, Role, Tenant, mint
+from gateway.tenants.terms import RequestPolicy
 from loadtests.mock_engine import MockEngine
 
 
@@ -45,3 +53,21 @@ def test_a_bootstrap_key_that_can_be_guessed_is_a_warning(bootstrap, statuses):
     assert "1 operator" in found[-1].message
     assert "metrics" not in found[-1].message
     assert bootstrap not in "".join(one.message for one in found) or not bootstrap
+
+
+def test_doctor_reports_from_where_engines_fetch_media():
+    (only,) = media_exposure((), {"a": False})
+    assert (only.check, only.status) == ("media_policy", "ok")
+    (only,) = media_exposure({"cdn.example.com"}, {"a": True})
+    assert only.status == "ok"
+    (only,) = media_exposure({"cdn.example.com:8443"}, {"a": True, "b": False})
+    assert (only.status, only.subject) == ("warning", "b")
+    assert "--allowed-media-domains cdn.example.com." in only.remedy
+
+
+def test_media_hosts_of_tenants_count():
+    tenants = [
+        Tenant("acme", base_access=False, created=1, policy=RequestPolicy(media_hosts=("b.com",))),
+        Tenant("bolt", base_access=False, created=1),
+    ]
+    assert media_hosts(Settings(media_hosts="a.com"), tenants) == {"a.com", "b.com"}

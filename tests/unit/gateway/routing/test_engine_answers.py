@@ -7,9 +7,7 @@ import pytest
 
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE
 from gateway.routing.engine_answers import (
-    LONGEST_MESSAGE,
     MalformedError,
-    message_of,
     read_answer,
     read_error,
     render,
@@ -167,16 +165,7 @@ def test_sound_closing_counts_make_up_for_unsound_running_ones():
     "body", [b"", b"\xff", b"[1]", b"null", b'"x"', b'{"error": [1]}', b'{"error": null}']
 )
 def test_refusals_without_an_error_object(body):
-    assert message_of(read_error(body), "status 500") == "status 500"
-
-
-@pytest.mark.parametrize("message", [None, 7, [], {"a": 1}, ""])
-def test_messages_that_are_no_text(message):
-    assert message_of({"message": message}, "otherwise") == "otherwise"
-
-
-def test_a_message_is_of_bounded_length():
-    assert len(message_of({"message": "x" * 10**6}, "")) == LONGEST_MESSAGE
+    assert read_error(body) == {}
 
 
 @pytest.mark.parametrize("code", [True, "400", 4.0, None, [400]])

@@ -8,7 +8,7 @@ import pytest
 
 from adapters.errors import StoreUnavailableError
 from adapters.store.feed import Follower
-from adapters.store.protocol import Event
+from adapters.store.protocol.registry import Event
 from gateway.errors import FlorinError
 from gateway.routing.engine_deaths import HANG_KIND, KIND, REQUEST_HANGS, DeathTracker
 from gateway.routing.query_of_death import FORGET
@@ -51,13 +51,13 @@ async def heard(store: MemoryStore, *workers: Worker) -> None:
 
 async def test_a_death_is_heard_by_the_others_and_counted_once(store, workers):
     one, two = workers
-    one.watch.died("a", [identity().witness(begun=False)])
+    one.watch.died("a", [identity().suspect(begun=False)])
     await one.watch.report()
     await heard(store, one, two)
     assert one.watch.suspects.suspected(GROUP)
     assert two.watch.suspects.suspected(GROUP)
     assert (one.counted, two.counted) == ([GROUP], [])
-    two.watch.died("b", [identity().witness(begun=False)])
+    two.watch.died("b", [identity().suspect(begun=False)])
     await two.watch.report()
     await heard(store, one, two)
     for worker in workers:
@@ -66,7 +66,7 @@ async def test_a_death_is_heard_by_the_others_and_counted_once(store, workers):
 
 async def test_what_was_answered_on_one_worker_is_cleared_on_all(store, workers):
     one, two = workers
-    one.watch.died("a", [identity().witness(begun=False)])
+    one.watch.died("a", [identity().suspect(begun=False)])
     await one.watch.report()
     await heard(store, one, two)
     two.watch.answered(identity())
@@ -78,9 +78,9 @@ async def test_what_was_answered_on_one_worker_is_cleared_on_all(store, workers)
 async def test_a_new_worker_learns_from_the_snapshot(store, workers):
     one, _ = workers
     for engine in "ab":
-        one.watch.died(engine, [identity().witness(begun=False)])
+        one.watch.died(engine, [identity().suspect(begun=False)])
         await one.watch.report()
-    one.watch.died("c", [identity("other").witness(begun=False)])
+    one.watch.died("c", [identity("other").suspect(begun=False)])
     one.watch.answered(identity("other"))
     await one.watch.report()
     late = Worker("w3", store)
@@ -96,7 +96,7 @@ async def test_a_new_worker_learns_from_the_snapshot(store, workers):
 async def test_with_the_store_away_it_is_told_later(store, workers):
     one, two = workers
     store.away = True
-    one.watch.died("a", [identity().witness(begun=False)])
+    one.watch.died("a", [identity().suspect(begun=False)])
     with pytest.raises(StoreUnavailableError):
         await one.watch.report()
     assert one.watch.suspects.suspected(GROUP)
@@ -111,7 +111,7 @@ async def test_with_the_store_away_it_is_told_later(store, workers):
 async def test_there_are_few_documents_and_old_ones_go(store, workers):
     one, two = workers
     for number in range(20):
-        one.watch.died("ab"[number % 2], [identity(str(number)).witness(begun=False)])
+        one.watch.died("ab"[number % 2], [identity(str(number)).suspect(begun=False)])
         one.watch.answered(identity(str(number)))
         await one.watch.report()
     await heard(store, one, two)
@@ -123,7 +123,7 @@ async def test_there_are_few_documents_and_old_ones_go(store, workers):
     assert not one.watch._heard
 
 
-@pytest.mark.parametrize("data", ["[]", "null", "{}", "x", '{"at": "x"}', '{"at": 1e15, "witnesses": [[1]]}'])
+@pytest.mark.parametrize("data", ["[]", "null", "{}", "x", '{"at": "x"}', '{"at": 1e15, "requests": [[1]]}'])
 async def test_a_report_that_cannot_be_read_stops_nothing(workers, data: str):
     one, _ = workers
     one.watch.apply(Event(1, KIND, "a/w9", data))
@@ -133,7 +133,7 @@ async def test_a_report_that_cannot_be_read_stops_nothing(workers, data: str):
 
 async def test_nothing_of_a_request_is_stored_in_clear(store, workers):
     one, _ = workers
-    one.watch.died("a", [identity("my secret prompt").witness(begun=False)])
+    one.watch.died("a", [identity("my secret prompt").suspect(begun=False)])
     await one.watch.report()
     assert "secret" not in str(store._documents[KIND])
 
@@ -142,7 +142,7 @@ def test_a_refusal_says_how_long():
     watch = DeathTracker(MemoryStore(), "w", lambda *_: None)
     for engine in "abc":
         watch.refuse_group(GROUP)
-        watch.died(engine, [identity(engine).witness(begun=False)])
+        watch.died(engine, [identity(engine).suspect(begun=False)])
     with pytest.raises(FlorinError) as caught:
         watch.refuse_group(GROUP)
     assert (caught.value.code, caught.value.status, caught.value.retry_after) == (
@@ -198,7 +198,7 @@ async def test_a_request_is_held_back_at_its_third_hang_and_its_tenant_never(sto
     watch = DeathTracker(store, "w", lambda *_: None, hangs=True)
     for number in range(REQUEST_HANGS):
         assert not watch.refused(identity())
-        watch.died(f"e{number}", [identity().witness(begun=False), identity("other").witness(begun=False)])
+        watch.died(f"e{number}", [identity().suspect(begun=False), identity("other").suspect(begun=False)])
         watch.answered(identity("other"))
     assert watch.refused(identity()) > 0
     assert not watch.refused(identity("other"))

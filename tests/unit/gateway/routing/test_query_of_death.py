@@ -11,10 +11,10 @@ from gateway.routing.query_of_death import (
     LONGEST_REFUSAL,
     SAME_DEATH,
     WINDOW,
+    SuspectRequest,
     Suspects,
-    Witness,
 )
-from tests.unit.gateway.routing.test_pool import Clock
+from tests.unit.gateway.routing.conftest import Clock
 
 EVIL, GOOD = ("evil", "evil/a"), ("good", "good/a")
 MINUTE = 60.0
@@ -26,9 +26,9 @@ class SuspectsHarness:
         self.suspects = Suspects(self.clock)
         self.deaths = 0
 
-    def die(self, *witnesses: Witness, engine: str = "", reporter: str = "w") -> None:
+    def die(self, *requests: SuspectRequest, engine: str = "", reporter: str = "w") -> None:
         self.deaths += 1
-        self.suspects.death(engine or f"e{self.deaths}", reporter, witnesses)
+        self.suspects.death(engine or f"e{self.deaths}", reporter, requests)
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def world() -> SuspectsHarness:
     return SuspectsHarness()
 
 
-def on(fingerprint: str, group=EVIL, *, begun: bool = False) -> Witness:
-    return Witness(fingerprint, group, begun)
+def on(fingerprint: str, group=EVIL, *, begun: bool = False) -> SuspectRequest:
+    return SuspectRequest(fingerprint, group, begun)
 
 
 def test_one_death_refuses_nobody(world: SuspectsHarness):

@@ -11,6 +11,7 @@ import pytest
 from gateway.metering.records import Outcome
 from gateway.routing.engine_state import Lease
 from gateway.routing.relay import Relay
+from gateway.runtime.cancel_scope import CancelScope
 from tests.unit.gateway.routing.test_sse import FINAL, ended, event, token
 
 DONE = b"data: [DONE]\n\n"
@@ -20,17 +21,21 @@ class Content:
     def __init__(self, pieces):
         self.pieces = list(pieces)
 
-    async def readany(self):
-        piece = self.pieces.pop(0) if self.pieces else b""
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
+    async def deliver(self, consume):
+        while self.pieces:
+            piece = self.pieces.pop(0)
+            if isinstance(piece, Exception):
+                raise piece
+            if not consume(piece):
+                return True
+        return False
 
 
 class Played:
     """A relay between an engine and a client that are both played; `story` is what happened, in order."""
 
-    def __init__(self, pieces, *, n=1, include_usage=True, begun=False, body=b""):
+    def __init__(self, pieces, *, n=1, include_usage=True, begun=False, body=b"", slow=0):
+        """`slow`: how often the client has no room for what is written at once."""
         self.story = []
         self.counts = None
         say = self.story.append
@@ -42,6 +47,14 @@ class Played:
             assert lease.waits_from is None  # the client is slow, not the engine
             say(data)
 
+        def write_now(data):
+            nonlocal slow
+            slow -= 1
+            if slow >= 0:
+                return False
+            say(data)
+            return True
+
         async def end_stream(data):
             say(("end", data))
 
@@ -51,7 +64,7 @@ class Played:
         async def logged():
             say("logged")
 
-        async def read():
+        async def read(limit):
             return body
 
         def observe(*counts):
@@ -63,6 +76,7 @@ class Played:
             request_id="r",
             begin_stream=begin_stream,
             write=write,
+            write_now=write_now,
             end_stream=end_stream,
             respond=respond,
         )
@@ -75,19 +89,20 @@ class Played:
         call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
         lease = SimpleNamespace(
             begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
-            writing=False, waits_from=0.0,
+            waits_from=0.0, scope=CancelScope(),
             state=SimpleNamespace(engine=SimpleNamespace(name="a")),
         )  # fmt: skip
         lease.received = lambda: setattr(lease, "waits_from", 0.0)
-        lease.uninterrupted = lambda: Lease.uninterrupted(lease)
+        lease.writing = lambda: Lease.writing(lease)
         lease.begin = lambda: setattr(lease, "begun", True)
         self.faults = []
         faults = SimpleNamespace(note=lambda *what: self.faults.append(what[:2]))
         metrics = SimpleNamespace(stream_resume=lambda result: None)
         self.relay = Relay(
-            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults, metrics
-        )
-        self.response = SimpleNamespace(content=Content(pieces), read=read)
+            exchange, call, SimpleNamespace(engine_name="fl", label="m"), lease, record, faults, metrics,
+            answer=None, max_answer_bytes=1 << 20,
+        )  # fmt: skip
+        self.response = SimpleNamespace(deliver=Content(pieces).deliver, read=read)
 
     def seen_before_logged(self):
         return b"".join(s for s in self.story[: self.story.index("logged")] if isinstance(s, bytes))
@@ -122,6 +137,16 @@ async def test_no_end_is_seen_before_the_record_is_in_the_log(pieces, include_us
         if e.startswith(b"data: {") and b'"delta"' in e
     )
     assert text == "Hey"
+
+
+@pytest.mark.parametrize("slow", [1, 2, 9])
+async def test_a_slow_client_gets_the_same(slow):
+    pieces = [token(text, number) for number, text in enumerate("abcdef", 1)]
+    pieces = [*pieces[:3], pieces[3] + pieces[4], pieces[5], ended(), FINAL + DONE]
+    quick, played = Played(pieces), Played(pieces, slow=slow)
+    for each in (quick, played):
+        await each.relay.stream(each.response)
+    assert played.story == quick.story
 
 
 async def test_with_several_choices_all_but_the_last_end_pass():

@@ -5,8 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from gateway.fields.chat import CHAT
-from gateway.fields.completions import COMPLETIONS
+from gateway.fields.tables import CHAT, COMPLETIONS
 from gateway.routing import resume
 from gateway.routing.resume import ResumableStream, ResumeBuffer, continuation, obstacle
 from gateway.routing.sse import ContinuedRewriter, StreamRewriter

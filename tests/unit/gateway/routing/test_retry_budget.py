@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.routing.retry_budget import WINDOW, RetryBudget
-from tests.unit.gateway.routing.test_pool import Clock
+from tests.unit.gateway.routing.conftest import Clock
 
 
 def made(share: float = 0.2, least: float = 1.0) -> tuple[RetryBudget, Clock]:

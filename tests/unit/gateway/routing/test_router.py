@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +12,21 @@ import pytest
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError
 from adapters.model import Engine, Placement, SlotState, Version, dump
 from adapters.placement.residency import Residency
+from adapters.placement.scheduling.policies import POLICIES
 from adapters.registry.catalog import Catalog, Target
 from gateway.errors import FlorinError
 from gateway.routing.engine_deaths import DeathTracker
-from gateway.routing.pool import Lease, Pool
+from gateway.routing.engine_health import EngineHealth
+from gateway.routing.engine_state import Lease
+from gateway.routing.fleets import Fleets
+from gateway.routing.leases import Leases
+from gateway.routing.pool import Pool
 from gateway.routing.request_identity import RequestIdentity
+from gateway.routing.retries import Retries
 from gateway.routing.retry_budget import RetryBudget
-from gateway.routing.router import MAX_ATTEMPTS, MAX_DETOURS, Router, RoutingState
+from gateway.routing.router import Router
+from gateway.routing.routing_state import MAX_ATTEMPTS, MAX_DETOURS, RoutingState
+from gateway.routing.suspect_isolation import SuspectIsolation
 from gateway.routing.upstream import RetryElsewhere
 from tests.doubles.memory_store import MemoryStore
 from tests.support.harness import engine_document
@@ -35,6 +43,11 @@ class Fleet:
     now: float = 1000.0
     share: float = 0.2
     loads: list[dict[str, Any]] = field(default_factory=list)
+    replicas: list[str] = field(default_factory=list)
+    load_on: str = ""
+    """Where another worker loads the version."""
+    room: bool = True
+    """Whether there is a slot for a replica."""
     load_error: Exception | None = None
     waited: list[float] = field(default_factory=list)
 
@@ -44,24 +57,33 @@ class Fleet:
             self.catalog.engines[name] = engine_document(name)
         self.residency = Residency(self.clock)
         store = MemoryStore()
-        self.pool = Pool(self.catalog, self.residency, store, worker="w", clock=self.clock)
+        self.pool = Pool(self.catalog)
+        self.health = EngineHealth(self.pool, clock=self.clock)
         for state in self.pool.states():
-            self.pool.mark_up(state)
-        self.pool.wait_for_probe = self.wait_for_probe  # type: ignore[method-assign]  # no prober runs
+            self.health.mark_up(state)
+        self.health.wait_for_probe = self.wait_for_probe  # type: ignore[method-assign]  # no prober runs
+        self.leases = Leases(self.pool, store, "w", clock=self.clock)
+        self.fleets = Fleets(self.pool, self.residency, clock=self.clock)
         self.budget = RetryBudget(self.share, clock=self.clock)
-        reports = DeathTracker(store, "w", lambda *_: None, hangs=True, clock=self.clock)
+        deaths = DeathTracker(store, "w", lambda *_: None, clock=self.clock)
+        hangs = DeathTracker(store, "w", lambda *_: None, hangs=True, clock=self.clock)
+        self.retries = Retries(
+            self.health, self.budget, deaths=deaths, hangs=hangs, timeout=30.0, clock=self.clock
+        )
         self.router = Router(
             self.catalog,
-            self.pool,
+            self.fleets,
+            self.leases,
             SimpleNamespace(  # type: ignore[arg-type]
-                ensure_resident=self.ensure_resident, loads_since=lambda *_: len(self.loads), verifier=None
+                ensure_resident=self.ensure_resident,
+                open_replica=self.open_replica,
+                loads_since=lambda *_: len(self.loads),
             ),
-            self.changed,
-            deaths=DeathTracker(store, "w", lambda *_: None, clock=self.clock),
-            hangs=SimpleNamespace(reports=reports, next_probe=lambda _: 7.0),  # type: ignore[arg-type]
-            budget=self.budget,
-            timeout=30.0,
-            max_queue=10.0,
+            self.retries,
+            SuspectIsolation(self.leases, deaths=deaths, hangs=hangs, clock=self.clock),
+            scheduler=POLICIES["cost"](),
+            hangs=SimpleNamespace(hanging=lambda _: []),  # type: ignore[arg-type]
+            changed=self.changed,
             clock=self.clock,
         )
 
@@ -80,25 +102,29 @@ class Fleet:
         if self.load_error:
             raise self.load_error
         engine: Engine | None = choose(())
-        name = options["reload_on"] or (engine.name if engine else None)
+        name = self.load_on or options["reload_on"] or (engine.name if engine else None)
         if name is None:
             raise NoEngineError("none")
         return name
+
+    async def open_replica(self, version: Version, engine: Engine, *, deadline: float) -> bool:
+        self.replicas.append(engine.name)
+        return self.room
 
     def hold(self, engine: str) -> None:
         """The version is resident there."""
         held = Placement(engine, VERSION.engine_name, SlotState.RESIDENT)
         self.residency.load({"placement": {held.id: dump(held)}})
 
-    def request(self, target: Target = BASE) -> RoutingState:
+    def request(self, target: Target = BASE, **how: Any) -> RoutingState:
         identity = RequestIdentity(("acme", "acme/support"), what="w", payload=b"p", key=b"k")
-        return self.router.routing_state(target, identity)
+        return self.retries.begin(target, identity, **how)
 
     async def attempt(self, request: RoutingState, trouble: RetryElsewhere) -> str:
         """One attempt that meets `trouble`; the engine's name."""
         lease = await self.router.place(request)
         try:
-            self.router.record_failure(request, lease, trouble)
+            self.retries.record_failure(request, lease, trouble)
         finally:
             lease.end()
         return name_of(lease)
@@ -132,7 +158,7 @@ async def test_requests_spread_by_load(fleet: Fleet):
     assert sorted(map(name_of, leases)) == ["a", "a", "b", "b"]
     for lease in leases:
         lease.end()
-    assert fleet.pool.in_flight_here == 0
+    assert fleet.leases.in_flight == 0
 
 
 async def test_the_next_attempt_goes_elsewhere_and_is_counted(fleet: Fleet):
@@ -183,7 +209,7 @@ async def test_where_too_much_fails_nothing_is_tried_again(fleet: Fleet):
 async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fleet: Fleet):
     request = fleet.request()
     lease = await fleet.router.place(request)
-    fleet.router.record_failure(request, lease, died())
+    fleet.retries.record_failure(request, lease, died())
     lease.state.outages += 1
     lease.end()
     (await fleet.router.place(request)).end()
@@ -193,7 +219,7 @@ async def test_what_an_engines_end_took_along_is_not_held_against_the_request(fl
 async def test_a_suspect_engine_is_doubted(fleet: Fleet):
     request = fleet.request()
     lease = await fleet.router.place(request)
-    fleet.router.record_failure(
+    fleet.retries.record_failure(
         request, lease, RetryElsewhere("unreachable", "refused", suspect=True, engine_worked=False)
     )
     lease.end()
@@ -206,6 +232,47 @@ async def test_a_holder_takes_it_without_a_load(fleet: Fleet):
     fleet.hold("b")
     lease = await fleet.router.place(fleet.request(ADAPTER))
     assert (name_of(lease), fleet.loads) == ("b", [])
+
+
+async def crowd(fleet: Fleet, engine: str) -> list[Lease]:
+    """So many requests for the adapter that another replica is cheaper than their queue."""
+    leases = [fleet.leases.acquire(engine, VERSION) for _ in range(40)]
+    return [lease for lease in leases if lease]
+
+
+async def test_a_hot_adapter_gets_a_replica(fleet: Fleet):
+    fleet.hold("b")
+    await crowd(fleet, "b")
+    lease = await fleet.router.place(fleet.request(ADAPTER))
+    assert (name_of(lease), fleet.replicas, fleet.loads) == ("a", ["a"], [])
+
+
+async def test_where_there_is_no_slot_for_a_replica_its_holder_serves(fleet: Fleet):
+    fleet.hold("b")
+    fleet.room = False
+    await crowd(fleet, "b")
+    request = fleet.request(ADAPTER)
+    lease = await fleet.router.place(request)
+    assert (name_of(lease), fleet.replicas, fleet.waited) == ("b", ["a"], [])
+    lease.end()
+    (await fleet.router.place(request)).end()
+    assert fleet.replicas == ["a"], "tried again at once"
+
+
+async def test_a_required_label_is_never_given_up(fleet: Fleet):
+    """Neither for an engine that holds the version, nor for one on which another worker has just loaded it,
+    nor when there is no slot elsewhere."""
+    fleet.catalog.engines["a"] = replace(fleet.catalog.engines["a"], region="eu")
+    fleet.hold("b")
+    request = fleet.request(ADAPTER, requires={"region": "eu"})
+    lease = await fleet.router.place(request)
+    assert (name_of(lease), fleet.replicas) == ("a", ["a"])
+    fleet.residency.load({})
+    fleet.load_on = "b"
+    assert await code(fleet, fleet.request(ADAPTER, requires={"region": "eu"})) == "placement_timeout"
+    fleet.hold("b")
+    fleet.room = False
+    assert await code(fleet, fleet.request(ADAPTER, requires={"region": "eu"})) == "placement_timeout"
 
 
 async def test_an_engine_that_forgot_is_told_again_once(fleet: Fleet):
@@ -235,7 +302,7 @@ async def test_a_load_that_takes_too_long_is_a_timeout(fleet: Fleet):
 @pytest.mark.parametrize("target", [BASE, ADAPTER], ids=["base", "adapter"])
 async def test_engines_that_are_down_may_come_back_until_the_deadline(fleet: Fleet, target: Target):
     for state in fleet.pool.states():
-        fleet.pool.mark_down(state, "gone")
+        fleet.health.mark_down(state, "gone")
     assert await code(fleet, fleet.request(target)) == "placement_timeout"
     assert sum(fleet.waited) == pytest.approx(30, abs=1)
 
@@ -247,20 +314,11 @@ async def test_what_cannot_come_is_refused_at_once(fleet: Fleet, engines: Collec
     assert fleet.waited == []
 
 
-async def test_a_queue_that_is_too_long_is_refused_with_its_length(fleet: Fleet):
-    fleet.pool.expected_wait = lambda *_: 10.0  # type: ignore[method-assign]
-    fleet.router.admit(BASE)
-    fleet.pool.expected_wait = lambda *_: 10.5  # type: ignore[method-assign]
-    with pytest.raises(FlorinError) as caught:
-        fleet.router.admit(BASE)
-    assert (caught.value.code, caught.value.retry_after) == ("overloaded", 11)
-
-
 async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):
     lease = await fleet.router.place(fleet.request())
-    fleet.pool.record_failed_attempt(lease.state)
+    fleet.health.record_failed_attempt(lease.state)
     assert lease.state.failure_streak == 1
-    fleet.router.record_answer(lease)
+    fleet.retries.record_answer(lease)
     assert lease.state.failure_streak == 0
     assert lease.identity
     assert lease.identity.answered

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 from aiohttp import web
@@ -16,8 +15,9 @@ from adapters.model import Engine, Version
 from adapters.registry.catalog import Target
 from gateway.errors import FlorinError
 from gateway.routing.upstream import RetryElsewhere, Upstream, read_whole, refused
+from gateway.runtime.cancel_scope import CancelScope
+from gateway.transport.engine_pool import EnginePool
 from tests.support.harness import engine_document
-from tests.support.waiting import until
 
 VERSION = Version("acme/support", 3, "sha256:0", "fl-secret", "/a", "base", 8, 1, "test", 1)
 TARGET = Target(VERSION, "base")
@@ -50,17 +50,20 @@ async def engine() -> AsyncIterator[Answering]:
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
-        yield opened
+async def pool() -> AsyncIterator[EnginePool]:
+    opened = EnginePool()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def post(session: aiohttp.ClientSession, engine: Answering) -> Callable[..., Any]:
-    upstream = Upstream(session, connect_timeout=2)
+def post(pool: EnginePool, engine: Answering) -> Callable[..., Any]:
+    upstream = Upstream(pool, connect_timeout=2)
 
     def call(payload: bytes = b"{}", **options: Any) -> Any:
-        return upstream.post(engine.engine, "/v1/completions", payload, "req-1", TARGET, **options)
+        return upstream.post(
+            engine.engine, "/v1/completions", payload, "req-1", TARGET, scope=CancelScope(), **options
+        )
 
     return call
 
@@ -71,7 +74,7 @@ def said(message: str, **more: Any) -> bytes:
 
 async def test_what_is_sent(post, engine):
     async with post(b'{"a": 1}', trace={"traceparent": "00-1-2-01"}) as response:
-        assert await read_whole(response) == b"{}"
+        assert await read_whole(response, 1 << 24) == b"{}"
     [(headers, body)] = engine.asked
     assert body == b'{"a": 1}'
     assert headers.items() >= {"x-request-id": "req-1", "traceparent": "00-1-2-01"}.items()
@@ -80,7 +83,7 @@ async def test_what_is_sent(post, engine):
 async def test_a_long_body_comes_whole(post, engine):
     long = bytes(range(256)) * 4096
     async with post(long) as response:
-        await read_whole(response)
+        await read_whole(response, 1 << 24)
     assert engine.asked[0][1] == long
     assert engine.asked[0][0]["content-length"] == str(len(long))
 
@@ -134,11 +137,16 @@ def test_what_is_not_the_clients_mistake_is_no_refusal(status):
     assert refused(status, {"message": "no"}, TARGET) is None
 
 
-async def test_an_engine_that_cannot_be_reached_has_not_worked(session):
-    upstream = Upstream(session, connect_timeout=2)
+async def test_an_engine_that_cannot_be_reached_has_not_worked(pool):
+    upstream = Upstream(pool, connect_timeout=2)
     with pytest.raises(RetryElsewhere) as caught:
         async with upstream.post(
-            engine_document("e1", "http://127.0.0.1:1"), "/v1/completions", b"", "r", TARGET
+            engine_document("e1", "http://127.0.0.1:1"),
+            "/v1/completions",
+            b"",
+            "r",
+            TARGET,
+            scope=CancelScope(),
         ):
             raise AssertionError("this is no answer")
     assert (caught.value.reason, caught.value.suspect, caught.value.engine_worked) == (
@@ -148,15 +156,18 @@ async def test_an_engine_that_cannot_be_reached_has_not_worked(session):
     )
 
 
-async def test_a_connection_is_used_again_only_after_a_whole_answer(post, engine, session):
-    connector = session.connector
-    assert connector is not None
-    async with post() as response:
-        await read_whole(response)
-    [kept] = [transport for pool in connector._conns.values() for transport, _ in pool]
-    assert not kept.transport.is_closing()
+async def test_a_connection_is_used_again_only_after_a_whole_answer(post, engine, pool):
+    async with post() as first:
+        await read_whole(first, 100)
+    async with post() as second:
+        await read_whole(second, 100)
+    assert second is first
     engine.body = bytes(1 << 22)
-    async with post():
+    async with post() as third:
         pass  # left unread: closed, so that the engine stops
-    assert kept.transport is None or kept.transport.is_closing()
-    await until(lambda: not connector._acquired)
+    assert third is first
+    assert third.closed
+    engine.body = b"{}"
+    async with post() as fourth:
+        assert await read_whole(fourth, 100) == b"{}"
+    assert fourth is not first

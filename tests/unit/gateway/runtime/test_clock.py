@@ -59,7 +59,7 @@ def path(tmp_path):
         ({"system": TOLERANCE, "redis": TOLERANCE, "ledger": TOLERANCE}, None),
     ],
 )
-def test_two_clocks_that_agree_are_believed(shown, expected):
+def test_two_agreeing_clocks_are_followed(shown, expected):
     assert agreed(shown) == expected
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_file_is_replaced(host, path, text):
     assert json.loads(path.read_text())["confirmed"] is True
 
 
-def test_a_disk_that_takes_nothing_stops_nobody(host, tmp_path):
+def test_unwritable_clock_file_is_tolerated(host, tmp_path):
     (tmp_path / "file").write_text("")
     clock = host.clock(tmp_path / "file" / "clock.json")
     host.look(clock, redis=0)

@@ -22,7 +22,7 @@ def url(listener: socket.socket, scheme: str = "http") -> str:
 
 
 def test_it_begins_after_a_while_without_a_worker_and_ends_with_the_first(listener):
-    made = FallbackApp(listener, lambda: None)
+    made = FallbackApp([listener], lambda: None)
     try:
         made.update(100.0, serving=True)
         made.update(100.0 + PATIENCE, serving=False)
@@ -45,9 +45,9 @@ def test_it_begins_after_a_while_without_a_worker_and_ends_with_the_first(listen
     assert not [thread for thread in threading.enumerate() if thread.name == "florin-stand-in"]
 
 
-def test_rubbish_and_silence_hold_nobody_up(listener, monkeypatch):
+def test_garbage_and_silent_clients_delay_no_other(listener, monkeypatch):
     monkeypatch.setattr(fallback, "_SECONDS", 0.3)
-    made = FallbackApp(listener, lambda: None)
+    made = FallbackApp([listener], lambda: None)
     address = listener.getsockname()
     try:
         made.update(time.monotonic() + 2 * PATIENCE, serving=False)
@@ -63,7 +63,7 @@ def test_rubbish_and_silence_hold_nobody_up(listener, monkeypatch):
 def test_with_tls(listener, tmp_path):
     authority = Authority.at(tmp_path)
     files = authority.issue("server")
-    made = FallbackApp(listener, lambda: server_context(read_pair(files.cert, files.key), None))
+    made = FallbackApp([listener], lambda: server_context(read_pair(files.cert, files.key), None))
     try:
         made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         trusted = ssl.create_default_context(cafile=str(authority.file))
@@ -77,7 +77,7 @@ def test_a_certificate_that_cannot_be_used_closes_connections_at_once(listener, 
     def broken():
         raise SettingsError("FLORIN_TLS_CERT: no certificate.")
 
-    made = FallbackApp(listener, broken)
+    made = FallbackApp([listener], broken)
     try:
         made.update(time.monotonic() + 2 * PATIENCE, serving=False)
         with pytest.raises(httpx.TransportError):

@@ -29,7 +29,7 @@ def test_an_address_with_colons_is_named_in_brackets():
         assert server.url_of(listener).startswith("http://[::1]:")
 
 
-def test_a_port_in_use_is_said_to_be_taken():
+def test_port_in_use_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ServerStartError, match=rf"Port {port} of 127\.0\.0\.1 is in use.*FLORIN_PORT"):
@@ -37,7 +37,7 @@ def test_a_port_in_use_is_said_to_be_taken():
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a" * 300])
-def test_a_host_that_is_not_ours_is_said_to_be_none(host):
+def test_foreign_host_address_is_reported(host):
     with pytest.raises(ServerStartError, match="FLORIN_HOST"):
         server.bind(host, 0)
 

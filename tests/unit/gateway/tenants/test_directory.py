@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.tenants.directory import Directory, Key, Pins, Role, dump, load, mint
+from gateway.tenants.directory import Directory, Key, Pins, Role, Tenant, dump, load, mint
 
 OLD = '{"id":"k1","tenant":"acme","role":"tenant","digest":"d","created":1,"revoked":null}'
 
@@ -25,3 +25,19 @@ def test_a_key_is_read_as_it_was_written():
 def test_a_token_does_not_look_like_a_key():
     assert mint("", Role.ENROLMENT, 1)[1].startswith("flt_")
     assert mint("", Role.ENGINE, 1)[1].startswith("fl_")
+
+
+def test_requirements_of_caller_and_owner_both_hold():
+    directory = Directory()
+    tenants = [
+        Tenant("acme", False, 1, {"region": "eu"}),
+        Tenant("bolt", False, 1, {"pool": "b"}),
+        Tenant("c", False, 1),
+    ]
+    directory.load({"tenant": {t.name: dump(t) for t in tenants}})
+    assert directory.tenants == {t.name: t for t in tenants}
+    assert "requires" not in dump(tenants[2])
+    assert directory.requires("acme") == directory.requires("acme", "acme") == {"region": "eu"}
+    assert directory.requires("bolt", "acme") == {"region": "eu", "pool": "b"}
+    assert directory.requires("c", "acme") == {"region": "eu"}
+    assert directory.requires("c") == directory.requires("gone", "c") == {}

@@ -7,13 +7,18 @@ import pytest
 from gateway.tenants.directory import Pins
 from gateway.tenants.engine_pins import contradiction, may_claim, settle
 
-SAID = {"base": "llama", "gpu_type": "H100", "gpu_count": 2, "region": "", "purchase": "spot", "slots": 4}
-SETTLED = Pins("llama", "H100", 2, "", "spot")
+SAID = {
+    "base": "llama", "gpu_type": "H100", "gpu_count": 2, "region": "", "purchase": "spot", "slots": 4,
+    "labels": {"pool": "a"},
+}  # fmt: skip
+SETTLED = Pins("llama", "H100", 2, "", "spot", labels={"pool": "a"})
 
 
 def test_what_was_open_is_settled_by_the_first_word_and_what_was_pinned_stays():
     assert settle(Pins(), SAID) == SETTLED
-    assert settle(Pins(gpu_type="L4", address="x"), SAID) == Pins("llama", "L4", 2, "", "spot", "x")
+    assert settle(Pins(gpu_type="L4", address="x"), SAID) == Pins(
+        "llama", "L4", 2, "", "spot", "x", {"pool": "a"}
+    )
     assert settle(SETTLED, {**SAID, "base": "other", "region": "eu"}) == SETTLED
 
 
@@ -27,6 +32,11 @@ def test_what_was_open_is_settled_by_the_first_word_and_what_was_pinned_stays():
         (Pins(region="eu"), "region '', but 'eu' is pinned"),
         (Pins(purchase="on_demand"), "purchase 'spot', but 'on_demand' is pinned"),
         (Pins(base="x"), "base 'llama', but 'x' is pinned"),
+        (Pins(labels={}), "labels {'pool': 'a'}, but {} is pinned"),
+        (
+            Pins(labels={"pool": "a", "tier": "1"}),
+            "labels {'pool': 'a'}, but {'pool': 'a', 'tier': '1'} is pinned",
+        ),
     ],
 )
 def test_what_contradicts_is_named(pins, words):

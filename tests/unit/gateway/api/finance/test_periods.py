@@ -6,12 +6,12 @@ import shutil
 import pytest
 from sqlalchemy import insert, update
 
-from gateway.api.finance import periods as module
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.proofs.proof import verify_proof
 from gateway.costs.reports.closed_months import close_watched, progress_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import snapshots, usage_records
+from gateway.operations import closing
 from gateway.tenants.directory import Role
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
@@ -20,7 +20,7 @@ PATH = "/finance/v1/periods"
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    path = tmp_path_factory.mktemp("books") / "ledger.db"
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     made = Ledger(f"sqlite:///{path}")
     fill(made)
     close(made, "2026-10", now=DECEMBER + GRACE, by="key", policy="even")
@@ -120,7 +120,7 @@ async def test_verification(client_for, installed):
 
 
 async def test_a_long_verification_is_kept_alive(client_for, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(closing, "ANSWER_SECONDS", 0.01)
     async with client_for() as client:
         answer = await client.get(f"{PATH}/2026-10/verify")
     assert answer.text.startswith(" ")
@@ -128,14 +128,14 @@ async def test_a_long_verification_is_kept_alive(client_for, monkeypatch):
 
 
 async def test_a_long_verification_that_fails_says_so(client_for, installed, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(closing, "ANSWER_SECONDS", 0.0)
     async with client_for() as client:
         answer = await client.get(f"{PATH}/2026-11/verify")
     assert answer.json()["checks"] == [{"name": "ledger", "ok": False, "detail": "2026-11 is not closed."}]
 
 
 async def test_a_long_closing_is_202_until_it_is_done_and_who_asks_again_joins(client_for, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(closing, "ANSWER_SECONDS", 0.01)
     states = []
     async with client_for() as client:
         for _ in range(1000):
@@ -148,7 +148,7 @@ async def test_a_long_closing_is_202_until_it_is_done_and_who_asks_again_joins(c
 
 
 async def test_while_another_worker_is_at_it_this_one_waits(client_for, installed, monkeypatch):
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(closing, "ANSWER_SECONDS", 1.0)
     document = '{"doing": "records", "done": 5, "of": 60}'
     with installed.ledger.write() as connection:
         row = {"name": "closing 2026-11", "at": DECEMBER + GRACE, "document": document}

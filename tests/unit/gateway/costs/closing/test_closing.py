@@ -54,7 +54,7 @@ def rows_of(ledger, of):
 
 
 def figures(ledger, of):
-    """Requests, completion tokens, nano-GPU-hours and cost in a month's books."""
+    """Requests, completion tokens, nano-GPU-hours and cost posted to a month."""
     with ledger.read() as connection:
         lines = list(read_lines(connection, PriceBook(read_prices(connection)), month_of(of)))
     return tuple(
@@ -271,7 +271,7 @@ def _fail(*_):
 
 
 def test_the_root_is_the_same_in_any_order_of_arrival_and_on_any_database(ledger, tmp_path):
-    """Its books say the batch of the cutoff, so as many batches in each."""
+    """The period holds the batch of its cutoff, so as many batches in each."""
     other = Ledger(f"sqlite:///{tmp_path / 'other.db'}")
     roots = []
     for at, order in ((ledger, 1), (other, -1)):

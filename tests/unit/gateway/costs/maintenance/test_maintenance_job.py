@@ -9,7 +9,8 @@ from gateway.costs.maintenance.health import LATE, LedgerHealth, health
 from gateway.costs.maintenance.maintenance_job import METRICS, MaintenanceJob, maintain, read_figures, show
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger.ledger import HOUR, LedgerUnavailableError
-from gateway.observability.metrics import LedgerFigures, Metrics
+from gateway.observability.computed_metrics import LedgerFigures
+from gateway.observability.metrics import Metrics
 from tests.doubles.memory_store import MemoryStore
 from tests.support.waiting import until
 from tests.unit.gateway.metering.make import record
@@ -17,7 +18,7 @@ from tests.unit.gateway.metering.make import record
 T = 500_000 * HOUR
 
 
-class BooksStub:
+class LedgerProcessStub:
     """Runs nothing: remembers who asked, and fails as it is told to."""
 
     def __init__(self):
@@ -48,7 +49,7 @@ async def stop(task):
 
 
 async def test_one_worker_leads_and_another_takes_over():
-    store, first, second = MemoryStore(), BooksStub(), BooksStub()
+    store, first, second = MemoryStore(), LedgerProcessStub(), LedgerProcessStub()
     leader = asyncio.create_task(keeper(store, first).run())
     await until(lambda: first.asked)
     other = asyncio.create_task(keeper(store, second, "w2").run())
@@ -66,7 +67,7 @@ async def test_one_worker_leads_and_another_takes_over():
 
 async def test_a_leader_that_died_is_followed_when_its_lease_lapses():
     now = 1_000_000
-    store, ledger_process = MemoryStore(clock=lambda: now), BooksStub()
+    store, ledger_process = MemoryStore(clock=lambda: now), LedgerProcessStub()
     assert await store.lead(maintenance_job.ROLE, "dead", maintenance_job.LEASE_MS)
     task = asyncio.create_task(keeper(store, ledger_process).run())
     await asyncio.sleep(0.1)
@@ -78,7 +79,7 @@ async def test_a_leader_that_died_is_followed_when_its_lease_lapses():
 
 async def test_it_rests_twenty_times_as_long_as_it_worked(monkeypatch):
     monkeypatch.setattr(maintenance_job, "REST", 1000)
-    store, ledger_process = MemoryStore(), BooksStub()
+    store, ledger_process = MemoryStore(), LedgerProcessStub()
     ledger_process.seconds = 0.01
     task = asyncio.create_task(keeper(store, ledger_process).run())
     await until(lambda: ledger_process.asked)
@@ -88,9 +89,9 @@ async def test_it_rests_twenty_times_as_long_as_it_worked(monkeypatch):
 
 
 async def test_it_does_not_rest_after_waiting_for_a_ledger_that_is_away(monkeypatch):
-    """Otherwise a connection that times out after ten seconds costs the books three minutes."""
+    """Otherwise a connection that times out after ten seconds delays maintenance by three minutes."""
     monkeypatch.setattr(maintenance_job, "REST", 1_000_000)
-    store, ledger_process = MemoryStore(), BooksStub()
+    store, ledger_process = MemoryStore(), LedgerProcessStub()
     ledger_process.seconds, ledger_process.errors = 0.01, [LedgerUnavailableError("away")]
     task = asyncio.create_task(keeper(store, ledger_process).run())
     await until(lambda: len(ledger_process.asked) >= 2)
@@ -98,7 +99,7 @@ async def test_it_does_not_rest_after_waiting_for_a_ledger_that_is_away(monkeypa
 
 
 async def test_trouble_is_said_once_and_survived(caplog):
-    store, ledger_process = MemoryStore(), BooksStub()
+    store, ledger_process = MemoryStore(), LedgerProcessStub()
     away, broken, defect = LedgerUnavailableError("away"), BrokenProcessPool("killed"), ValueError("a defect")
     ledger_process.errors = [away, away, broken, None, defect, defect, None]
     with caplog.at_level(logging.WARNING, "gateway.costs.maintenance.maintenance_job"):
@@ -120,7 +121,7 @@ async def test_trouble_is_said_once_and_survived(caplog):
 
 
 async def test_without_redis_nobody_leads_and_nothing_breaks():
-    store, ledger_process = MemoryStore(), BooksStub()
+    store, ledger_process = MemoryStore(), LedgerProcessStub()
     store.away = True
     task = asyncio.create_task(keeper(store, ledger_process).run())
     await asyncio.sleep(0.1)
@@ -185,7 +186,7 @@ async def test_a_ledger_that_is_away_leaves_the_last_figures_standing():
             raise LedgerUnavailableError("away")
 
     metrics = Metrics()
-    metrics.show_books(LedgerFigures(1, {"florin_ledger_imbalance_nano_gpu_hours": [((), 0.0)]}))
+    metrics.show_ledger_figures(LedgerFigures(1, {"florin_ledger_imbalance_nano_gpu_hours": [((), 0.0)]}))
     task = asyncio.create_task(show(Away(), metrics, seconds=0.001))
     await asyncio.sleep(0.05)
     assert not task.done()
@@ -206,7 +207,7 @@ def at_once(monkeypatch):
 # -- what `florin doctor` sees of it
 
 
-def test_books_that_are_kept_are_healthy(ledger):
+def test_a_ledger_that_is_maintained_is_healthy(ledger):
     ledger.insert([record("a")])
     maintain(ledger, T, 0)
     found = health(ledger, T + 60_000_000, interval=30)
@@ -217,14 +218,14 @@ def test_a_new_ledger_is_healthy(ledger):
     assert health(ledger, T, interval=30) == LedgerHealth(None, "", late=False, set_aside=0, first=None)
 
 
-def test_books_that_nobody_keeps_any_more_are_late(ledger):
+def test_a_ledger_that_is_no_longer_maintained_is_late(ledger):
     maintain(ledger, T, 0)
     assert not health(ledger, T + LATE, interval=30).late
     assert health(ledger, T + LATE + 1, interval=30).late
     assert not health(ledger, T + LATE + 1, interval=3600).late  # they are not meant to be kept so often
 
 
-def test_books_that_were_never_kept_are_late_once_something_waits(ledger):
+def test_a_ledger_that_was_never_maintained_is_late_once_something_waits(ledger):
     ledger.insert([record("a")])
     hour = record("a").ended // HOUR * HOUR
     assert not health(ledger, hour + HOUR + LATE, interval=30).late

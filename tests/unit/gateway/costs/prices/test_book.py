@@ -2,13 +2,13 @@ import pytest
 from sqlalchemy import insert, select
 
 from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import (
     Price,
     PriceBook,
     PriceConflictError,
     PriceError,
     check,
-    decimal_text,
     rate_micros,
 )
 from gateway.costs.prices.price_store import add_price, list_prices

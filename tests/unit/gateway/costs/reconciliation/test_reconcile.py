@@ -196,7 +196,7 @@ def test_this_month_is_held_as_far_as_its_hours_are_over(november, bill):
     assert (early["to"], early["bill"], early["ok"]) == (early["from"], None, True)
 
 
-def test_books_that_do_not_balance_and_what_a_person_must_see(november):
+def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
     write(november, row(FIRST, nano_gpu_hours=7))
     put(
         november,

@@ -234,7 +234,7 @@ def test_a_month_closed_without_a_price_says_so(ledger):
     assert report["missing_prices"] == [{"gpu_type": "H100", "region": "", "purchase": "on_demand"}]
 
 
-def test_corrections_are_told_apart_in_the_books_and_net_to_the_difference(ledger):
+def test_corrections_are_told_apart_and_net_to_the_difference(ledger):
     price(ledger)
     close(ledger, "2026-11")
     late = {"posted": "2026-12", "correction": True, "rate_micros": 2_000_000}
@@ -467,7 +467,7 @@ def test_calibrations_are_named_and_unit_prices_come_three_ways(ledger):
     assert report_of(ledger)["weights"] == "partly calibrated"
 
 
-def test_random_books_add_up(ledger):
+def test_random_ledgers_add_up(ledger):
     """Whatever is in them, and however it is asked for; the whole is what the database sums."""
     rng = random.Random(11)
     for gpu_type, region, purchase in (("H100", "", "on_demand"), ("H100", "eu", "spot"), ("L4", "", "spot")):

@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from gateway.costs.periods import HOUR
-from gateway.costs.prices.book import decimal_text, rate_micros
+from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.prices.book import rate_micros
 from gateway.costs.rollups.attribution import (
     BRIDGED,
     Attempt,

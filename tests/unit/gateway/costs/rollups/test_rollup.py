@@ -1,4 +1,4 @@
-"""The roller on real databases: what stands in which books, and that it is always a function of the ledger."""
+"""The roller on real databases: what is posted to which month, and that it is always a function of the ledger."""
 
 import multiprocessing
 
@@ -78,7 +78,7 @@ def priced(ledger, rate, start, *, dirty=()):
 
 
 def close(ledger, name, rate=None):
-    """What closing does to the books: the month is there, and its rows have their rate for good."""
+    """What closing does: the month is there, and its rows have their final rates."""
     row = {
         "month": name, "state": "closed", "first_batch": 0, "cutoff_batch": 1, "closing_at": 0, "closed_by": "me",
         "policy": "none",
@@ -90,7 +90,7 @@ def close(ledger, name, rate=None):
 
 
 def summed(ledger, *columns):
-    """Figures over all books, by columns; without those that cancel."""
+    """Figures over all months, by columns; without those that cancel."""
     sums = {}
     for *key, _, figures in [
         (*r[: len(columns)], None, r[len(columns) :]) for r in rows(ledger, *columns, *FIGURES)

@@ -217,7 +217,7 @@ def test_only_the_hours_asked_for_are_shown(poisoned):
     assert cost_report(poisoned, question, now=LATE)["set_aside"] == []
 
 
-def test_the_bookkeeper_goes_on_and_says_how_many(poisoned):
+def test_maintenance_goes_on_and_says_how_many(poisoned):
     maintain(poisoned, LATE, 0)
     figures = read_figures(poisoned, after=-1)
     assert figures.series["florin_ledger_set_aside"] == [[[], 1.0]]

@@ -27,7 +27,7 @@ MONTHS = ("2026-10", "2026-11")
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    path = tmp_path_factory.mktemp("books") / "ledger.db"
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     made = Ledger(f"sqlite:///{path}")
     two_months(made)
     made.close()  # the last to close it leaves one file
@@ -35,7 +35,7 @@ def original(tmp_path_factory):
 
 
 @pytest.fixture
-def books(original, tmp_path):
+def copied(original, tmp_path):
     """Two closed months: a copy to tamper with."""
     shutil.copy(original, tmp_path / "ledger.db")
     made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
@@ -85,17 +85,19 @@ def test_on_each_database_what_nobody_touched_is_right_and_what_somebody_did_is_
     assert {name for of, name in found if of == "2026-11"} >= {"records", "counts", "prices"}
 
 
-def test_a_month_that_is_not_closed(books):
+def test_a_month_that_is_not_closed(copied):
     with pytest.raises(NotClosedError, match="2026-12 is not closed"):
-        verify(books, "2026-12")
+        verify(copied, "2026-12")
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
-def test_one_token_of_one_record(books, name):
-    row = first(books, usage_records, usage_records.c.ended < NOVEMBER, usage_records.c.completion_tokens > 0)
+def test_one_token_of_one_record(copied, name):
+    row = first(
+        copied, usage_records, usage_records.c.ended < NOVEMBER, usage_records.c.completion_tokens > 0
+    )
     column = usage_records.c[name]
-    change(books, update(usage_records).where(usage_records.c.id == row.id).values({name: column + 1}))
-    found = failed(books)
+    change(copied, update(usage_records).where(usage_records.c.id == row.id).values({name: column + 1}))
+    found = failed(copied)
     assert {(of, n) for of, n in found} >= {
         ("2026-10", "records"),
         ("2026-10", "counts"),
@@ -116,38 +118,38 @@ def test_one_token_of_one_record(books, name):
         ({"batch": 10**9}, {"records", "counts"}),
     ],
 )
-def test_any_other_field_of_a_record(books, values, checks):
+def test_any_other_field_of_a_record(copied, values, checks):
     row = first(
-        books,
+        copied,
         usage_records,
         usage_records.c.tenant == "acme",
         usage_records.c.ended < NOVEMBER,
         usage_records.c.engine != "",
     )
-    change(books, update(usage_records).where(usage_records.c.id == row.id).values(values))
-    assert {name for of, name in failed(books, "2026-10")} >= checks
+    change(copied, update(usage_records).where(usage_records.c.id == row.id).values(values))
+    assert {name for of, name in failed(copied, "2026-10")} >= checks
 
 
-def test_a_record_that_is_gone_and_one_that_is_new(books):
-    row = first(books, usage_records, usage_records.c.ended < NOVEMBER)
-    change(books, delete(usage_records).where(usage_records.c.id == row.id))
-    found = failed(books, "2026-10")
+def test_a_record_that_is_gone_and_one_that_is_new(copied):
+    row = first(copied, usage_records, usage_records.c.ended < NOVEMBER)
+    change(copied, delete(usage_records).where(usage_records.c.id == row.id))
+    found = failed(copied, "2026-10")
     assert (
         "records 1" in found["2026-10", "records"].replace(row.tenant, "")
         or "records" in found["2026-10", "records"]
     )
     copy = {**row._mapping, "batch": 1}
-    add(books, copy)
-    assert {name for _, name in failed(books, "2026-10")} == set()
-    add(books, {**copy, "id": "0" * 36})
-    assert "requests" in failed(books, "2026-10")["2026-10", "counts"]
+    add(copied, copy)
+    assert {name for _, name in failed(copied, "2026-10")} == set()
+    add(copied, {**copy, "id": "0" * 36})
+    assert "requests" in failed(copied, "2026-10")["2026-10", "counts"]
 
 
-def test_one_nano_gpu_hour_of_one_roll_up_row(books):
-    row = first(books, rollups, rollups.c.posted == "2026-10", rollups.c.bucket == "usage")
+def test_one_nano_gpu_hour_of_one_roll_up_row(copied):
+    row = first(copied, rollups, rollups.c.posted == "2026-10", rollups.c.bucket == "usage")
     more = update(rollups).where(rollups.c.id == row.id).values(nano_gpu_hours=row.nano_gpu_hours + 1)
-    change(books, more)
-    found = failed(books)
+    change(copied, more)
+    found = failed(copied)
     assert {name for of, name in found if of == "2026-10"} == {
         "roll-ups", "balance", "cost", "statements", "attribution",
     }  # fmt: skip
@@ -157,47 +159,51 @@ def test_one_nano_gpu_hour_of_one_roll_up_row(books):
     assert not [of for of, _ in found if of == "2026-11"]
 
 
-def test_gpu_time_moved_from_one_tenant_to_another(books):
+def test_gpu_time_moved_from_one_tenant_to_another(copied):
     """Every sum still fits."""
     here = [rollups.c.posted == "2026-10", rollups.c.bucket == "usage", rollups.c.engine == "a"]
     other = rollups.alias()
     beside = select(other.c.id).where(other.c.piece == rollups.c.piece, other.c.tenant == "bolt")
     here.append(exists(beside.where(other.c.engine == "a", other.c.bucket == "usage")))
-    one = first(books, rollups, *here, rollups.c.tenant == "acme")
-    two = first(books, rollups, *here[:3], rollups.c.tenant == "bolt", rollups.c.piece == one.piece)
+    one = first(copied, rollups, *here, rollups.c.tenant == "acme")
+    two = first(copied, rollups, *here[:3], rollups.c.tenant == "bolt", rollups.c.piece == one.piece)
     for row, by in ((one, 5), (two, -5)):
         moved = update(rollups).where(rollups.c.id == row.id).values(nano_gpu_hours=row.nano_gpu_hours + by)
-        change(books, moved)
-    assert {name for _, name in failed(books)} == {"roll-ups", "statements", "attribution"}
+        change(copied, moved)
+    assert {name for _, name in failed(copied)} == {"roll-ups", "statements", "attribution"}
 
 
-def test_a_rate_that_was_frozen(books):
+def test_a_rate_that_was_frozen(copied):
     row = first(
-        books, rollups, rollups.c.posted == "2026-11", rollups.c.bucket == "idle", rollups.c.gpu_type == "L40"
+        copied,
+        rollups,
+        rollups.c.posted == "2026-11",
+        rollups.c.bucket == "idle",
+        rollups.c.gpu_type == "L40",
     )
-    change(books, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
-    found = failed(books)
+    change(copied, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
+    found = failed(copied)
     assert {name for _, name in found} >= {"roll-ups", "rates", "statements"}
     assert found["2026-11", "rates"].endswith("rate 0.000001, price book 0.70")
 
 
-def test_a_price(books):
-    row = first(books, prices, prices.c.gpu_type == "L40")
-    change(books, update(prices).where(prices.c.id == row.id).values(rate_micros=700_001))
-    found = failed(books)
+def test_a_price(copied):
+    row = first(copied, prices, prices.c.gpu_type == "L40")
+    change(copied, update(prices).where(prices.c.id == row.id).values(rate_micros=700_001))
+    found = failed(copied)
     assert {name for _, name in found} == {"prices"}
     assert found["2026-10", "prices"] == "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, now 0.700001"
-    change(books, delete(prices).where(prices.c.id == row.id))
-    assert "now missing" in failed(books)["2026-11", "prices"]
+    change(copied, delete(prices).where(prices.c.id == row.id))
+    assert "now missing" in failed(copied)["2026-11", "prices"]
 
 
-def test_a_price_in_the_sealed_snapshot(books):
-    row = first(books, periods, periods.c.month == "2026-10")
+def test_a_price_in_the_sealed_snapshot(copied):
+    row = first(copied, periods, periods.c.month == "2026-10")
     document = json.loads(row.document)
     document["terms"]["prices"][0]["rate_micros"] += 1
     forged = canonical(document).decode()
-    change(books, update(periods).where(periods.c.month == "2026-10").values(document=forged))
-    assert {name for _, name in failed(books)} >= {"root", "prices", "rates"}
+    change(copied, update(periods).where(periods.c.month == "2026-10").values(document=forged))
+    assert {name for _, name in failed(copied)} >= {"root", "prices", "rates"}
 
 
 @pytest.mark.parametrize(
@@ -210,35 +216,37 @@ def test_a_price_in_the_sealed_snapshot(books):
         {"previous_root": "0" * 64},
     ],
 )
-def test_what_is_stored_of_the_period(books, values):
-    change(books, update(periods).where(periods.c.month == "2026-10").values(values))
-    found = failed(books)
+def test_what_is_stored_of_the_period(copied, values):
+    change(copied, update(periods).where(periods.c.month == "2026-10").values(values))
+    found = failed(copied)
     assert ("2026-10", "root") in found
     assert next(iter(values)).replace("previous_", "") in found["2026-10", "root"]
     assert (("2026-11", "chain") in found) == ("root" in values)
 
 
-def test_a_root_forged_with_its_header_breaks_the_chain(books):
-    row = first(books, periods, periods.c.month == "2026-10")
+def test_a_root_forged_with_its_header_breaks_the_chain(copied):
+    row = first(copied, periods, periods.c.month == "2026-10")
     document = json.loads(row.document)
     document["summary"]["totals"]["amount_cents"] += 1
     document["header"]["summary"] = digest(document["summary"])
     root = header_hash(document["header"]).hex()
     values = {"document": canonical(document).decode(), "root": root}
-    change(books, update(periods).where(periods.c.month == "2026-10").values(values))
-    found = failed(books)
+    change(copied, update(periods).where(periods.c.month == "2026-10").values(values))
+    found = failed(copied)
     assert ("2026-10", "root") not in found
     assert found.keys() == {("2026-10", "cents"), ("2026-10", "statements"), ("2026-11", "chain")}
 
 
 @pytest.mark.parametrize("name", ["amount_cents", "cost", "completion_tokens", "records", "root"])
-def test_a_statement(books, name):
-    row = first(books, period_tenants, period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
+def test_a_statement(copied, name):
+    row = first(
+        copied, period_tenants, period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"
+    )
     document = json.loads(row.document)
     document[name] = "1" * 64 if name in {"root", "cost"} else document[name] + 1
     where = [period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"]
-    change(books, update(period_tenants).where(*where).values(document=canonical(document).decode()))
-    found = failed(books)
+    change(copied, update(period_tenants).where(*where).values(document=canonical(document).decode()))
+    found = failed(copied)
     assert "tenants_root" in found["2026-10", "root"]
     named = {
         "amount_cents": "statements",
@@ -250,39 +258,39 @@ def test_a_statement(books, name):
     assert "bolt" in found["2026-10", named[name]]
 
 
-def test_a_statement_s_row(books):
+def test_a_statement_s_row(copied):
     change(
-        books,
+        copied,
         update(period_tenants)
         .where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt")
         .values(records=1),
     )
-    assert failed(books) == {("2026-10", "statements"): "bolt: the row differs from the statement"}
+    assert failed(copied) == {("2026-10", "statements"): "bolt: the row differs from the statement"}
 
 
-def test_a_statement_that_is_gone(books):
+def test_a_statement_that_is_gone(copied):
     change(
-        books,
+        copied,
         delete(period_tenants).where(period_tenants.c.month == "2026-10", period_tenants.c.tenant == "bolt"),
     )
-    found = failed(books)
+    found = failed(copied)
     assert {name for _, name in found} >= {"root", "statements", "records"}
     assert "bolt has no statement" in found["2026-10", "statements"]
 
 
-def test_whether_raw_records_were_pruned_is_said(books):
-    with books.write() as connection:
+def test_whether_raw_records_were_pruned_is_said(copied):
+    with copied.write() as connection:
         connection.execute(delete(usage_records).where(usage_records.c.ended < NOVEMBER))
         connection.execute(insert(ledger_state).values(name="pruned_before", value=NOVEMBER))
-    october, november = verify(books)
+    october, november = verify(copied)
     assert [(c.name, c.ok) for c in october.checks if c.ok is not True] == [("records", None)]
     assert "before 2026-11-01T00:00:00Z were pruned" in october.checks[-1].detail
     assert october.ok
     assert all(check.ok for check in november.checks)
 
 
-def test_an_hour_that_waits_to_be_corrected_is_said(books):
-    with books.write() as connection:
+def test_an_hour_that_waits_to_be_corrected_is_said(copied):
+    with copied.write() as connection:
         connection.execute(text(f"INSERT INTO dirty_hours VALUES ({OCTOBER}, 'a', 'H100', 2, 1)"))
-    [check] = [c for v in verify(books) for c in v.checks if c.ok is None]
+    [check] = [c for v in verify(copied) for c in v.checks if c.ok is None]
     assert (check.name, check.detail[:37]) == ("attribution", "Not checked: 1 engine-hours await cor")

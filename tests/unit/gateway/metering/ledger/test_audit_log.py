@@ -5,7 +5,7 @@ import random
 import pytest
 from sqlalchemy import text
 
-from adapters.store.protocol import AuditEntry, AuditNote
+from adapters.store.protocol.registry import AuditEntry, AuditNote
 from gateway.costs.prices.book import PriceConflictError
 from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.audit_log import Wanted, logged, read, record, ship

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from adapters.errors import StoreUnavailableError
-from adapters.store.protocol import AuditEntry, AuditNote
+from adapters.store.protocol.registry import AuditEntry, AuditNote
 from gateway.metering.ledger import audit_shipper
 from gateway.metering.ledger.audit_log import Wanted, logged, read
 from gateway.metering.ledger.audit_shipper import AuditShipper, _ship_each, tail

@@ -128,10 +128,10 @@ def test_postgresql_is_told_what_its_columns_mean(postgres, postgres_template):
     with postgres.database(postgres_template) as url:
         engine = create_engine(url)
         described = inspect(engine)
-        assert described.get_table_comment("usage_records")["text"].startswith("one row an attempt")
+        assert described.get_table_comment("usage_records")["text"].startswith("one row per attempt")
         columns = {c["name"]: c["comment"] for c in described.get_columns("usage_records")}
         engine.dispose()
-    assert columns["batch"].startswith("number of the transaction")
+    assert columns["batch"].startswith("number of the inserting transaction")
 
 
 def test_several_databases_at_once_in_one_process(tmp_path):

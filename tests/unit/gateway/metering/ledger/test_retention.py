@@ -131,7 +131,7 @@ def test_hours_without_their_records_cannot_be_marked(months):
 def test_a_late_record_is_kept_as_long_as_the_period_that_it_counts_in(ledger):
     ledger.insert([in_month("m1", 2026, 1), in_month("m4", 2026, 4)])
     close(ledger, "2026-01")
-    ledger.insert([in_month("late", 2026, 1)])  # in the books of the month that is open now
+    ledger.insert([in_month("late", 2026, 1)])  # posted to the month that is open now
     rolled(ledger)
     assert prune(ledger, NOW, 30) == Pruned(1, more=False)
     assert kept(ledger) == {"late", "m4"}

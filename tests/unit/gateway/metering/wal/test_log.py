@@ -138,8 +138,8 @@ def test_segments_rotate_and_begin_with_what_is_open(make, directory):
     assert wal.synced_segment == directory.segments()[-1]
     for number in directory.segments():
         assert parse_line(directory.segment(number).read_bytes().splitlines()[0]) == still_open
-    finals = [r.request_id for r in written(directory) if r.kind == "final"]
-    assert finals == [f"req-{i}" for i in range(20)]
+    # The log's own thread may turn the segment before it has synced the last line, and then writes it again.
+    assert names(directory) == ["long", *(f"req-{i}" for i in range(20))]
 
 
 def test_nothing_is_lost_when_segments_change_under_a_writer(make, directory):

@@ -5,6 +5,7 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from gateway.metering.ledger.ledger import Inserted, Ledger, LedgerUnavailableError
 from gateway.metering.records import parse_line
+from gateway.metering.wal.insertion import InserterUnavailableError, insert_lines
 from gateway.metering.wal.segments import Cursor, WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
 from gateway.observability.metrics import Metrics
@@ -220,6 +221,55 @@ def test_a_whole_line_that_is_no_record_is_set_aside(shipper, mine, ledger, tmp_
     shipper.flush_now()
     assert outcomes(ledger) == {"a": "ok", "b": "ok"}
     assert (tmp_path / "usage" / "refused.jsonl").read_bytes() == odd
+
+
+class InserterStub:
+    """Inserts lines as another process would. Mutable: what it was given."""
+
+    def __init__(self, ledger, error=None, *, running=False):
+        self.ledger, self.error, self.running, self.given = ledger, error, running, []
+
+    def __call__(self, lines):
+        self.given.append(len(lines))
+        if self.error:
+            raise self.error
+        return insert_lines(self.ledger, lines)
+
+
+@pytest.mark.parametrize(
+    ("records", "running", "offloaded"),
+    [(99, False, []), (100, False, [100]), (900, False, [500, 400]), (1, True, [1])],
+)
+def test_another_process_inserts_if_it_runs_or_is_worth_it(
+    tmp_path, mine, ledger, records, running, offloaded
+):
+    metrics, inserter = Metrics(), InserterStub(ledger, running=running)
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(records)))
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, inserter=inserter)
+    assert shipper.flush_now()
+    assert inserter.given == offloaded
+    assert len(outcomes(ledger)) == result(metrics, "shipped") == records
+
+
+def test_records_are_inserted_here_if_the_other_process_cannot_run(tmp_path, mine, ledger, metrics, caplog):
+    inserter = InserterStub(ledger, InserterUnavailableError("killed"))
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(200)))
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, inserter=inserter)
+    assert shipper.flush_now()
+    assert len(outcomes(ledger)) == 200
+    assert "killed" in caplog.text
+
+
+def test_records_wait_if_the_other_process_finds_no_ledger(tmp_path, mine, ledger, metrics):
+    inserter = InserterStub(ledger, LedgerUnavailableError("away"))
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(200)))
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, inserter=inserter)
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now()
+    assert shipper.age > 0
+    inserter.error = None
+    assert shipper.flush_now()
+    assert len(outcomes(ledger)) == 200
 
 
 class Counting:

@@ -6,9 +6,10 @@ import pytest
 from sqlalchemy import select
 
 from adapters.model import Engine
-from gateway.metering import engine_time
 from gateway.metering.engine_metrics import EngineSample
-from gateway.metering.engine_time import Beginnings, EngineTime, beginnings
+from gateway.metering.engine_time import engine_time
+from gateway.metering.engine_time.engine_life import Beginnings, beginnings
+from gateway.metering.engine_time.engine_time import EngineTime
 from gateway.metering.ledger.ledger import HOUR, Ledger, LedgerUnavailableError
 from gateway.metering.ledger.schema import dirty_hours, engine_counters, engine_spans
 from gateway.runtime.clock import system_time
@@ -331,16 +332,16 @@ def test_nothing_is_lost_while_the_ledger_is_away_and_it_is_said_once(ledger, ca
 def test_what_is_seen_while_it_writes_is_written_next(ledger, monkeypatch):
     time = EngineTime(ledger, "w1")
     watch(time, 0, 10, epoch=T)
-    commit = EngineTime._commit
+    write_each = engine_time.write_each
 
-    def slow(self, plan, samples):
+    def slow(*plan):
         watch(time, 11, 20, epoch=T)
         time.missed(ENGINE, T + 21 * S, down=True)
-        return commit(self, plan, samples)
+        return write_each(*plan)
 
-    monkeypatch.setattr(EngineTime, "_commit", slow)
+    monkeypatch.setattr(engine_time, "write_each", slow)
     time.write()
-    monkeypatch.setattr(EngineTime, "_commit", commit)
+    monkeypatch.setattr(engine_time, "write_each", write_each)
     assert [s[2] for s in spans(ledger) if s[0] == "up"] == [10]
     time.write()
     assert [s[2] for s in spans(ledger) if s[0] == "up"] == [20]

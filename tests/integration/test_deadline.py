@@ -1,0 +1,67 @@
+"""`FLORIN_TTFT_DEADLINE`: nobody works for a client whose first token would come too late."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.integration.conftest import Deployment
+from tests.integration.test_routing import ask, stream
+from tests.support.harness import running_gateway
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def hurried(deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str):
+    """The same fleet behind a gateway with a deadline of half a second."""
+    async with running_gateway(tmp_path / "hurried", valkey_url, prefix, ttft_deadline=0.5) as gateway:
+        gateway.keys = deployment.gateway.keys
+        yield Deployment(gateway, deployment.a, deployment.b, tmp_path)
+
+
+async def refused_after(hurried: Deployment) -> float:
+    began = time.monotonic()
+    with pytest.raises(openai.InternalServerError) as caught:
+        await stream(hurried, "acme")
+    assert (caught.value.status_code, caught.value.code) == (503, "placement_timeout")
+    assert "within 0.5 s" in caught.value.message
+    return time.monotonic() - began
+
+
+async def test_a_stream_in_an_engines_queue_is_given_up(hurried: Deployment):
+    await ask(hurried, "acme")
+    for engine in hurried.engines:
+        engine.faults.update({"first_byte_delay": 20.0})
+    assert await refused_after(hurried) < 10
+    await until(lambda: not any(engine.state.in_flight for engine in hurried.engines))
+    records = await hurried.gateway.usage("acme")
+    assert [(r.outcome, r.billable) for r in records[1:]] == [("failover", False)]
+    states = hurried.gateway.state.pool.states()
+    assert all(state.usable and not state.view.in_flight and not state.view.pending for state in states)
+    for engine in hurried.engines:
+        engine.faults.update({"first_byte_delay": 0.0})
+    assert await stream(hurried, "acme") == await ask(hurried, "acme")
+
+
+async def test_nothing_is_loaded_for_a_request_that_is_too_late(hurried: Deployment):
+    """Both engines are full, and what holds their slots is busy."""
+    await hurried.gateway.set_state("b", "draining")
+    hurried.a.faults.update({"event_delay": 0.1})
+    busy = [asyncio.ensure_future(stream(hurried, tenant, max_tokens=40)) for tenant in ("bolt", "corgi")]
+    await until(lambda: hurried.a.state.in_flight == 2)
+    loads = len(hurried.loads())
+    assert await refused_after(hurried) < 10
+    assert all(await asyncio.gather(*busy)), "a stream that has begun has no deadline"
+    assert len(hurried.loads()) == loads
+
+
+async def test_a_stream_that_is_in_time_goes_on(hurried: Deployment):
+    for engine in hurried.engines:
+        engine.faults.update({"event_delay": 0.1})
+    began = time.monotonic()
+    assert await stream(hurried, "acme", max_tokens=12)
+    assert time.monotonic() - began > 0.5

@@ -1,0 +1,321 @@
+"""The fair queue at work: a tenant that floods the fleet hardly changes what the others see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from adapters.placement.scheduling.filters import FULL
+from adapters.registry.catalog import Target
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol.registry import Change
+from gateway.operations.queues import queue_of
+from gateway.tenants import directory
+from gateway.tenants.directory import Key, Tenant
+from gateway.tenants.terms import Limits, Priority
+from loadtests.mock_engine import MockEngine
+from tests.support.harness import Gateway, running_gateway
+from tests.support.waiting import until
+
+SEATS = 4
+TOKENS = 10
+EVENT = 0.01
+"""Seconds for each token, so that a request takes a tenth of a second."""
+
+
+def body(tokens: int = TOKENS) -> dict[str, object]:
+    return {
+        "model": "base", "max_tokens": tokens, "ignore_eos": True, "stream": True,
+        "messages": [{"role": "user", "content": "hi"}],
+    }  # fmt: skip
+
+
+@dataclass
+class Site:
+    """Mock engines of so many seats, and the workers of a gateway, all in this process."""
+
+    engines: list[MockEngine]
+    gateways: list[Gateway]
+
+    def key(self, tenant: str) -> str:
+        return self.gateways[0].keys[tenant]
+
+    @property
+    def waiting(self) -> int:
+        return sum(gateway.state.router.turns.waiting for gateway in self.gateways)
+
+    def http(self, tenant: str, worker: int = 0) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(
+            base_url=self.gateways[worker].url,
+            headers={"authorization": f"Bearer {self.key(tenant)}"},
+            timeout=30,
+            limits=limits,
+        )
+
+    async def change(self, kind: str, document: Tenant | Key) -> None:
+        """Store a changed tenant or key, and wait until all workers know it."""
+        of = document.name if isinstance(document, Tenant) else document.id
+        await self.gateways[0].commit(Change(kind, of, directory.dump(document)))
+        for gateway in self.gateways:
+            known = gateway.state.directory.tenants if kind == "tenant" else gateway.state.directory.keys
+            await until(lambda k=known: k[of] == document, 10)
+
+    async def settled(self) -> None:
+        """Nothing waits, and no place is kept."""
+        for gateway in self.gateways:
+            turns, pool = gateway.state.router.turns, gateway.state.pool
+            await until(lambda t=turns: not t.waiting, 10, lambda t=turns: repr(t))
+            await until(lambda p=pool: not any(s.in_flight or s.view.waiting for s in p.states()), 10)
+            for queue in turns.queues.values():
+                assert (len(queue.waiting), queue.started, sum(queue.in_flight.values())) == (0, 0, 0)
+
+
+@pytest.fixture
+def site(
+    tmp_path: Path, valkey_url: str, prefix: str
+) -> Callable[..., contextlib.AbstractAsyncContextManager[Site]]:
+    @contextlib.asynccontextmanager
+    async def open_site(
+        *, workers: int = 1, engines: int = 2, seats: int = SEATS, known: bool = False, event: float = EVENT,
+        **settings: object,
+    ) -> AsyncIterator[Site]:  # fmt: skip
+        async with AsyncExitStack() as stack:
+            mocks = [await stack.enter_async_context(MockEngine(max_num_seqs=seats)) for _ in range(engines)]
+            gateways = [
+                await stack.enter_async_context(
+                    running_gateway(tmp_path / f"worker-{n}", valkey_url, prefix, **settings)
+                )
+                for n in range(workers)
+            ]
+            first = gateways[0]
+            for n, mock in enumerate(mocks):
+                mock.faults.update({"event_delay": event})
+                await first.add_engine(f"e{n}", mock.url, seats=seats if known else 0)
+            for tenant in ("a", "b", "c"):
+                await first.add_tenant(tenant, base_access=True)
+            for gateway in gateways:
+                await until(lambda g=gateway: len(g.state.directory.tenants) == 3, 10)
+                await until(lambda g=gateway: len(g.state.catalog.engines) == engines, 10)
+            yield Site(mocks, gateways)
+
+    return open_site
+
+
+async def ask(client: httpx.AsyncClient, tokens: int = TOKENS) -> float:
+    """Seconds to the first token of an answer that came whole."""
+    start, first = time.perf_counter(), 0.0
+    async with client.stream("POST", "/v1/chat/completions", json=body(tokens)) as answer:
+        if answer.status_code != 200:
+            raise AssertionError(await answer.aread())
+        async for line in answer.aiter_lines():
+            if not first and '"content":"' in line.replace('"content":""', ""):
+                first = time.perf_counter() - start
+    return first
+
+
+@contextlib.asynccontextmanager
+async def flood(site: Site, tenant: str, callers: int) -> AsyncIterator[list[float]]:
+    """So many callers, each asking again and again."""
+    done: list[float] = []
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(site.http(tenant, n)) for n in range(len(site.gateways))]
+
+        async def call(client: httpx.AsyncClient) -> None:
+            while True:
+                done.append(await ask(client))
+
+        calls = [asyncio.create_task(call(clients[n % len(clients)])) for n in range(callers)]
+        try:
+            yield done
+        finally:
+            for task in calls:
+                task.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def overtaken(site: Site, tenant: str, count: int, *others: list[float]) -> list[int]:
+    """How many answers of the others ended between each request of the tenant and its first token. Unlike
+    seconds, this does not depend on the machine."""
+    found = []
+    async with site.http(tenant) as client:
+        for _ in range(count):
+            before = sum(map(len, others))
+            async with client.stream("POST", "/v1/chat/completions", json=body()) as answer:
+                assert answer.status_code == 200, await answer.aread()
+                async for line in answer.aiter_lines():
+                    if '"content":"' in line.replace('"content":""', ""):
+                        found.append(sum(map(len, others)) - before)
+                        break
+    return sorted(found)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["seats known", "seats learned"])
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_flood_hardly_delays_others(site, workers: int, known: bool):
+    async with site(workers=workers, known=known) as place:
+        async with flood(place, "a", 60) as done:
+            await until(lambda: place.waiting > 10, 10)
+            await asyncio.sleep(1.0)
+            during = await overtaken(place, "b", 10, done)
+        await place.settled()
+        assert during[-2] <= 3 * len(place.engines) * SEATS, "60 callers are before it without the queue"
+
+
+async def test_tenants_that_flood_together_share_by_weight(site):
+    async with site(workers=2, known=True) as place:
+        tenant = place.gateways[0].state.directory.tenants["b"]
+        await place.change("tenant", replace(tenant, weight=3.0))
+        async with flood(place, "a", 40) as of_a, flood(place, "b", 40) as of_b:
+            await until(lambda: place.waiting > 20, 10)
+            await asyncio.sleep(1.0)
+            before = len(of_a), len(of_b)
+            await asyncio.sleep(3.0)
+            served = len(of_a) - before[0], len(of_b) - before[1]
+        await place.settled()
+    assert 2.0 < served[1] / served[0] < 4.5
+
+
+async def test_a_key_of_high_priority_goes_first(site):
+    async with site(known=True) as place:
+        key = next(k for k in place.gateways[0].state.directory.keys.values() if k.tenant == "b")
+        await place.change("key", replace(key, priority=Priority.HIGH))
+        key = next(k for k in place.gateways[0].state.directory.keys.values() if k.tenant == "a")
+        await place.change("key", replace(key, priority=Priority.LOW))
+        async with flood(place, "a", 60) as of_a, flood(place, "c", 60) as of_c:
+            await until(lambda: place.waiting > 90, 10)
+            high, low = (place.gateways[0].state.router.turns.queue("base").waiting.levels[n] for n in (0, 2))
+            assert high.size == 0
+            assert low.size >= 60 - 2 * (SEATS + 1), "only what was sent before the others came"
+            assert (await overtaken(place, "b", 5, of_a, of_c))[-1] <= 3 * len(place.engines) * SEATS
+        await place.settled()
+
+
+async def test_a_tenants_limit_of_queued_requests(site):
+    async with site(workers=2, engines=1, seats=1, known=True, event=0.1) as place:
+        tenant = place.gateways[0].state.directory.tenants["a"]
+        await place.change("tenant", replace(tenant, limits=Limits(queued=3)))
+        async with place.http("a") as client, place.http("a", 1) as other:
+            calls = [asyncio.create_task(ask(client)) for _ in range(2)]
+            await until(lambda: place.gateways[0].state.router.turns.queue("base").started == 2, 10)
+            view = next(s.view for s in place.gateways[1].state.pool.states())
+            await until(lambda: view.others_in_flight == 2, 10)
+            calls += [asyncio.create_task(ask(c)) for c in (client, client, other)]
+            await until(lambda: place.waiting == 3, 10)
+            turns = place.gateways[1].state.router.turns
+            await until(lambda: turns.queue("base").waiting_elsewhere("a") == 2, 10)
+            answer = await other.post("/v1/chat/completions", json=body())
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            assert int(answer.headers["retry-after"]) >= 1
+            await asyncio.gather(*calls)
+        await place.settled()
+
+
+async def test_who_hangs_up_while_queued_leaves_at_once(site):
+    async with site(engines=1, seats=1, known=True, event=0.05) as place, place.http("a") as client:
+        calls = [asyncio.create_task(ask(client)) for _ in range(12)]
+        await until(lambda: place.waiting == 10, 10)
+        for call in calls[2:]:
+            call.cancel()
+        await until(lambda: place.waiting == 0, 2)
+        heard = len(place.engines[0].state.calls)
+        await asyncio.gather(*calls[:2], return_exceptions=True)
+        assert len(place.engines[0].state.calls) == heard == 2
+        await place.settled()
+
+
+async def test_too_long_a_wait_is_refused_at_once_with_a_true_retry_after(site):
+    async with site(engines=1, seats=1, known=True, event=0.05, queue_timeout=2.0) as place:
+        async with place.http("a") as client:
+            await ask(client)  # half a second each
+            calls = [asyncio.create_task(client.post("/v1/chat/completions", json=body())) for _ in range(20)]
+            start = time.perf_counter()
+            answers = [await call for call in asyncio.as_completed(calls)]
+            refused = [a for a in answers if a.status_code == 503]
+            assert answers[0].status_code == 503, "the first answer is a refusal"
+            assert len(refused) >= 8
+            for answer in refused:
+                assert answer.json()["error"]["code"] == "overloaded"
+            wait = max(int(answer.headers["retry-after"]) for answer in refused)
+            await asyncio.sleep(max(0.0, start + wait - time.perf_counter()))
+            assert (await client.post("/v1/chat/completions", json=body())).status_code == 200
+        await place.settled()
+
+
+async def test_the_death_of_an_engine_while_requests_wait_costs_none(site):
+    async with site(engines=2, known=True) as place, place.http("a") as client:
+        calls = [asyncio.create_task(ask(client)) for _ in range(60)]
+        await until(lambda: place.waiting > 30, 10)
+        await place.engines[0].stop()
+        await asyncio.gather(*calls)
+        await place.settled()
+
+
+async def test_an_engine_that_is_drained_gets_nothing_more(site):
+    async with site(engines=2, known=True) as place, place.http("a") as client:
+        calls = [asyncio.create_task(ask(client)) for _ in range(60)]
+        await until(lambda: place.waiting > 30, 10)
+        await place.gateways[0].set_state("e0", "draining")
+        await until(lambda: not place.gateways[0].state.pool.known["e0"].usable, 10)
+        heard = len(place.engines[0].state.calls)
+        await asyncio.gather(*calls)
+        assert len(place.engines[0].state.calls) <= heard + 1
+        await place.settled()
+
+
+async def test_it_can_be_switched_off(site):
+    async with site(fair_queue=False) as place, place.http("a") as client:
+        await asyncio.gather(*(ask(client) for _ in range(40)))
+        assert max(engine.state.max_running for engine in place.engines) > 2 * SEATS
+        assert place.waiting == 0
+
+
+async def test_redis_may_go_away_while_requests_wait(tmp_path: Path):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with (
+            running_gateway(tmp_path / "state", valkey.url, "florin") as gateway,
+            MockEngine(max_num_seqs=2) as engine,
+        ):
+            await gateway.add_engine("e0", engine.url, seats=2)
+            await gateway.add_tenant("a", base_access=True)
+            engine.faults.update({"event_delay": 0.02})
+            place = Site([engine], [gateway])
+            async with place.http("a") as client:
+                calls = [asyncio.create_task(ask(client)) for _ in range(20)]
+                await until(lambda: place.waiting > 10, 10)
+                os.kill(valkey.pid, signal.SIGKILL)
+                await asyncio.gather(*calls)
+            assert engine.state.max_running <= 3
+            await place.settled()
+
+
+async def test_what_the_operator_sees(site):
+    async with site(engines=1, known=True, event=0.05) as place:
+        gateway = place.gateways[0]
+        async with flood(place, "a", 20), gateway.http() as operator:
+            await until(lambda: place.waiting == 20 - SEATS - 1, 10)
+            await asyncio.sleep(1.2)  # an answer each, and gauges are set once a second
+            seen, unknown = queue_of(gateway.state, "a"), queue_of(gateway.state, "b")
+            assert 0 < seen.waiting < 20
+            assert 0 < seen.in_flight <= SEATS + 1
+            assert 0 < seen.longest_wait < 5
+            assert seen.served_share == 1.0
+            assert (unknown.waiting, unknown.in_flight, unknown.served_share) == (0, 0, 0.0)
+            metrics = (await operator.get("/metrics")).text
+            assert 'florin_queue_waiting{base_model="base",priority="normal"} 1' in metrics
+            assert f'florin_engine_credit{{engine="e0"}} {SEATS + 1}.0' in metrics
+            assert 'florin_queue_wait_seconds_count{priority="normal"}' in metrics
+            assert 'florin_tenant_service_total{tenant="a"}' in metrics
+            [score] = gateway.state.router.scores(Target(None, "base"))
+            assert (score.cost, score.reason) == (None, FULL)
+        await place.settled()

@@ -1,0 +1,116 @@
+"""HTTP/1.1 against a real gateway, data plane and admin API on one connection. The cases of framing are in
+tests/unit/gateway/transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import orjson
+import pytest
+
+from tests.integration.conftest import Deployment
+from tests.integration.test_data_plane import HELLO
+from tests.support.harness import OPERATOR_KEY
+from tests.unit.gateway.transport.serving import Client, client
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def wire(deployment: Deployment):
+    async with client(deployment.gateway.url.removeprefix("http://")) as connected:
+        yield connected
+
+
+def get(deployment: Deployment, path: str, *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
+    key = deployment.gateway.keys["acme"] if "/v1/" in path[:20] and "admin" not in path else OPERATOR_KEY
+    lines = [f"{method} {path} HTTP/{version}", "host: a", f"authorization: Bearer {key}", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def chat(deployment: Deployment, *headers: str, version: str = "1.1", **fields: object) -> bytes:
+    body = orjson.dumps({"model": "support", "messages": HELLO, "max_tokens": 3, **fields})
+    lengths = (f"content-length: {len(body)}", *headers)
+    return get(deployment, CHAT, *lengths, method="POST", version=version) + body
+
+
+async def test_pipelined_requests_are_answered_in_order_whoever_serves_them(
+    deployment: Deployment, wire: Client
+):
+    deployment.a.faults.update({"event_delay": 0.1})
+    deployment.b.faults.update({"event_delay": 0.1})
+    asked = [
+        chat(deployment),  # the slow one
+        get(deployment, "/admin/v1/tenants"),
+        get(deployment, "/v1/models"),
+        get(deployment, "/healthz", method="HEAD"),
+        chat(deployment, model="nothing"),
+        get(deployment, "http://a/v1/models?x"),
+    ]
+    await wire.send(b"".join(asked))
+    found = [await wire.response(head=b"HEAD" in request[:4]) for request in asked]
+    assert [response.status for response in found] == [200, 200, 200, 405, 404, 200]
+    assert "choices" in json.loads(found[0].body)
+    assert {tenant["name"] for tenant in json.loads(found[1].body)["data"]} == {"acme", "bolt", "corgi"}
+    assert found[2].body == found[5].body
+
+
+async def test_a_body_byte_by_byte(deployment: Deployment, wire: Client):
+    await wire.drip(chat(deployment))
+    assert (await wire.response()).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_http_1_0(deployment: Deployment, wire: Client, stream: bool):
+    await wire.send(chat(deployment, "connection: keep-alive", version="1.0", stream=stream))
+    head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body.startswith(b"data: {") and body.endswith(b"data: [DONE]\n\n") if stream else json.loads(body)
+
+
+async def test_http_1_0_on_the_admin_api(deployment: Deployment, wire: Client):
+    await wire.send(get(deployment, "/finance/v1/export?month=2020-01&format=csv", version="1.0"))
+    head, _, _ = (await wire.rest()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+
+
+async def test_a_stream_and_what_follows_it_on_the_connection(deployment: Deployment, wire: Client):
+    await wire.send(chat(deployment, stream=True) + get(deployment, "/v1/models", "connection: close"))
+    async with asyncio.timeout(10):
+        stream = await wire.reader.readuntil(b"\r\n0\r\n\r\n")
+    assert b"transfer-encoding: chunked" in stream
+    assert b"data: [DONE]" in stream
+    assert [r.status for r in await wire.responses()] == [200]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/admin/v1/tenants"])
+async def test_expect_100_continue(deployment: Deployment, wire: Client, path: str):
+    body = b"{}"
+    head = ("expect: 100-continue", "content-length: 2", "content-type: application/json")
+    await wire.send(get(deployment, path, *head, method="POST"))
+    assert (await wire.response()).status == 100
+    await wire.send(body)
+    assert (await wire.response()).status == 400
+    await wire.send(get(deployment, path, *head, "authorization: Bearer wrong", method="POST"))
+    assert (await wire.response()).status in {100, 401}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"content-length: 3\r\ncontent-length: 4\r\n\r\nabc",
+        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n10000000000000000\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/admin/v1/tenants"])
+async def test_nothing_that_is_smuggled_is_served(
+    deployment: Deployment, wire: Client, path: str, raw: bytes
+):
+    await wire.send(get(deployment, path, method="POST")[:-2] + raw + chat(deployment))
+    assert [(r.status, r.code) for r in await wire.responses()] == [(400, "invalid_http")]
+    assert deployment.calls() == []

@@ -1,0 +1,377 @@
+"""Limits and budgets as customers meet them: two gateways on one Redis and one ledger, and OpenAI's client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from aiohttp import web
+from redis.asyncio import Redis
+
+from adapters.store.embedded import EmbeddedValkey
+from adapters.store.protocol.limits import Flow
+from adapters.store.protocol.registry import Change
+from gateway.operations.limits import usage
+from gateway.tenants import directory
+from gateway.tenants.limits.needs import price_for
+from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+from loadtests.mock_engine import MockEngine
+from tests.integration.conftest import Deployment
+from tests.integration.test_cancellation import Request, hang_up_after, settled
+from tests.integration.test_cli import serving
+from tests.support.harness import Gateway, fake_adapter, running_gateway
+from tests.support.waiting import until
+
+HELLO = [{"role": "user", "content": "Hello there"}]
+
+
+@dataclass
+class Pair:
+    """Two gateways with one engine, and the customer acme."""
+
+    one: Gateway
+    two: Gateway
+    engine: MockEngine
+    redis_url: str
+    prefix: str
+    tmp: Path
+
+    @property
+    def gateways(self) -> tuple[Gateway, Gateway]:
+        return self.one, self.two
+
+    async def grant(
+        self, limits: Limits = NO_LIMITS, budget: Budget = NO_BUDGET, key: Limits = NO_LIMITS
+    ) -> None:
+        """Change acme's terms; returns when both gateways know."""
+        tenant = replace(self.one.state.directory.tenants["acme"], limits=limits, budget=budget)
+        [old] = [k for k in self.one.state.directory.keys.values() if k.tenant == "acme"]
+        owned = replace(old, limits=key)
+        await self.one.commit(
+            Change("tenant", "acme", directory.dump(tenant)), Change("key", old.id, directory.dump(owned))
+        )
+        for gateway in self.gateways:
+            known = gateway.state.directory
+            await until(
+                lambda known=known: known.tenants["acme"] == tenant and known.keys[old.id] == owned, 1
+            )
+
+    async def ask(self, number: int = 0, *, retries: int = 0, **options) -> str:
+        """What became of a request: `ok`, or the error's code."""
+        gateway = self.gateways[number % 2]
+        options = {"model": "support", "messages": HELLO, "max_tokens": 5} | options
+        async with gateway.client("acme", max_retries=retries, timeout=60) as client:
+            try:
+                await client.chat.completions.create(**options)
+            except openai.APIStatusError as error:
+                return error.code or ""
+            return "ok"
+
+    async def response(self, number: int = 0, **body) -> httpx.Response:
+        gateway = self.gateways[number % 2]
+        async with gateway.http(gateway.keys["acme"]) as http:
+            return await http.post(
+                "/v1/chat/completions", json={"model": "support", "messages": HELLO, "max_tokens": 5} | body
+            )
+
+    async def outcomes(self, count: int, **options) -> Counter[str]:
+        return Counter(await asyncio.gather(*(self.ask(n, **options) for n in range(count))))
+
+    async def used(self) -> dict[str, object]:
+        state = self.one.state
+        return {row["limit"]: row["used"] for row in await usage(state, state.directory.tenants["acme"])}
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, valkey_url: str, prefix: str) -> AsyncIterator[Pair]:
+    settings = {
+        "ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}",
+        "source_private": "127.0.0.0/8",
+    }
+    async with (
+        MockEngine() as engine,
+        running_gateway(tmp_path / "one", valkey_url, prefix, **settings) as one,
+        running_gateway(tmp_path / "two", valkey_url, prefix, **settings) as two,
+    ):
+        await one.add_engine("a", engine.url)
+        await one.add_tenant("acme")
+        await one.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
+        two.keys = one.keys
+        await until(lambda: "acme" in two.state.directory.tenants)
+        made = Pair(one, two, engine, valkey_url, prefix, tmp_path)
+        for number in range(2):
+            await until(lambda number=number: made.ask(number))
+        yield made
+
+
+async def test_requests_per_minute_hold_over_both_gateways(pair: Pair):
+    await pair.grant(Limits(requests_per_minute=10))
+    assert await pair.outcomes(30) == {"ok": 10, "rate_limit_exceeded": 20}
+    refused = await pair.response()
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_exceeded")
+    headers = refused.headers
+    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("10", "0")
+    assert 0 <= int(headers["retry-after"]) - int(headers["retry-after-ms"]) / 1000 < 1
+    assert 0 < (await pair.used())["requests_per_minute"] <= 10, "bookings are not used yet"
+    async with pair.one.http() as http:
+        shown = (await http.get("/metrics")).text
+    assert 'florin_limit_refusals_total{limit="requests_per_minute",tenant="acme"}' in shown
+
+
+async def test_openais_client_gets_through_by_itself(pair: Pair):
+    """Its own retries obey `retry-after-ms`."""
+    await pair.grant(Limits(requests_per_minute=60))
+    began = time.monotonic()
+    assert await pair.outcomes(63, retries=2) == {"ok": 63}
+    assert time.monotonic() - began >= 2.5, "63 requests at 60 per minute take three seconds"
+
+
+async def test_tokens_are_reserved_and_then_settled(pair: Pair):
+    await pair.grant(Limits(tokens_per_minute=6000))
+    first = await pair.response(max_tokens=1000)
+    assert first.status_code == 200
+    assert int(first.headers["x-ratelimit-remaining-tokens"]) <= 5000, "reserved while it runs"
+    usage_ = first.json()["usage"]
+    spent = usage_["prompt_tokens"] + usage_["completion_tokens"]
+    assert spent < 200
+    await asyncio.sleep(2)
+    second = await pair.response(1, max_tokens=10)
+    assert int(second.headers["x-ratelimit-remaining-tokens"]) >= 6000 - spent - 100, "and given back"
+    assert second.headers["x-ratelimit-limit-tokens"] == "6000"
+    assert second.headers["x-ratelimit-reset-tokens"].endswith("s")
+
+
+async def test_the_keys_limit_applies_besides_the_tenants(pair: Pair):
+    await pair.grant(Limits(requests_per_minute=100), key=Limits(requests_per_minute=3))
+    assert await pair.outcomes(8) == {"ok": 3, "rate_limit_exceeded": 5}
+    assert "This key" in (await pair.response()).json()["error"]["message"]
+
+
+async def test_a_change_takes_effect_within_a_second(pair: Pair):
+    await pair.grant(Limits(requests_per_minute=2))
+    assert (await pair.outcomes(4))["ok"] == 2
+    await pair.grant(Limits(requests_per_minute=None))
+    assert await pair.outcomes(4) == {"ok": 4}
+
+
+async def test_concurrent_requests_hold_over_both_gateways(pair: Pair):
+    await pair.grant(Limits(concurrent=3))
+    pair.engine.faults.update({"first_byte_delay": 0.7})
+    assert await pair.outcomes(10) == {"ok": 3, "concurrency_limit_exceeded": 7}
+    pair.engine.faults.reset()
+    for number in range(8):  # one after the other, on either gateway: nothing is refused that has room
+        assert await pair.ask(number) == "ok"
+
+
+async def test_one_request_at_a_time_may_move_between_gateways(pair: Pair):
+    await pair.grant(Limits(concurrent=1))
+    assert [await pair.ask(number) for number in range(10)] == ["ok"] * 10
+
+
+async def test_200_calls_overrun_a_budget_of_a_cent_by_less_than_one_request(pair: Pair):
+    """Each uses all the output it may, and gives a little of its prompt back."""
+    await pair.grant(budget=Budget(money_per_day=Decimal("0.01")))
+    price = price_for(pair.one.state.settings, "acme")
+    assert price is not None
+    already = 2 * price.cost(50, 0, 5)  # of the fixture
+    found = await pair.outcomes(200, max_tokens=200, extra_body={"ignore_eos": True})
+    assert found.keys() <= {"ok", "budget_reserved", "budget_exhausted"}
+    for gateway in pair.gateways:
+        await gateway.state.meter.flush()
+    records = await pair.one.usage("acme")
+    spent = sum(price.cost(r.prompt_tokens, r.cached_tokens or 0, r.completion_tokens) for r in records)
+    worst = price.cost(200, 0, 200)  # the body has fewer bytes
+    assert found["ok"] >= 4, "most of the cent can be used"
+    assert spent < 10_000_000 + worst + already
+    while await pair.ask(max_tokens=200) == "ok":
+        pass
+    final = await pair.response(max_tokens=200)
+    error = final.json()["error"]
+    assert (final.status_code, error["type"]) == (429, "insufficient_quota")
+
+
+async def test_an_exhausted_budget_says_when_its_period_ends(pair: Pair):
+    for gateway in pair.gateways:
+        await gateway.state.meter.flush()
+    await pair.grant(budget=Budget(tokens_per_day=1))
+    final = await pair.response()
+    assert final.json()["error"]["code"] == "budget_exhausted", (
+        "the fixture used more already: the ledger says so"
+    )
+    assert abs(int(final.headers["retry-after"]) - (86_400 - time.time() % 86_400)) < 5
+
+
+async def test_a_soft_threshold_warns_and_calls_the_webhook_once(pair: Pair):
+    received: list[dict] = []
+    failing = [503]
+
+    async def hook(request: web.Request) -> web.Response:
+        if failing:
+            return web.Response(status=failing.pop())
+        received.append(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/hook", hook)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+        for gateway in pair.gateways:
+            changed = gateway.state.settings.model_copy(update={"budget_webhook": url})
+            gateway.app._running.reconfigure(changed)
+        await pair.grant(budget=Budget(tokens_per_day=1000, warn_percent=1))
+        await pair.ask()
+        answer = await pair.response()
+        assert answer.headers["x-florin-budget-warning"].startswith("tokens_per_day=")
+        await until(lambda: received, 30)
+        assert (received[0]["event"], received[0]["tenant"]) == ("budget.warning", "acme")
+        assert received[0]["limit"] == 1000
+        async with pair.one.http() as one, pair.two.http() as two:
+            shown = (await one.get("/metrics")).text + (await two.get("/metrics")).text
+        assert 'florin_budget_used_ratio{budget="tokens_per_day",tenant="acme"}' in shown
+        await asyncio.sleep(6)
+        assert len(received) == 1
+    finally:
+        await runner.cleanup()
+
+
+async def test_counters_that_redis_has_lost_are_read_from_the_ledger(pair: Pair):
+    async def known() -> bool:
+        return (await pair.used())["tokens_per_month"] is not None
+
+    await pair.grant(budget=Budget(tokens_per_month=100_000))
+    await pair.outcomes(6)
+    for gateway in pair.gateways:
+        await gateway.state.meter.flush()
+        await gateway.state.lifecycle.limiter.flush()
+    records = [r for r in await pair.one.usage("acme") if r.billable]
+    before = sum(r.prompt_tokens + r.completion_tokens for r in records)
+    async with Redis.from_url(pair.redis_url) as redis:
+        await redis.delete(f"{{{pair.prefix}}}:limit:tenant:acme")
+    assert (await pair.used())["tokens_per_month"] is None
+    assert await pair.ask(max_tokens=1) == "ok"
+    await until(known)
+    after = (await pair.used())["tokens_per_month"]
+    assert before <= after <= before + 200
+
+
+async def test_limits_of_one_request(pair: Pair):
+    await pair.grant(Limits(max_output=20, max_context=500))
+    assert await pair.ask(max_tokens=21) == "max_output_exceeded"
+    assert await pair.ask(max_tokens=8, n=3) == "max_output_exceeded"
+    assert await pair.ask(max_tokens=20) == "ok"
+    long = [{"role": "user", "content": "word " * 1000}]
+    refused = await pair.response(messages=long)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "estimate" in refused.json()["error"]["message"]
+    seen = len(pair.engine.state.calls)
+    assert await pair.ask(max_tokens=openai.NOT_GIVEN, n=2) == "ok"
+    assert pair.engine.state.calls[seen].body["max_tokens"] == 10
+
+
+async def test_hang_ups_and_cancellations_leak_nothing(deployment: Deployment):
+    gateway = deployment.gateway
+    tenant = gateway.state.directory.tenants["acme"]
+    limits = Limits(requests_per_minute=100_000, tokens_per_minute=10**9, concurrent=500)
+    budget = Budget(tokens_per_day=10**12)
+    await gateway.commit(
+        Change("tenant", "acme", directory.dump(replace(tenant, limits=limits, budget=budget)))
+    )
+    await until(lambda: gateway.state.directory.tenants["acme"].limits == limits)
+    await asyncio.gather(
+        *(hang_up_after(deployment, "acme", i / 1000, streamed=bool(i % 2)) for i in range(60))
+    )
+    for how in ("hung up", "cancelled"):
+        at, happened = 0, True
+        while happened:
+            at += 1
+            if at % 3 == 0:  # through the store
+                gateway.state.lifecycle.limiter._accounts["tenant:acme"].expires = 0
+            happened = await Request(deployment, "support", streamed=True).interrupted(at, how)
+        assert at > 5
+    await settled(deployment)
+    [account] = [a for s, a in gateway.state.lifecycle.limiter._accounts.items() if s == "tenant:acme"]
+    assert account.running == 0
+    assert account.reserved == [0] * 6
+    await until(lambda: account.idle)
+    [share] = await gateway.state.store.looks([("tenant:acme", account.limits)])
+    assert (share.running, share.held, share.shared) == (0, 0, (0, 0, 0, 0))
+    records = await gateway.usage("acme")
+    billed = sum(r.prompt_tokens + r.completion_tokens for r in records if r.billable)
+    assert share.used[Flow.TOKENS_PER_DAY - 2] == billed, "what was settled is what the ledger has"
+
+
+@pytest.mark.parametrize("how", ["open", "closed"])
+async def test_without_redis(tmp_path: Path, how: str):
+    with EmbeddedValkey(tmp_path / "redis") as valkey:
+        async with (
+            running_gateway(tmp_path / "state", valkey.url, "florin", limits_when_store_away=how) as gateway,
+            MockEngine() as engine,
+        ):
+            await gateway.add_engine("a", engine.url)
+            await gateway.add_tenant("acme")
+            await gateway.add_tenant("bolt")
+            await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
+            pair = Pair(gateway, gateway, engine, valkey.url, "florin", tmp_path)
+            await until(lambda: "acme/support" in gateway.state.catalog.adapters)
+            assert await pair.ask() == "ok"
+            await pair.grant(Limits(requests_per_minute=30))
+            await until(
+                lambda: gateway.state.residency.holders(next(iter(gateway.state.catalog.by_engine_name)))
+            )
+            assert await pair.ask() == "ok"
+            os.kill(valkey.pid, signal.SIGKILL)
+            await until(lambda: not gateway.state.follower.connected)
+            await asyncio.sleep(2)
+            assert set(await pair.outcomes(4)) == {"ok" if how == "open" else "store_unavailable"}
+            if how == "closed":
+                refused = await pair.response()
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            await asyncio.to_thread(valkey.start)
+            await until(lambda: gateway.state.follower.connected)
+            await until(lambda: not gateway.state.lifecycle.limiter.away)
+            assert await pair.ask() == "ok"
+            if how == "open":
+                assert (await pair.used())["requests_per_minute"] >= 3, "reported, and a few have refilled"
+
+
+async def test_a_killed_worker_leaves_its_slots_to_others(pair: Pair):
+    await pair.grant(Limits(concurrent=2))
+    env = {
+        "FLORIN_REDIS_URL": pair.redis_url,
+        "FLORIN_REDIS_PREFIX": pair.prefix,
+        "FLORIN_LEDGER_URL": f"sqlite:///{pair.tmp / 'ledger.db'}",
+    }
+    with serving(pair.tmp / "third", **env) as third:
+        pair.engine.faults.update({"first_byte_delay": 60.0})
+        headers = {"authorization": f"Bearer {pair.one.keys['acme']}"}
+        async with httpx.AsyncClient(base_url=third.url, headers=headers, timeout=60) as http:
+            body = {"model": "support", "messages": HELLO, "max_tokens": 5}
+            calls = [asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(2)]
+            await until(lambda: pair.engine.state.in_flight >= 2)
+            assert await pair.ask() == "concurrency_limit_exceeded"
+            third.process.send_signal(signal.SIGKILL)
+            pair.engine.faults.reset()
+            await until(lambda: pair_is_free(pair), 20)
+            for call in calls:
+                call.cancel()
+                with suppress(asyncio.CancelledError, httpx.TransportError):
+                    await call
+
+
+async def pair_is_free(pair: Pair) -> bool:
+    return await pair.ask() == "ok"

@@ -1,0 +1,132 @@
+"""Workers whose limiters run on a store and a clock of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapters.errors import StoreUnavailableError
+from gateway.config import Settings
+from gateway.dataplane.request import CHAT, Call
+from gateway.tenants.directory import Directory, Key, Role, Tenant
+from gateway.tenants.limits.grant import Grant
+from gateway.tenants.limits.limiter import Limiter
+from gateway.tenants.limits.subject_account import REPORT_SECONDS
+from gateway.tenants.terms import NO_BUDGET, NO_LIMITS, Budget, Limits
+from tests.doubles.memory_store import MemoryStore
+
+START_MS = 1_795_000_000_000
+
+
+def call(prompt: int = 10, most: int | None = 20, *, size: int = 0, n: int = 1, text: str = "hello") -> Call:
+    """A chat request of `prompt` estimated tokens that asks for at most `most`."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    if most is not None:
+        body["max_tokens"] = most
+    return Call(
+        CHAT, body, "support", stream=False, n=n, prompts=1, include_usage=False, continuous_usage=False,
+        user="", unknown=0, unknown_names=(), scored="", estimate=prompt, size=size or prompt,
+    )  # fmt: skip
+
+
+class Flaky:
+    """A store that loses the next calls, before or after they take effect."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.lose: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def lease(self, *arguments: Any, **how: Any) -> Any:
+        lost = self.lose.pop(0) if self.lose else ""
+        if lost == "request":
+            raise StoreUnavailableError("lost: the test says so")
+        answer = await self._store.lease(*arguments, **how)
+        if lost == "reply":
+            raise StoreUnavailableError("its reply was lost: the test says so")
+        return answer
+
+
+@dataclass
+class Refusals:
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+    def limit_refusal(self, tenant: str, limit: str) -> None:
+        self.seen.append((tenant, limit))
+
+
+class Workers:
+    """Several workers of one installation, and one tenant with one key."""
+
+    def __init__(
+        self,
+        limits: Limits = NO_LIMITS,
+        budget: Budget = NO_BUDGET,
+        *,
+        key_limits: Limits = NO_LIMITS,
+        count: int = 2,
+        used: int = 0,
+        **settings: Any,
+    ) -> None:
+        self.ms = START_MS
+        self.store = MemoryStore(clock=lambda: self.ms)
+        self.tenant = Tenant("acme", base_access=False, created=0, limits=limits, budget=budget)
+        self.key = Key("k1", "acme", Role.TENANT, "digest", 0, limits=key_limits)
+        self.directory = Directory()
+        self.directory.tenants["acme"], self.directory.keys["k1"] = self.tenant, self.key
+        self.settings = Settings(price_input="1", price_output="10", **settings)
+        self.refusals = Refusals()
+        self.used = used
+        """What the ledger says of each budget."""
+        self._made = 0
+        self.limiters: list[Limiter] = []
+        self.stores: list[Flaky] = []
+        for _ in range(count):
+            self.add()
+
+    def add(self) -> Limiter:
+        self._made += 1
+        store = Flaky(self.store)
+        limiter = Limiter(
+            store,
+            f"w{self._made}",
+            self.directory,
+            self.settings,
+            self.refusals,
+            used=self._used,
+            now=lambda: self.ms * 1000,
+            clock=self.clock,
+        )
+        self.limiters.append(limiter)
+        self.stores.append(store)
+        return limiter
+
+    def kill(self, index: int) -> None:
+        """The worker dies with all its requests; another takes its place."""
+        del self.limiters[index], self.stores[index]
+        self.add()
+
+    def clock(self) -> float:
+        return (self.ms - START_MS) / 1000
+
+    async def _used(self, subject: str, flows: tuple[int, ...]) -> Mapping[int, int]:
+        return dict.fromkeys(flows, self.used)
+
+    async def enter(self, index: int, request: Call, *, again: bool = False) -> Grant:
+        limiter = self.limiters[index % len(self.limiters)]
+        grant = limiter.enter(self.tenant, self.key, request)
+        headers = [(b"x-stainless-retry-count", b"1")] if again else []
+        return grant or await limiter.wait(self.key, request, headers)
+
+    async def pass_time(self, ms: int) -> None:
+        """Time passes, and the workers report."""
+        step = int(REPORT_SECONDS * 1000)
+        until = self.ms + ms
+        while self.ms < until:
+            self.ms = min(until, self.ms + step)
+            for limiter in list(self.limiters):
+                if limiter._clock() >= limiter._away_until:
+                    await limiter.flush()

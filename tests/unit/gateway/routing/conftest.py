@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+
+from adapters.model import Engine
+from adapters.registry.catalog import Catalog
+from gateway.metering.engine_metrics import EngineSample
+from gateway.observability.metrics import Metrics
+from gateway.routing.engine_health import EngineHealth
+from gateway.routing.engine_scraper import EngineScraper
+from gateway.routing.pool import Pool
+from gateway.routing.prober import Prober
+from loadtests.mock_engine import MockEngine
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class ProbeObserverStub:
+    """What the prober tells of engines' lives."""
+
+    told: list[str] = field(default_factory=list)
+    samples: list[EngineSample] = field(default_factory=list)
+
+    def alive(self, engine: Engine, now: int, sample: EngineSample | None = None) -> None:
+        assert now == 7
+        self.told.append("alive")
+        self.samples += [sample] if sample else []
+
+    def missed(self, engine: Engine, now: int, *, down: bool) -> None:
+        self.told.append("down" if down else "missed")
+
+    def gone(self, name: str) -> None:
+        self.told.append(f"gone {name}")
+
+
+@dataclass
+class ProberHarness:
+    engine: MockEngine
+    catalog: Catalog
+    pool: Pool
+    scraper: EngineScraper
+    prober: Prober
+    time: ProbeObserverStub
+
+
+@pytest.fixture
+async def world():
+    async with MockEngine() as engine, aiohttp.ClientSession() as session:
+        catalog, time = Catalog(), ProbeObserverStub()
+        catalog.engines["a"] = Engine("a", engine.url, "base", "h100", 2, 8)
+        pool, metrics = Pool(catalog), Metrics()
+        health = EngineHealth(pool)
+        scraper = EngineScraper(health, session, metrics, clock=lambda: 7)
+        prober = Prober(
+            pool, health, scraper, session, metrics, time, interval=0.01, timeout=0.5, clock=lambda: 7
+        )
+        yield ProberHarness(engine, catalog, pool, scraper, prober, time)

@@ -1,0 +1,105 @@
+"""What the gateway believes of an engine's metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+
+from gateway.routing.engine_scraper import _skew
+from tests.support.waiting import until
+from tests.unit.gateway.routing.conftest import ProberHarness
+
+
+async def test_a_scrape_brings_load_and_counters_at_once(world: ProberHarness):
+    world.engine.state.prompt_tokens, world.engine.state.generation_tokens = 11, 5
+    world.engine.faults.waiting = 3
+    await world.prober.probe(world.pool.state("a"))
+    [sample] = world.time.samples
+    assert (sample.at, sample.prompt_tokens, sample.cached_tokens, sample.completion_tokens) == (7, 11, 0, 5)
+    assert sample.epoch is not None
+    assert abs(sample.epoch - world.engine.state.started * 1e6) <= 5_001
+    assert sample.ready == round(world.engine.state.ready * 1e6)
+    assert world.pool.state("a").waiting == 3
+    assert world.time.told == ["alive"]
+
+
+LIES = {
+    "too much": "vllm:prompt_tokens_total 1e30\nvllm:generation_tokens_total 1\n",
+    "beyond floats": "vllm:prompt_tokens_total 1e400\nvllm:generation_tokens_total 1\n",
+    "infinite": "vllm:prompt_tokens_total inf\nvllm:generation_tokens_total 1\n",
+    "no number": "vllm:prompt_tokens_total nan\nvllm:generation_tokens_total 1\n",
+    "below nothing": "vllm:prompt_tokens_total -5\nvllm:generation_tokens_total 1\n",
+    "two points": "vllm:prompt_tokens_total 1.1.1\nvllm:generation_tokens_total 1\n",
+    "an infinite gauge": "vllm:num_requests_running inf\n",
+    "an absurd gauge": "vllm:num_requests_waiting 1e18\n",
+    "a negative gauge": "vllm:num_requests_waiting -1e18\n",
+    "begun in the year 9999": "process_start_time_seconds 253370764800\n",
+    "begun before time": "process_start_time_seconds -1\n",
+}
+
+
+def refused(world: ProberHarness) -> float:
+    registry = world.scraper._metrics.registry
+    return registry.get_sample_value("florin_engine_samples_refused_total", {"engine": "a"}) or 0
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_metrics_that_cannot_be_cost_an_engine_its_sample_alone(world: ProberHarness, lie, caplog):
+    state = world.pool.state("a")
+    await world.prober.probe(state)
+    began = state.process_started
+    world.engine.faults.metrics = lie
+    for _ in range(3):
+        await world.prober.probe(state)
+    assert len(world.time.samples) == 1
+    assert world.time.told == ["alive"] * 4
+    assert (state.healthy, state.running, state.waiting, state.view.others_in_flight) == (True, 0, 0, 0)
+    assert state.process_started == began  # it is not taken for another process
+    assert refused(world) == 3
+    assert sum("are refused" in message for message in caplog.messages) == 1
+    world.engine.faults.reset()
+    await world.prober.probe(state)
+    assert len(world.time.samples) == 2
+    assert sum("taken again" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [('vllm:prompt_tokens_total{a="b"} 1\n', 1_000_000), ("#" * 1000, 50_000), ("# no line's end ", 600_000)],
+    ids=["a million label sets", "50 MB of comments", "no line's end"],
+)
+async def test_metrics_without_end_are_read_to_a_bound(world: ProberHarness, text: str, times: int):
+    world.engine.faults.metrics, world.engine.faults.metrics_times = text, times
+    world.prober._timeout = aiohttp.ClientTimeout(total=30)
+    await world.prober.probe(world.pool.state("a"))
+    assert (world.time.told, world.time.samples, refused(world)) == (["alive"], [], 1)
+
+
+async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: ProberHarness):
+    world.engine.faults.metrics = LIES["too much"]
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.scraper._refused)
+    del world.catalog.engines["a"]
+    await until(lambda: not world.scraper._refused)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("date", "ahead"),
+    [
+        ("Sun, 22 Nov 2026 05:00:00 GMT", 0),
+        ("Sun, 22 Nov 2026 05:00:04 GMT", 0),
+        ("Sun, 22 Nov 2026 03:00:00 GMT", -7200),
+        ("Sun, 22 Nov 2026 06:00:00 GMT", 3600),
+        ("", 0),
+        ("yesterday", 0),
+        ("Sun, 99 Nov 99999 05:00:00 GMT", 0),
+    ],
+)
+def test_an_answer_tells_how_wrong_its_hosts_clock_is(date, ahead):
+    now = int(datetime(2026, 11, 22, 5, tzinfo=UTC).timestamp()) * 1_000_000
+    assert _skew(date, now) == ahead * 1_000_000

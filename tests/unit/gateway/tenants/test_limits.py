@@ -1,0 +1,298 @@
+"""The arithmetic of limits: estimates, prices, formats, corrections; and what one worker does with its share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from adapters.errors import StoreUnavailableError
+from adapters.store.protocol.limits import Flow, Share
+from gateway.config import Settings
+from gateway.dataplane.request import COMPLETIONS
+from gateway.errors import FlorinError
+from gateway.tenants.limits.budget_watch import Correction, correction
+from gateway.tenants.limits.grant import UNLIMITED
+from gateway.tenants.limits.needs import (
+    COMPLETIONS_OUTPUT,
+    FIRST_OUTPUT,
+    Bounds,
+    OutputHistory,
+    TokenPrice,
+    check_budget,
+    need_of,
+    price_for,
+)
+from gateway.tenants.limits.periods import period_of
+from gateway.tenants.limits.wording import duration
+from gateway.tenants.terms import Budget, Limits
+from tests.support.limited import Workers, call
+
+PRICE = TokenPrice(150_000_000, 75_000_000, 600_000_000)
+
+
+def test_prices_are_exact_and_round_up():
+    settings = Settings(price_input="0.15", price_cached="0.0375", price_output="0.6")
+    price = price_for(settings, "acme")
+    assert price == TokenPrice(150_000_000, 37_500_000, 600_000_000)
+    assert price.cost(1, 1, 0) == 38  # 37.5 billionths
+    assert price.cost(1_000_000, 0, 1_000_000) == 750_000_000
+    assert price_for(Settings(price_input="1"), "acme") is None
+    assert price_for(Settings(price_input="1", price_output="2"), "acme").cached == 10**9
+
+
+def test_a_budget_that_cannot_be_enforced_is_refused():
+    check_budget(Budget(tokens_per_day=1), None)
+    check_budget(Budget(money_per_day=Decimal(9_000_000)), PRICE)
+    with pytest.raises(FlorinError, match="FLORIN_PRICE_INPUT"):
+        check_budget(Budget(money_per_day=Decimal(1)), None)
+    with pytest.raises(FlorinError, match="9,000,000"):
+        check_budget(Budget(money_per_month=Decimal(9_000_001)), PRICE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.02, "20ms"),
+        (1, "1s"),
+        (8.64, "8.64s"),
+        (60, "1m0s"),
+        (360, "6m0s"),
+        (3661.5, "1h1m1.5s"),
+    ],
+)
+def test_durations_are_written_as_openai_does(seconds: float, text: str):
+    assert duration(seconds) == text
+
+
+def test_a_need_is_the_estimate_and_at_worst_the_bytes():
+    need = need_of(call(10, 20, size=70, n=2), OutputHistory(), PRICE)
+    assert need.expected[:4] == (1, 50, 50, 50)
+    assert need.worst[2:4] == (110, 110)
+    assert need.expected[4] == PRICE.cost(10, 0, 40)
+    assert need.worst[5] == PRICE.cost(70, 0, 40)
+
+
+def test_without_max_tokens_the_need_is_what_the_tenant_is_used_to():
+    history = OutputHistory()
+    assert need_of(call(10, None), history, None).expected[1] == 10 + FIRST_OUTPUT
+    for length in range(1, 65):
+        history.learn(length)
+    assert 55 <= need_of(call(0, None), history, None).expected[1] <= 60
+    completion = replace(call(10, None), endpoint=COMPLETIONS)
+    assert need_of(completion, history, None).expected[1] == 10 + COMPLETIONS_OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("bounds", "request_", "sent"),
+    [
+        (Bounds(None, 20), call(10, 20), 20),
+        (Bounds(None, 20), call(10, None), 20),
+        (Bounds(None, 20), call(10, None, n=3), 6),
+        (Bounds(30, None), call(10, None), 20),
+        (Bounds(30, 5), call(10, None), 5),
+        (Bounds(None, 20), call(10, 21), "max_output_exceeded"),
+        (Bounds(None, 20), call(10, 11, n=2), "max_output_exceeded"),
+        (Bounds(None, 2), call(10, None, n=3), "max_output_exceeded"),
+        (Bounds(10, None), call(10, None), "context_length_exceeded"),
+        (Bounds(30, None), call(10, 21), "context_length_exceeded"),
+    ],
+)
+def test_bounds_refuse_or_are_set_in_the_engines_body(bounds: Bounds, request_, sent):
+    request_ = replace(request_, body=dict(request_.body))
+    if isinstance(sent, str):
+        with pytest.raises(FlorinError) as refused:
+            bounds.apply(request_)
+        assert (refused.value.code, refused.value.status) == (sent, 400)
+    else:
+        bounds.apply(request_)
+        assert request_.body["max_tokens"] == sent
+
+
+def test_completions_keep_their_default_if_it_is_lower():
+    request = replace(call(10, None), endpoint=COMPLETIONS)
+    Bounds(None, 20).apply(request)
+    assert "max_tokens" not in request.body
+    Bounds(None, 10).apply(request)
+    assert request.body["max_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("now", "flow", "start", "end"),
+    [
+        ("2026-11-22T21:00", Flow.TOKENS_PER_DAY, "2026-11-22", "2026-11-23"),
+        ("2026-12-31T23:59", Flow.MONEY_PER_DAY, "2026-12-31", "2027-01-01"),
+        ("2026-12-31T23:59", Flow.MONEY_PER_MONTH, "2026-12-01", "2027-01-01"),
+        ("2028-02-29T00:00", Flow.TOKENS_PER_MONTH, "2028-02-01", "2028-03-01"),
+    ],
+)
+def test_periods_are_utcs(now: str, flow: Flow, start: str, end: str):
+    def at(text: str) -> int:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+    assert period_of(flow, at(now)) == (at(start), at(end))
+
+
+def share(used: int, shared: int, lapsed: int) -> Share:
+    others = 0, 0, 0
+    return Share(
+        (0,) * 6,
+        0,
+        (0, 0),
+        (0, 0),
+        (used, *others),
+        (shared, *others),
+        (lapsed, *others),
+        0,
+        0,
+        wanted=False,
+        due=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "most", "found"),
+    [
+        (share(100, 0, 0), 100, 100, None),
+        (share(100, 30, 0), 70, 70, None),
+        (share(100, 0, 0), 120, 130, Correction(20, 0)),  # the ledger knows more
+        (share(100, 0, 0), 80, 90, None),  # it may only be late
+        (share(100, 0, 40), 80, 90, Correction(-10, 40)),
+        (share(100, 0, 5), 80, 90, Correction(-5, 5)),  # no more than what silent workers held
+        (share(100, 0, 40), 110, 120, Correction(10, 40)),
+    ],
+)
+def test_the_ledger_corrects_what_the_store_counted(before: Share, least: int, most: int, found):
+    assert correction(before, 0, least=least, most=most) == found
+
+
+# -- one worker
+
+
+async def test_no_call_of_the_store_while_the_share_suffices():
+    workers = Workers(Limits(requests_per_minute=6000, tokens_per_minute=10**6, concurrent=100), count=1)
+    for _ in range(10):
+        for _ in range(8):
+            (await workers.enter(0, call())).settle()
+        await workers.pass_time(200)
+    workers.stores[0].lose = ["request"] * 100  # any call would fail
+    for _ in range(5):
+        assert workers.limiters[0].enter(workers.tenant, workers.key, call()) is not None
+
+
+async def test_a_request_without_limits_takes_nothing():
+    workers = Workers(count=1)
+    assert await workers.enter(0, call()) is UNLIMITED
+    assert not workers.limiters[0]._accounts
+
+
+async def test_a_flood_of_refusals_calls_the_store_a_bounded_number_of_times():
+    workers = Workers(Limits(requests_per_minute=6), count=1)
+    calls = 0
+    lease = workers.store.lease
+
+    async def counted(*arguments, **how):
+        nonlocal calls
+        calls += 1
+        return await lease(*arguments, **how)
+
+    workers.store.lease = counted
+    refused = 0
+    for number in range(1000):
+        try:
+            await workers.enter(0, call(text=str(number)))
+        except FlorinError as error:
+            refused += error.retry_after >= 1
+    assert refused == 994
+    assert calls <= 6 + 25
+
+
+async def test_when_the_store_is_away_shares_last_for_their_time_and_then_the_setting_decides():
+    for how in ("open", "closed"):
+        workers = Workers(Limits(requests_per_minute=6000), count=1, limits_when_store_away=how)
+        for _ in range(30):
+            (await workers.enter(0, call())).settle()
+            await workers.pass_time(100)
+        workers.store.away = True
+        assert workers.limiters[0].enter(workers.tenant, workers.key, call()) is not None
+        workers.ms += 3000
+        assert workers.limiters[0].enter(workers.tenant, workers.key, call()) is None
+        if how == "open":
+            for _ in range(50):
+                grant = await workers.enter(0, call())
+                grant.count(1, 0, 1, choices=1)
+                grant.settle()
+        else:
+            with pytest.raises(FlorinError) as refused:
+                await workers.enter(0, call())
+            assert (refused.value.code, refused.value.retry_after) == ("store_unavailable", 1)
+        workers.store.away = False
+        workers.ms += 1000
+        await workers.limiters[0].flush()
+        [seen] = await workers.store.looks([("tenant:acme", (6000, -1, -1, -1, -1, -1))])
+        assert (seen.levels[0] <= 6000 - 50) is (how == "open"), "what was used meanwhile is reported"
+
+
+async def test_while_the_store_hangs_one_request_waits_for_it_and_the_others_are_served():
+    workers = Workers(Limits(requests_per_minute=6000), count=1)
+    calls, failed = 0, asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        nonlocal calls
+        calls += 1
+        await failed.wait()
+        raise StoreUnavailableError("the test says so")
+
+    workers.stores[0].lease = hang
+    first = [asyncio.create_task(workers.enter(0, call())) for _ in range(20)]
+    await asyncio.sleep(0)
+    failed.set()
+    await asyncio.gather(*first)
+    assert calls == 1
+    failed.clear()
+    workers.ms += 1000
+    second = asyncio.create_task(workers.enter(0, call()))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        await asyncio.gather(*(workers.enter(0, call()) for _ in range(20)))
+    assert (calls, second.done()) == (2, False)
+    failed.set()
+    await second
+
+
+async def test_the_rest_of_a_budget_goes_to_one_request_at_a_time_on_any_worker():
+    workers = Workers(budget=Budget(tokens_per_day=1000), count=2)
+    for number in range(20):
+        grant = await workers.enter(number, call(10, None))  # may have 32,768 output tokens
+        with pytest.raises(FlorinError) as refused:
+            await workers.enter(number + 1, call(10, None))
+        assert refused.value.code == "budget_reserved"
+        grant.count(10, 0, 30, choices=1)
+        grant.settle()
+        await asyncio.gather(*workers.limiters[number % 2]._reporting.values())
+    [seen] = await workers.store.looks([("tenant:acme", (-1, -1, 1000, -1, -1, -1))])
+    assert seen.used[0] == 20 * 40
+
+
+async def test_no_worker_keeps_a_share_of_a_budget_that_no_request_could_use():
+    workers = Workers(budget=Budget(tokens_per_day=6 * 30), count=2)
+    for _ in range(2):
+        await workers.enter(0, call(10, 20))
+    await workers.pass_time(200)
+    for _ in range(4):
+        await workers.enter(1, call(10, 20))
+
+
+async def test_settling_twice_counts_once():
+    workers = Workers(budget=Budget(tokens_per_day=10**6), count=1)
+    grant = await workers.enter(0, call(10, 20))
+    grant.count(11, 0, 3, choices=1)
+    grant.settle()
+    grant.settle()
+    await workers.pass_time(5000)
+    [seen] = await workers.store.looks([("tenant:acme", (-1, -1, 10**6, -1, -1, -1))])
+    assert (seen.used[0], seen.shared[0]) == (14, 0)
