@@ -1,8 +1,8 @@
-"""The ledger's schema over time, managed by Alembic. `schema.py` declares the tables; the revisions in
+"""The ledger's schema over time, managed by Alembic. `schema/` declares the tables; the revisions in
 `versions/` bring a database from any earlier release up to that declaration.
 
-To change a table: change schema.py, add `versions/rNNNN_….py` with the step from the last revision, and
-append it to REVISIONS. Tests compare the result of the revisions with schema.py, on both databases. Never
+To change a table: change `schema/`, add `versions/rNNNN_….py` with the step from the last revision, and
+append it to REVISIONS. Tests compare the result of the revisions with `schema/`, on both databases. Never
 edit a released revision.
 """
 
@@ -20,7 +20,7 @@ from gateway.metering.ledger.schema import schema
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates
@@ -72,7 +72,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _describe(connection: Connection) -> None:
-    """Write the comments of schema.py into PostgreSQL, for those who query the ledger directly. They are part
+    """Write the comments of `schema/` into PostgreSQL, for those who query the ledger directly. They are part
     of no revision, so that wording can change without one."""
     if connection.dialect.name != "postgresql":
         return

@@ -103,13 +103,14 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeyp
 def test_an_upgrade_from_an_earlier_release_is_logged(ledger, monkeypatch, caplog):
     with ledger.read():
         pass
+    before = migrations.HEAD
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "REVISIONS", ("0001", "0002"))
-        patched.setattr(migrations, "HEAD", "0002")
+        patched.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9999"))
+        patched.setattr(migrations, "HEAD", "9999")
         patched.setattr(migrations, "_upgrade", lambda _: None)
         with caplog.at_level(logging.INFO, "florin.metering"):
             migrations.migrate(ledger._engine)
-    assert "Ledger: schema upgraded from 0001 to 0002." in caplog.messages
+    assert f"Ledger: schema upgraded from {before} to 9999." in caplog.messages
 
 
 def test_logging_is_left_as_it_was(blank_url):

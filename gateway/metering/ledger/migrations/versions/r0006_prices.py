@@ -1,0 +1,8 @@
+"""Corrected prices."""
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    pass

@@ -1,0 +1,46 @@
+"""The ledger's tables, and what they mean; `migrations` creates them.
+
+Times are Unix microseconds, UTC. Amounts of GPU-time are whole nano-GPU-hours. Months are texts like
+`2026-11`. All integers fit in 64 bits; costs (nano-GPU-hours times millionths of a currency) do not, so they
+are never stored, but multiplied when they are read.
+
+A month may have 50 million records. Finance reads `rollups`; the records themselves are read in three ways,
+each with an index, so that the work depends on what is requested and not on the size of the table: the hour
+of an engine (to roll it up), a month in the order of (ended, id) (to close it, or by pages), and a tenant's
+records. They are not partitioned by time, because an id must be unique among all records: PostgreSQL's unique
+indexes cover only one partition, and without one, deduplication would depend on the shippers. There are few
+indexes, because each slows every insert; all except the key's grow at their end.
+"""
+
+from __future__ import annotations
+
+from gateway.metering.ledger.schema.bills import bill_lines
+from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
+from gateway.metering.ledger.schema.journal import audit_log, snapshots
+from gateway.metering.ledger.schema.metadata import schema
+from gateway.metering.ledger.schema.periods import period_tenants, periods
+from gateway.metering.ledger.schema.prices import calibrations, prices
+from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
+
+__all__ = [
+    "ACROSS_HOURS",
+    "audit_log",
+    "bill_lines",
+    "calibrations",
+    "dirty_hours",
+    "engine_counters",
+    "engine_hours",
+    "engine_probes",
+    "engine_spans",
+    "ledger_state",
+    "period_tenants",
+    "periods",
+    "prices",
+    "quarantine",
+    "rollups",
+    "schema",
+    "set_aside_hours",
+    "snapshots",
+    "usage_records",
+]

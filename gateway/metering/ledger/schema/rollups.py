@@ -1,0 +1,90 @@
+"""Engine-hours and their parts."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text
+
+from gateway.metering.ledger.schema.metadata import AutoId, schema
+
+dirty_hours = Table(
+    "dirty_hours",
+    schema,
+    Column("hour", BigInteger, primary_key=True),
+    Column("engine", Text, primary_key=True),
+    Column("gpu_type", Text, primary_key=True),
+    Column("gpu_count", BigInteger, primary_key=True),
+    Column("version", BigInteger, nullable=False, comment="incremented by each change"),
+    comment="engine-hours whose roll-up is missing or older than their records, spans or weights",
+)
+
+set_aside_hours = Table(
+    "set_aside_hours",
+    schema,
+    Column("hour", BigInteger, primary_key=True),
+    Column("engine", Text, primary_key=True),
+    Column("gpu_type", Text, primary_key=True),
+    Column("gpu_count", BigInteger, primary_key=True),
+    Column("since", BigInteger, nullable=False, comment="when it was first set aside"),
+    Column("reason", Text, nullable=False, comment="for a person"),
+    comment="engine-hours that cannot be rolled up because their content is implausible; in no report until "
+    "an operator decides",
+)
+
+engine_hours = Table(
+    "engine_hours",
+    schema,
+    Column("hour", BigInteger, primary_key=True),
+    Column("engine", Text, primary_key=True),
+    Column("gpu_type", Text, primary_key=True),
+    Column("gpu_count", BigInteger, primary_key=True),
+    Column("region", Text, nullable=False),
+    Column("purchase", String(16), nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("provisioned_us", BigInteger, nullable=False, comment="alive or busy; not multiplied by GPUs"),
+    Column("startup_us", BigInteger, nullable=False, comment="of it, before the engine was ready"),
+    Column("busy_us", BigInteger, nullable=False, comment="of it, with something in flight"),
+    Column(
+        "nano_gpu_hours", BigInteger, nullable=False, comment="provisioned time multiplied by GPUs: the whole"
+    ),
+    Column("records", BigInteger, nullable=False),
+    Column("calibration", BigInteger, nullable=False, comment="calibrations.id; 0: none"),
+    comment="the wholes, as last computed; the parts of each are in rollups and sum to it",
+)
+
+rollups = Table(
+    "rollups",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("posted", String(7), nullable=False, comment="month that the row is posted to"),
+    Column("hour", BigInteger, nullable=False),
+    Column("piece", BigInteger, nullable=False, comment="start of the part of the hour with one rate"),
+    Column("engine", Text, nullable=False),
+    Column("gpu_type", Text, nullable=False),
+    Column("gpu_count", BigInteger, nullable=False),
+    Column("region", Text, nullable=False),
+    Column("purchase", String(16), nullable=False),
+    Column("bucket", String(16), nullable=False, comment="see gateway.costs.cost_lines.BUCKETS"),
+    Column("tenant", Text, nullable=False),
+    Column("adapter", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("nano_gpu_hours", BigInteger, nullable=False),
+    Column("weight_input", BigInteger, nullable=False, comment="sum of ω by cause"),
+    Column("weight_cached", BigInteger, nullable=False),
+    Column("weight_output", BigInteger, nullable=False),
+    Column("weight_other", BigInteger, nullable=False),
+    Column("calibration", BigInteger, nullable=False, comment="calibrations.id; 0: none"),
+    Column("correction", Boolean, nullable=False, comment="of an hour in an earlier, closed month"),
+    Column("rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"),
+    Column("currency", String(3)),
+    Index("rollups_by_month", "posted", "hour"),
+    Index("rollups_by_engine", "engine", "hour"),
+    Index("rollups_by_tenant", "tenant", "posted", "hour"),
+    comment="who used what in an engine-hour. Rows of a closed month never change: later changes are "
+    "-old/+new rows in the open month",
+)
