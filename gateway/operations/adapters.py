@@ -16,7 +16,7 @@ from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExce
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
-from adapters.registry.changes import Registered, plan_scale
+from adapters.registry.changes import Registered, plan_cost_centre, plan_scale
 from adapters.registry.registration import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
@@ -183,6 +183,19 @@ async def scale(state: State, name: AdapterName, bounds: Mapping[str, int | None
     """Set `min_replicas` and `max_replicas`; what is left out stays. Raises NotFoundError, and ConflictError
     if the minimum would exceed the maximum."""
     adapter = await state.registrar.change(name, actor, lambda reading: plan_scale(reading, name, bounds))
+    await catch_up(state)
+    return adapter
+
+
+async def set_cost_centre(
+    state: State, name: AdapterName, label: str | None, *, authority: Authority
+) -> Adapter:
+    """Label the tenant's usage of the adapter in reports by cost centre; None removes the label. Raises
+    NotFoundError."""
+    authority.check_adapter(name)
+    adapter = await state.registrar.change(
+        name, authority.actor, lambda reading: plan_cost_centre(reading, name, label or "")
+    )
     await catch_up(state)
     return adapter
 
