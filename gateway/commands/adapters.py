@@ -10,7 +10,6 @@ import typer
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import busy, clean, facts, findings_table, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
-from gateway.commands.terms import NONE
 
 app = typer.Typer()
 
@@ -165,32 +164,6 @@ def scale(
     session.result(session.api.put(f"{session.adapter_path(adapter)}/replicas", bounds), _scaled)
 
 
-@command(app, "update")
-def update(
-    session: Session,
-    adapter: Adapter,
-    *,
-    cost_centre: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL",
-            help="Label of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Change an adapter's label. It holds from the next request on, for requests of the adapter's own tenant
-    whose key has no label.
-
-    Example: florin adapter update acme/support --cost-centre customer-care
-    """
-    if cost_centre is None:
-        raise UsageError("Nothing to change: give --cost-centre LABEL, or --cost-centre none.")
-    wanted = {"cost_centre": None if cost_centre == NONE else cost_centre}
-    body = session.api.put(f"{session.adapter_path(adapter)}/cost-centre", wanted)
-    session.result(body, _labelled)
-
-
 @command(app, "remove")
 def remove(
     session: Session,
@@ -243,11 +216,6 @@ def _scaled(body: Json) -> None:
     say(f"{clean(body['adapter'])} has {_replicas(body)} replicas.")
     for warning in body["warnings"]:
         note(f"Warning: {clean(warning)}.")
-
-
-def _labelled(body: Json) -> None:
-    label = body["cost_centre"]
-    say(f"{clean(body['adapter'])} has {f'the cost centre {clean(label)}' if label else 'no cost centre'}.")
 
 
 def _replicas(body: Json) -> str:

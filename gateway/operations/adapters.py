@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExceededError
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump
@@ -190,12 +191,10 @@ async def scale(state: State, name: AdapterName, bounds: Mapping[str, int | None
 async def set_cost_centre(
     state: State, name: AdapterName, label: str | None, *, authority: Authority
 ) -> Adapter:
-    """Label the tenant's usage of the adapter in reports by cost centre; None removes the label. Raises
-    NotFoundError."""
+    """Label its tenant's usage of it in reports; None removes the label. Raises NotFoundError."""
     authority.check_adapter(name)
-    adapter = await state.registrar.change(
-        name, authority.actor, lambda reading: plan_cost_centre(reading, name, label or "")
-    )
+    plan = partial(plan_cost_centre, name=name, label=label or "")
+    adapter = await state.registrar.change(name, authority.actor, plan)
     await catch_up(state)
     return adapter
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -79,6 +79,12 @@ class ComputedHour:
     """Of rollups."""
     parts: dict[PartKey, Figures]
     """Of rollup_parts."""
+
+    def postings(self, *, divided: bool = True) -> Iterator[tuple[RowKey | PartKey, Figures]]:
+        """Rows and parts; if not `divided`, only rows."""
+        yield from self.rows.items()
+        if divided:
+            yield from self.parts.items()
 
 
 class HourTerms:

@@ -31,8 +31,8 @@ from gateway.costs.periods import iso, month
 from gateway.costs.rollups import posted_rows
 from gateway.costs.rollups.engine_hour import PLACE, ComputedHour, HourTerms, at, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import Key, here
-from gateway.costs.rollups.posting import BY_BOOK, Figures, RowKey, RowPrice, corrections
+from gateway.costs.rollups.posted_rows import here
+from gateway.costs.rollups.posting import BY_BOOK, RowKey, RowPrice, corrections
 from gateway.costs.rollups.set_aside import forget_set_aside, hour_text, put_set_aside
 from gateway.metering.ledger.database import REFUSALS, is_definite
 from gateway.metering.ledger.ledger import EngineHour as Place
@@ -196,7 +196,7 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
                 _correct(connection, one, posted, terms, rows)
             else:
                 posted_rows.forget(connection, place)
-                fresh = [(key, BY_BOOK, figures) for key, figures in [*one.rows.items(), *one.parts.items()]]
+                fresh = ((key, BY_BOOK, figures) for key, figures in one.postings())
                 posted_rows.add(rows, place, iso(place[0])[:7], fresh)
             connection.execute(_FORGET_WHOLE, at(place))
             if one.whole["records"] or one.whole["nano_gpu_hours"]:
@@ -225,9 +225,8 @@ def _correct(
     """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
     posted_rows.forget_corrections(connection, one.place, posted)
     standing = posted_rows.standing(connection, one.place)
-    fresh: dict[Key, Figures] = {**one.rows}
-    if not posted_rows.undivided(standing):  # else parts would be posted a second time, with the whole hour
-        fresh |= one.parts
+    # Where rows stand without parts, the parts of the whole hour would be posted, and not what has changed.
+    fresh = dict(one.postings(divided=not posted_rows.undivided(standing)))
     gpu_type = one.place[2]
 
     def by_book(key: RowKey) -> RowPrice:

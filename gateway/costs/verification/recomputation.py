@@ -68,10 +68,8 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
             made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         posted = standing(connection, place)
-        rows: dict[Key, Figures] = {**computed.rows}
-        if not undivided(posted):
-            rows |= computed.parts
-        fresh = {key: figures for key, figures in rows.items() if any(figures)}
+        found = computed.postings(divided=not undivided(posted))
+        fresh = {key: figures for key, figures in found if any(figures)}
         made.differences += _differing(place, fresh, totals(posted))
 
 
