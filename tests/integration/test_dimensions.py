@@ -22,12 +22,13 @@ async def labelled(gateway: Gateway, admin: httpx.AsyncClient, tmp_path):
         for tenant in ("acme", "bolt"):
             await gateway.add_tenant(tenant, base_access=True)
             await gateway.add_adapter(f"{tenant}/support", fake_adapter(tmp_path / tenant))
-        await admin.post("prices", json={"gpu_type": "H100", "rate_per_gpu_hour": "2.50"})
+        gpu_type = gateway.state.catalog.engines["a"].gpu_type
+        await admin.post("prices", json={"gpu_type": gpu_type, "rate_per_gpu_hour": "2.50"})
         await admin.patch("tenants/acme", json={"cost_centre": "head office"})
         await admin.put("adapters/acme/support/cost-centre", json={"cost_centre": "customer care"})
         own = (await admin.post("keys", json={"tenant": "acme"})).json()
         sales = (await admin.post("keys", json={"tenant": "acme", "cost_centre": "sales"})).json()
-        base = (await admin.get("bases")).json()["data"][0]["name"]
+        base = (await admin.get("bases")).json()["data"][0]["base_model"]
         await ask(gateway, own["key"], base, user="ann", metadata={"tag": "chat"})
         await ask(gateway, own["key"], "support", user="ann", safety_identifier="s-1")
         await ask(gateway, sales["key"], "support", user="u" * 70)
