@@ -92,7 +92,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule(f"{adapters}/upload", managers, upload),
         AccessRule(adapters, managers, methods=frozenset({"POST"}), rest=""),
         ours(adapters, methods=READING, rest=f"({one}(/versions)?)?"),
-        ours(adapters, methods=frozenset({"PUT"}), rest=f"{one}/live"),
+        ours(adapters, methods=frozenset({"PUT"}), rest=f"{one}/(live|cost-centre)"),
         ours(adapters, methods=frozenset({"POST"}), rest=f"{one}/(rollback|versions/[^/]+/retire)"),
         ours(adapters, methods=frozenset({"DELETE"}), rest=one),
         ours("/admin/v1/keys"),

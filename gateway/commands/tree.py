@@ -66,9 +66,9 @@ def _whoami() -> typer.Typer:
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import adapter_add, adapters, check, release
+    from gateway.commands import adapter_add, adapter_labels, adapters, check, release
 
-    return (adapters.app, adapter_add.app, check.app, release.app)
+    return (adapters.app, adapter_add.app, adapter_labels.app, check.app, release.app)
 
 
 def _engine() -> Sequence[typer.Typer]:

@@ -127,6 +127,10 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             f"PUT {ROUTE}/replicas", "adapter.scale", "acme/support", "", f"{SUPPORT}/replicas",
             json={"min_replicas": 1}, again=True,
         ),
+        Step(
+            f"PUT {ROUTE}/cost-centre", "adapter.label", "acme/support", "", f"{SUPPORT}/cost-centre",
+            json={"cost_centre": "R&D"}, again=True,
+        ),
         Step(release, "adapter.release", "acme/support", "v2", f"{SUPPORT}/versions/v2/release", again=True),
         Step(
             f"POST {ROUTE}/versions/{{version}}/retire", "adapter.retire", "acme/support", "v2",

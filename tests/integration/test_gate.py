@@ -36,6 +36,7 @@ OF_TENANT_ADMINS = {
     ("DELETE", "/admin/v1/adapters/{tenant}/{name}"),
     ("GET", "/admin/v1/adapters/{tenant}/{name}/versions"),
     ("PUT", "/admin/v1/adapters/{tenant}/{name}/live"),
+    ("PUT", "/admin/v1/adapters/{tenant}/{name}/cost-centre"),
     ("POST", "/admin/v1/adapters/{tenant}/{name}/rollback"),
     ("POST", "/admin/v1/adapters/{tenant}/{name}/versions/{version}/retire"),
     ("GET", "/admin/v1/keys"),

@@ -33,6 +33,7 @@ TERMS = {
         "pass_fields": ["x_note"],
     },
     "cache_group": "group-1",
+    "cost_centre": "R&D",
 }
 KEY_TERMS = {
     "label": "checkout",
@@ -40,6 +41,7 @@ KEY_TERMS = {
     "limits": {"concurrent": 2},
     "budget": {"money_per_day": "1"},
     "priority": "high",
+    "cost_centre": "R&D",
 }
 
 
@@ -137,6 +139,9 @@ async def test_terms_are_kept_updated_in_part_and_audited(admin):
         ({"policy": {"media_hosts": ["https://a.com"]}}, "policy.media_hosts"),
         ({"policy": {"pass_fields": ["model"]}}, "policy.pass_fields"),
         ({"cache_group": "Not a name"}, "cache_group"),
+        ({"cost_centre": "x" * 65}, "cost_centre"),
+        ({"cost_centre": "a\nb"}, "cost_centre"),
+        ({"cost_centre": "__other__"}, "cost_centre"),
         ({"suspended": "maybe"}, "suspended"),
         ({"limit": {}}, "limit"),
     ],
@@ -162,6 +167,7 @@ async def test_bad_terms_of_a_tenant_are_refused_with_the_field(admin, body, par
         ({"priority": "urgent"}, "priority"),
         ({"limits": {"queued": -1}}, "limits.queued"),
         ({"role": "finance", "priority": "high"}, "priority"),
+        ({"role": "finance", "cost_centre": "R&D"}, "cost_centre"),
         ({"role": "operator", "scopes": {"read_only": True}}, "scopes"),
         ({"role": "tenant-admin", "tenant": ""}, "tenant"),
         ({"role": "enrolment"}, "role"),
@@ -379,7 +385,7 @@ async def test_rotation_under_traffic_fails_no_request(gateway, second, admin, a
     busy = False
     await asyncio.gather(*callers)
     assert {status for _, status in answers} == {200}
-    same = ("tenant", "role", "label", "scopes", "limits", "budget", "priority")
+    same = ("tenant", "role", "label", "scopes", "limits", "budget", "priority", "cost_centre")
     assert {name: new[name] for name in same} == {name: old[name] for name in same}
     assert (replaced["id"], replaced["replaced_by"]) == (old["id"], new["id"])
     assert replaced["expires"] == new["created"] + 60_000_000

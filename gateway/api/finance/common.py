@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import Period, PeriodError, period
 from gateway.costs.periods import month as whole_month
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
@@ -97,6 +98,13 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
             raise FlorinError(
                 "invalid_value", f"by: {name[:40]!r} is not one of {', '.join(known)}.", param="by"
             )
+    parts = [name for name in names if name in PART_DIMENSIONS]
+    if len(parts) > 1:
+        raise FlorinError(
+            "invalid_value",
+            f"by: {' and '.join(parts)} cannot be combined; ask for one of them at a time.",
+            param="by",
+        )
     return names
 
 

@@ -30,6 +30,7 @@ from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 
 router = APIRouter(route_class=Tagged)
@@ -48,9 +49,13 @@ async def costs(
     request: Request,
     key: FinanceKey,
     state: StateDep,
-    by: Annotated[str, Query(description=f"Comma-separated list of {', '.join(DIMENSIONS)}.")] = ",".join(
-        DEFAULT_BY
-    ),
+    by: Annotated[
+        str,
+        Query(
+            description=f"Comma-separated list of {', '.join(DIMENSIONS)}; only one of the last "
+            f"{len(PART_DIMENSIONS)} at a time."
+        ),
+    ] = ",".join(DEFAULT_BY),
     start: From = None,
     to: To = None,
     month: Month = None,

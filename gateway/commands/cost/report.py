@@ -39,7 +39,8 @@ def report(
     by: Annotated[
         str,
         typer.Option(
-            help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
+            help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour and "
+            "day, and one of key, end_user, tag and cost_centre."
         ),
     ] = "tenant,adapter,gpu_type",
     month: Annotated[str | None, typer.Option(help="Month in UTC, for example 2026-07.")] = None,

@@ -6,7 +6,8 @@ of the empty string. A period's header is prefixed with 0x02, so that it can pas
 
 Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
-covers the object that /finance/v1/periods/{month}/records returns, with exactly its fields.
+covers the object that /finance/v1/periods/{month}/records returns, with exactly its fields: end user, tag and
+cost centre only where they are not null.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Any, Literal
 
 import orjson
 
-from gateway.metering.records import UsageRecord
+from gateway.metering.records import Labels, UsageRecord
 
 RECORD_FIELDS = tuple(f.name for f in fields(UsageRecord) if f.name not in {"seq", "seen"})
 """The fields that a record's leaf covers: all that the ledger stores except its time of arrival."""
 
 _SORTED = tuple(sorted(RECORD_FIELDS))
+_OPTIONAL = frozenset(Labels._fields)
+"""Fields that a record has only if they are not null, so that the leaves of records from before there were
+such fields stay as they were."""
 Side = Literal["left", "right"]
 
 
@@ -40,9 +44,14 @@ def canonical(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
+def record_content(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record's leaf covers. Raises KeyError if a field is missing; ignores other keys."""
+    return {name: record[name] for name in _SORTED if name not in _OPTIONAL or record.get(name) is not None}
+
+
 def record_leaf(record: Mapping[str, Any]) -> bytes:
     """The leaf's hash. Raises KeyError if a field is missing; ignores other keys."""
-    return leaf_hash(canonical({name: record[name] for name in _SORTED}))
+    return leaf_hash(canonical(record_content(record)))
 
 
 def leaf_hash(data: bytes) -> bytes:

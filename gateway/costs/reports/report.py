@@ -25,6 +25,7 @@ from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import read_set_aside
 from gateway.metering.ledger.ledger import Ledger
@@ -32,7 +33,7 @@ from gateway.metering.ledger.schema import periods
 
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
 POSTED, AS_KNOWN_NOW = "posted", "as known now"
-_TENANTS = {"tenant", "adapter", "version"}
+_TENANTS = {"tenant", "adapter", "version", *PART_DIMENSIONS}
 """Dimensions that unused time does not have."""
 _ROLL_SECONDS = 30.0
 _MOST_SET_ASIDE = 100

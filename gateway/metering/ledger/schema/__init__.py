@@ -20,7 +20,13 @@ from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
 from gateway.metering.ledger.schema.prices import calibrations, prices
-from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema.rollups import (
+    dirty_hours,
+    engine_hours,
+    rollup_parts,
+    rollups,
+    set_aside_hours,
+)
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
@@ -38,6 +44,7 @@ __all__ = [
     "periods",
     "prices",
     "quarantine",
+    "rollup_parts",
     "rollups",
     "schema",
     "set_aside_hours",

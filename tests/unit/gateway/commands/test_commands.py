@@ -224,6 +224,18 @@ CASES = [
         {**TENANT, "policy": {**TENANT["policy"], "chat_templates": False}}, "no chat templates",
     ),
     (
+        ("tenant", "update", "acme", "--cost-centre", "R&D"),
+        "PATCH", "/admin/v1/tenants/acme", {"cost_centre": "R&D"}, {**TENANT, "cost_centre": "R&D"}, "R&D",
+    ),
+    (
+        ("tenant", "update", "acme", "--cost-centre", "none"),
+        "PATCH", "/admin/v1/tenants/acme", {"cost_centre": None}, TENANT, "acme",
+    ),
+    (
+        ("key", "update", "k1", "--cost-centre", "R&D"),
+        "PATCH", "/admin/v1/keys/k1", {"cost_centre": "R&D"}, {**KEY_ROW, "cost_centre": "R&D"}, "R&D",
+    ),
+    (
         ("tenant", "update", "acme", "--max-bytes", "512MiB", "--default-policy"),
         "PATCH", "/admin/v1/tenants/acme", {"quotas": {"bytes": 512 * 2**20}, "policy": None}, TENANT,
         "as the settings say",
@@ -407,7 +419,18 @@ ELSEWHERE = {
     ("doctor",),
     *(
         ("adapter", name)
-        for name in ("list", "show", "promote", "rollback", "retire", "pin", "unpin", "scale", "remove")
+        for name in (
+            "list",
+            "show",
+            "promote",
+            "rollback",
+            "retire",
+            "pin",
+            "unpin",
+            "scale",
+            "update",
+            "remove",
+        )
     ),  # test_adapters
     ("adapter", "check"),  # test_check
     ("adapter", "release"),  # test_release
