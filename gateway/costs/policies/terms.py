@@ -7,7 +7,7 @@ hours with the correction, less what they gave without it. So a refund reaches t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,13 +71,17 @@ def _frozen_terms(connection: Connection, of: str) -> MonthTerms | None:
 
 
 def allocate_month(
-    connection: Connection, book: PriceBook, of: str, terms: MonthTerms, lines: Iterable[CostLine]
+    connection: Connection,
+    book: PriceBook,
+    of: str,
+    terms: MonthTerms,
+    lines: Iterable[CostLine],
+    tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
 ) -> MonthAllocation:
-    """`lines`: all that are posted to the month, with the tenant as their first key. `book`: for rates that
-    are not frozen."""
+    """`lines`: all that are posted to the month. `book`: for rates that are not frozen."""
     if terms.method == 1:
-        return MonthAllocation(allocate(terms.policy, lines))
-    own = allocate(terms.policy, (line for line in lines if not line.correction))
+        return MonthAllocation(allocate(terms.policy, lines, tenant_of))
+    own = allocate(terms.policy, (line for line in lines if not line.correction), tenant_of)
     return MonthAllocation(own, allocate_corrections(connection, book, of, terms.policy))
 
 
