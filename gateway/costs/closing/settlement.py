@@ -115,20 +115,35 @@ def _entries(lines: Sequence[CostLine], allocated: MonthAllocation) -> list[Stat
         held = sums.setdefault(key, [0] * (len(COUNTS) + 2))
         sums[key] = [a + b for a, b in zip(held, values, strict=True)]
 
-    counts = attrgetter(*COUNTS)
+    counted = attrgetter(*COUNTS)
     for line in lines:
         tenant, adapter = line.keys
         key = (tenant, line.bucket, adapter, line.gpu_type, line.region, line.purchase, line.correction, "")
-        add(key, (*counts(line), line.nano_gpu_hours, _cost(line)))
+        add(key, (*counted(line), line.nano_gpu_hours, _cost(line)))
     for corrects, parts in (("", allocated.own), *sorted(allocated.corrections.items())):
         for (tenant, gpu_type, region, purchase, rate), nano in parts.items():
             assert rate is not None, "rates must be frozen first"
             key = (tenant, "allocated", "", gpu_type, region, purchase, bool(corrects), corrects)
             add(key, (*(0 for _ in COUNTS), nano, nano * rate))
-    return [
-        StatementEntry(*key[:-1], tuple(values[:-2]), *values[-2:], key[-1])
-        for key, values in sorted(sums.items())
-    ]
+    entries = []
+    for key, (*counts, nano, cost) in sorted(sums.items()):
+        tenant, kind, adapter, gpu_type, region, purchase, correction, corrects = key
+        entries.append(
+            StatementEntry(
+                tenant,
+                kind,
+                adapter,
+                gpu_type,
+                region,
+                purchase,
+                correction,
+                tuple(counts),
+                nano,
+                cost,
+                corrects,
+            )
+        )
+    return entries
 
 
 def _cost(line: CostLine) -> int:

@@ -16,8 +16,9 @@ from sqlalchemy import Connection, exists, select
 from gateway.costs.allocation import Allocated, AllocationPolicy, PoolSums, allocate, merged
 from gateway.costs.cost_lines import CostLine, read_postings
 from gateway.costs.periods import iso, month
-from gateway.costs.policies.standing import standing_policy
+from gateway.costs.policies.standing import history, standing_policy
 from gateway.costs.prices.book import PriceBook
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 
 METHOD = 2
@@ -130,3 +131,18 @@ def _terms_of_corrected(
         if name == corrected or connection.execute(select(late)).scalar():
             return name, terms_of(connection, name).policy
     return of, policy
+
+
+def policies_at(ledger: Ledger, of: str | None, now: int, tenant: str | None = None) -> dict[str, Any]:
+    """What holds for a month as a document, by default the current one. `tenant`: what it may see of it.
+
+    Raises PeriodError, LedgerUnavailableError."""
+    name = of or iso(now)[:7]
+    month(name)
+    with ledger.read() as connection:
+        terms = terms_of(connection, name)
+        policy = terms.policy
+        if tenant is not None:
+            return {"month": name, "policy": policy.own.get(tenant, policy.name), "frozen": terms.frozen}
+        rows = [row.document() for row in history(connection)]
+    return {"month": name, **policy.document(), "frozen": terms.frozen, "history": rows}
