@@ -95,6 +95,7 @@ def _cost() -> Sequence[typer.Typer]:
         compare,
         export,
         periods,
+        policy,
         proofs,
         reconcile,
         report,
@@ -102,7 +103,7 @@ def _cost() -> Sequence[typer.Typer]:
     )
 
     return (
-        *(report.app, export.app, compare.app, periods.app, proofs.app),
+        *(report.app, export.app, compare.app, periods.app, policy.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
     )
 

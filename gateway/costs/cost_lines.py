@@ -6,7 +6,7 @@ all rows with the same rate become one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,12 +107,44 @@ def read_lines(
     *,
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
+    as_posted: bool = True,
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False)."""
-    selects = [
-        _rows(source, book, period, by, tenants=tenants, corrections=corrections) for source in sources(by)
-    ]
+    (False). `as_posted`: whole months as posted; False: their hours as known now."""
+
+    def where(table: Table) -> list[ColumnElement[bool]]:
+        found = [_within(table, period, as_posted=as_posted), *(table.c.tenant == t for t in set(tenants))]
+        if corrections is not None:
+            found.append(table.c.correction == corrections)
+        if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
+            found.append(table.c.hour < month(names[-1]).start)
+        return found
+
+    yield from _read(connection, book, where, by)
+
+
+def read_postings(
+    connection: Connection, book: PriceBook, of: str, by: Sequence[str], *, first: str, last: str
+) -> Iterator[CostLine]:
+    """Lines of the hours of the month `of`, as posted to the months from `first` to `last`: the month's own
+    rows, later corrections of them, or both. All are of every tenant."""
+    whole = month(of)
+    names = months(Period(month(first).start, month(last).end)) or ()
+
+    def where(table: Table) -> list[ColumnElement[bool]]:
+        posted = table.c.posted.in_(names)  # not a range, so that the index also narrows the hours
+        return [posted, table.c.hour >= whole.start, table.c.hour < whole.end]
+
+    yield from _read(connection, book, where, by)
+
+
+def _read(
+    connection: Connection,
+    book: PriceBook,
+    where: Callable[[Table], Sequence[ColumnElement[bool]]],
+    by: Sequence[str],
+) -> Iterator[CostLine]:
+    selects = [_rows(source, book, where(source.table), by) for source in sources(by)]
     inner = selects[0] if len(selects) == 1 else union_all(*selects)
     for row in connection.execute(_grouped(inner, len(by)).execution_options(yield_per=1000)):
         line = _line(row, by)
@@ -121,23 +153,14 @@ def read_lines(
 
 
 def _rows(
-    source: Source,
-    book: PriceBook,
-    period: Period,
-    by: Sequence[str],
-    *,
-    tenants: Sequence[str],
-    corrections: bool | None,
+    source: Source, book: PriceBook, where: Sequence[ColumnElement[bool]], by: Sequence[str]
 ) -> Select[Any]:
     table = source.table
-    where = [*source.where, _within(table, period), *(table.c.tenant == tenant for tenant in set(tenants))]
-    if corrections is not None:
-        where.append(table.c.correction == corrections)
-    if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
-        where.append(table.c.hour < month(names[-1]).start)
     keys = [_key(source, name).label(f"key_{index}") for index, name in enumerate(by)]
     facts = (table.c[name] for name in _FACTS)
-    return select(*keys, *facts, *source.figures(SUMS), _rate(table, book).label("price")).where(and_(*where))
+    return select(*keys, *facts, *source.figures(SUMS), _rate(table, book).label("price")).where(
+        and_(*source.where, *where)
+    )
 
 
 def effective(period: Period) -> Period:
@@ -145,8 +168,8 @@ def effective(period: Period) -> Period:
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
-def _within(table: Table, period: Period) -> ColumnElement[bool]:
-    if (names := months(period)) is not None:
+def _within(table: Table, period: Period, *, as_posted: bool) -> ColumnElement[bool]:
+    if as_posted and (names := months(period)) is not None:
         return table.c.posted.between(names[0], names[-1])
     whole = effective(period)
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)

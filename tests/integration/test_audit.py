@@ -158,6 +158,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
         Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
+        Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),
         Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),
     ]  # fmt: skip
 

@@ -48,7 +48,14 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("bills", "compare", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "bills",
+    "compare",
+    "reconciliation",
+    "set-aside",
+    "periods/{month}/verify",
+    "periods/{month}/preview",
+)
 
 
 def allowed(method: str, path: str) -> set[Role]:

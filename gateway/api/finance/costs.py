@@ -24,7 +24,6 @@ from gateway.api.finance.common import (
     tenants_of,
     token,
 )
-from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
@@ -32,6 +31,7 @@ from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
+from gateway.operations.closing import asked_policy
 
 router = APIRouter(route_class=Tagged)
 
@@ -61,10 +61,15 @@ async def costs(
     month: Month = None,
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
+        str | None,
+        Query(
+            description="How to allocate unused GPU time: none, proportional, even, fixed. Default: as each "
+            "month was closed, or by the standing policy."
+        ),
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+        str | None,
+        Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`, or `acme=60%,bolt=40%`."),
     ] = None,
     limit: Annotated[
         int | None,
@@ -89,7 +94,7 @@ async def costs(
         period_of(start, to, month, state.clock.now()),
         dimensions,
         tenants_of(key, tenant),
-        _policy(policy, shares),
+        await asked_policy(state, policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
     )
@@ -102,15 +107,6 @@ async def costs(
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
     return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
-
-
-def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
-    if name is None and shares is None:
-        return None
-    try:
-        return policy_of(name or "fixed", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
 async def _file(

@@ -16,11 +16,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import month
+from gateway.costs.policies.terms import MonthTerms, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.merkle import MerkleTree, digest, header_hash, record_leaf
 from gateway.costs.proofs.proof import SUMS, VERSION, tenants_root
@@ -81,8 +81,9 @@ def settlement_of(
     connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
 ) -> Settlement:
     """The settlement of a month, from its rows with frozen rates."""
-    lines = list(read_lines(connection, PriceBook([]), month(of), ("tenant", "adapter")))
-    return settle(lines, allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines), tenants)
+    book = PriceBook([])
+    lines = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
+    return settle(lines, allocate_month(connection, book, of, MonthTerms.of(terms), lines), tenants)
 
 
 def compute_hash(

@@ -2,19 +2,20 @@
 
 The figures of a closed month are those that its hash covers, so the statements of all tenants sum to the
 invoice; they are only divided further, among versions, without rounding again. For an open month they are
-computed in the same way from current data, for this tenant alone, and are preliminary.
+computed in the same way from current data, by the standing policy, and are preliminary.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.closing.settlement import COUNTS, rounded, settle
+from gateway.costs.closing.preview import MonthSettlement, settlement_now
+from gateway.costs.closing.settlement import COUNTS, rounded
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
@@ -93,11 +94,12 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))
     closed = _closed(connection, tenant, month)
-    if not lines and closed is None:
+    now = settlement_now(connection, month, book=book)
+    if not lines and tenant not in now.settlement.statements:
         return _empty(connection, tenant, month) if known else None
-    if missing := missing_prices(lines):
+    document = now.settlement.statements[tenant]
+    if missing := missing_prices(lines) or _unpriced(now, document):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
-    document = closed.document if closed else _preliminary(tenant, lines)
     items = _items(lines, document)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     return Statement(
@@ -105,7 +107,7 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
         month=month,
         period=period,
         currency=(closed.currency if closed else None) or book.currency or "",
-        policy=closed.policy if closed else "",
+        policy=now.terms.policy.own.get(tenant, now.terms.policy.name),
         **items,
         unit_prices=unit_prices(used),
         days=_days(connection, book, period, tenant),
@@ -149,9 +151,10 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
 
 
-def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:
-    own = [replace(line, keys=(tenant, line.keys[0])) for line in lines if line.bucket != "rejected"]
-    return settle(own, {}, [tenant]).statements[tenant]
+def _unpriced(now: MonthSettlement, document: Mapping[str, Any]) -> str:
+    """GPU types without a price of which the tenant bears unused time."""
+    shared = {(e["gpu_type"], e["region"], e["purchase"]) for e in document["lines"]}
+    return ", ".join(" ".join(filter(None, series)) for series in now.missing if series in shared)
 
 
 def _items(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, tuple[Item, ...]]:

@@ -73,6 +73,7 @@ ACTIONS: dict[str, str] = {
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "period.close": "A month was closed.",
+    "policy.set": "Who bears unused GPU time was agreed, for the installation or a tenant.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }
 """Action → its description. docs/reference/audit.md lists them."""
