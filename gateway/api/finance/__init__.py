@@ -11,6 +11,7 @@ from gateway.api.finance import (
     costs,
     export,
     periods,
+    rate_cards,
     reconciliation,
     set_aside,
     statement,
@@ -18,5 +19,16 @@ from gateway.api.finance import (
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
+for noun in (
+    bills,
+    compare,
+    costs,
+    export,
+    periods,
+    rate_cards,
+    reconciliation,
+    set_aside,
+    statement,
+    usage,
+):
     router.include_router(noun.router)

@@ -32,6 +32,7 @@ from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.rollup import lock_postings, roll
 from gateway.costs.rollups.set_aside import hour_text, read_set_aside
+from gateway.costs.selling.card_store import card_rows
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
 from gateway.metering.ledger.schema import dirty_hours, period_tenants, periods, rollups, usage_records
@@ -193,6 +194,7 @@ def _cut_off(
         "prices": prices,
         "missing_prices": missing,
         "calibrations": calibrations_of(connection, of),
+        "rate_cards": card_rows(connection),
     }
     connection.execute(
         insert(periods).values(

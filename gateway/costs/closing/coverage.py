@@ -15,14 +15,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.proofs.merkle import RECORD_FIELDS, canonical
+from gateway.costs.proofs.merkle import STORED_FIELDS, canonical
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups, usage_records
 
 BEFORE_ALL = -1
 """The cutoff before the first period."""
 _PAGE = 10_000
-_SORTED_FIELDS = tuple(sorted(RECORD_FIELDS))
+_SORTED_FIELDS = tuple(sorted(STORED_FIELDS))
 _ROW = tuple(sorted(str(c.name) for c in rollups.columns if c.name not in {"id", "posted"}))
 
 Record = Mapping[str, Any]
@@ -55,7 +55,7 @@ def late_hours(connection: Connection, of: str) -> list[int]:
 
 
 def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
-    """All covered records, in order, with RECORD_FIELDS. Reads page by page to keep transactions short;
+    """All covered records, in order, with STORED_FIELDS. Reads page by page to keep transactions short;
     covered records never change. Raises LedgerUnavailableError."""
     after: tuple[int, str] | None = None
     while page := record_page(ledger, cover, tenant=tenant, after=after, limit=_PAGE):

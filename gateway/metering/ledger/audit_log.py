@@ -72,6 +72,9 @@ ACTIONS: dict[str, str] = {
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "period.close": "A month was closed.",
+    "rate_card.add": "A version of a rate card was added.",
+    "rate_card.assign": "A rate card was assigned to a tenant, or to all without one of their own.",
+    "invoice.add": "A statement got an invoice's number, tax and due date.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }
 """Action → its description. docs/reference/audit.md lists them."""

@@ -21,6 +21,7 @@ from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
 from gateway.metering.ledger.schema.prices import calibrations, prices
 from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
@@ -33,11 +34,14 @@ __all__ = [
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "invoices",
     "ledger_state",
     "period_tenants",
     "periods",
     "prices",
     "quarantine",
+    "rate_card_assignments",
+    "rate_cards",
     "rollups",
     "schema",
     "set_aside_hours",
