@@ -98,6 +98,23 @@ def read_lines(
         where.append(table.c.correction == corrections)
     if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
         where.append(table.c.hour < month(names[-1]).start)
+    yield from _read(connection, book, where, by)
+
+
+def read_postings(
+    connection: Connection, book: PriceBook, of: str, by: Sequence[str], *, first: str, last: str
+) -> Iterator[CostLine]:
+    """Lines of the hours of the month `of`, as posted to the months from `first` to `last`: the month's own
+    rows, later corrections of them, or both. All are of every tenant."""
+    whole = month(of)
+    names = months(Period(month(first).start, month(last).end)) or ()
+    posted = table.c.posted.in_(names)  # not a range, so that the index also narrows the hours
+    yield from _read(connection, book, [posted, table.c.hour >= whole.start, table.c.hour < whole.end], by)
+
+
+def _read(
+    connection: Connection, book: PriceBook, where: Sequence[ColumnElement[bool]], by: Sequence[str]
+) -> Iterator[CostLine]:
     keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
     inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
         and_(*where)

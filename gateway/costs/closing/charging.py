@@ -27,10 +27,19 @@ LATE_RECORDS = "usage that was recorded or changed after the month was closed"
 COST_CHANGED = "costs that changed after the month was closed"
 
 
-def add_charges(connection: Connection, of: str, cards: RateCards, settled: Settlement) -> None:
-    """Adds `charges` to the statements of tenants that pay by a rate card. Rates are frozen."""
+def add_charges(
+    connection: Connection, book: PriceBook, of: str, cards: RateCards, settled: Settlement
+) -> None:
+    """Adds `charges` to the statements of tenants that pay by a rate card. `book`: for rows without a frozen
+    rate."""
     costs = {name: units(made["cost"]) for name, made in settled.statements.items()}
-    for name, whole in tenant_months(connection, PriceBook([]), of, cards, costs).items():
+    shares: dict[tuple[str, str], int] = {}
+    for name, made in settled.statements.items():
+        for line in made["lines"]:
+            if line["kind"] == "allocated" and line["correction"]:
+                key = name, line["corrects"]
+                shares[key] = shares.get(key, 0) + units(line["cost"])
+    for name, whole in tenant_months(connection, book, of, cards, costs, shares).items():
         if name in settled.statements:
             settled.statements[name]["charges"] = charges_document(whole)
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.closing.charging import add_charges
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import month
+from gateway.costs.policies.terms import MonthTerms, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.merkle import (
     VERSION,
@@ -100,11 +100,12 @@ def settlement_of(
     connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
 ) -> Settlement:
     """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
-    lines = list(read_lines(connection, PriceBook([]), month(of), ("tenant", "adapter")))
+    book = PriceBook([])
+    lines = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
     cards = RateCards.of_rows(terms.get("rate_cards", {}))
-    allocated = allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)
+    allocated = allocate_month(connection, book, of, MonthTerms.of(terms), lines)
     settled = settle(lines, allocated, [*tenants, *cards.charged(of)])
-    add_charges(connection, of, cards, settled)
+    add_charges(connection, book, of, cards, settled)
     return settled
 
 

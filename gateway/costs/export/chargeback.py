@@ -37,16 +37,19 @@ def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
             yield from _charges(line)
 
 
-def allocated_rows(allocated: Allocated, tenants: Collection[str], month: str) -> Iterator[Row]:
-    """Unused time allocated to tenants. `tenants`: as in `files.Order`."""
+def allocated_rows(
+    allocated: Allocated, tenants: Collection[str], month: str, *, correction: bool = False
+) -> Iterator[Row]:
+    """Unused time of a month allocated to tenants, or a correction of it. `tenants`: as in `files.Order`."""
     period = month_of(month)
     for (tenant, gpu_type, region, purchase, rate), nano in allocated.items():
-        assert rate is not None, "a closed month's rates are frozen"
+        assert rate is not None, "a file with missing prices is refused before"
         if any(tenant != wanted for wanted in tenants):
             continue
         yield {
             "ChargePeriodStart": iso(period.start),
             "ChargePeriodEnd": iso(period.end),
+            "ChargeClass": "Correction" if correction else None,
             **sku("unused-gpu-time", "GPU Time", gpu_type, region, purchase),
             **gpu_time(nano, rate),
             "ChargeDescription": f"Share of unused GPU time on {gpu_type} ({PURCHASE[purchase]})",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
-from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export import chargeback, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
@@ -22,10 +20,10 @@ from gateway.costs.export.columns import plain as plain_columns
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
+from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods
 
 
 class TooLargeError(Exception):
@@ -114,19 +112,21 @@ def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str,
 def _focus_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
     if order.dataset == "chargeback":
         charges = chargeback.rows(_lines(connection, book, order, chargeback.BY))
-        return chain(charges, _allocated_rows(connection, order))
+        return chain(charges, _allocated_rows(connection, book, order))
     return infrastructure.rows(_lines(connection, book, order, infrastructure.BY))
 
 
-def _allocated_rows(connection: Connection, order: Order) -> Iterator[Row]:
-    query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
-    document = connection.execute(query).scalar_one_or_none()
-    if document is None:  # not decided before the month is closed
-        return
-    terms = json.loads(document)["terms"]
-    lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
-    allocated = allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)
-    yield from chargeback.allocated_rows(allocated, order.tenants, order.month)
+def _allocated_rows(connection: Connection, book: PriceBook, order: Order) -> Iterator[Row]:
+    """By the month's terms: as it was closed, or by the standing policy."""
+    terms = terms_of(connection, order.month)
+    lines = read_lines(connection, book, month(order.month), ("tenant",))
+    allocated = allocate_month(connection, book, order.month, terms, lines)
+    borne = (key for key in allocated.own if all(key[0] == tenant for tenant in order.tenants))
+    if missing := sorted({key[1:4] for key in borne if key[4] is None}):
+        raise MissingPriceError(_no_price(", ".join(_series(*series) for series in missing), order))
+    yield from chargeback.allocated_rows(allocated.own, order.tenants, order.month)
+    for corrects, parts in sorted(allocated.corrections.items()):
+        yield from chargeback.allocated_rows(parts, order.tenants, corrects, correction=True)
 
 
 def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
@@ -139,7 +139,11 @@ def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterab
 
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
     if missing := missing_prices(_lines(connection, book, order, ())):
-        raise MissingPriceError(f"No price for {missing} during {order.month}: add it with florin price add.")
+        raise MissingPriceError(_no_price(missing, order))
+
+
+def _no_price(series: str, order: Order) -> str:
+    return f"No price for {series} during {order.month}: add it with florin price add."
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:

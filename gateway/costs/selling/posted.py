@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sqlalchemy import Connection, func, select
 
@@ -26,25 +26,26 @@ def tenant_months(
     of: str,
     cards: RateCards,
     costs: Mapping[str, int],
-    *,
-    tenants: Sequence[str] = (),
+    shares: Mapping[tuple[str, str], int],
 ) -> dict[str, TenantMonth]:
     """By tenant: what it pays for the month `of`, if a card has a part in it; who pays only costs is missing.
 
     `costs`: what each tenant would pay without cards, in 10**-15 of the currency: usage, unused time and
-    corrections. `tenants`: only this one; (): all that have usage or an assignment. Raises
-    LedgerUnavailableError."""
+    corrections. `shares`: of these, by (tenant, month), how corrections changed its share of unused time.
+
+    Raises LedgerUnavailableError."""
     if not cards.assignments:
         return {}
     used: dict[str, Tokens] = {}
-    for line in read_lines(connection, book, month(of), ("tenant",), tenants=tenants, corrections=False):
+    for line in read_lines(connection, book, month(of), ("tenant",), corrections=False):
         if line.bucket == _BILLED:
             used[line.keys[0]] = added(used.get(line.keys[0], Tokens()), tokens_of(line))
-    corrected = _corrected_costs(connection, book, of, tenants)
+    corrected = _corrected_costs(connection, book, of)
+    for key, cost in shares.items():
+        corrected[key] = corrected.get(key, 0) + cost
     before, after = _token_sums(connection, of, {at for _, at in corrected})
-    names = set(tenants) or {*used, *costs, *cards.charged(of), *(name for name, _ in corrected)}
     found = {}
-    for name in sorted(names):
+    for name in sorted(costs):
         months = {at: cost for (who, at), cost in corrected.items() if who == name}
         card = cards.card(name, of)
         priced = {at: made for at in months if (made := cards.card(name, at)) is not None}
@@ -65,13 +66,11 @@ def tenant_months(
     return found
 
 
-def _corrected_costs(
-    connection: Connection, book: PriceBook, of: str, tenants: Sequence[str]
-) -> dict[tuple[str, str], int]:
+def _corrected_costs(connection: Connection, book: PriceBook, of: str) -> dict[tuple[str, str], int]:
     """(tenant, corrected month) → what the corrections posted to `of` change in its cost."""
     found: dict[tuple[str, str], int] = {}
     by = ("tenant", "day")
-    for line in read_lines(connection, book, month(of), by, tenants=tenants, corrections=True):
+    for line in read_lines(connection, book, month(of), by, corrections=True):
         if line.bucket == _BILLED:
             key = line.keys[0], line.keys[1][:7]
             found[key] = found.get(key, 0) + (line.cost or 0)

@@ -47,7 +47,11 @@ def items_of(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str
         if entry["kind"] == "usage":
             found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry)
         elif entry["kind"] == "allocated":
-            found["allocated"].append(Item("", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"]))
+            if entry["correction"]:
+                of = ("Share of unused time", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"])
+                found["corrections"].append(Item(*of, entry["corrects"], COST_CHANGED))
+            else:
+                found["allocated"].append(Item("", _gpu(entry), 0, 0, 0, 0, entry["amount_cents"]))
     return {kind: tuple(items) for kind, items in found.items()}
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
+from gateway.costs.statement.document import document
 from gateway.costs.statement.statement_figures import Item, Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
 
@@ -37,6 +38,15 @@ def statement_page(
     with ledger.read() as connection:
         statement = read_statement(connection, tenant, month, known=known)
     return None if statement is None else render(statement, issuer=issuer, now=now)
+
+
+def statement_json(
+    ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
+) -> dict[str, Any] | None:
+    """`statement_page` as a document."""
+    with ledger.read() as connection:
+        statement = read_statement(connection, tenant, month, known=known)
+    return None if statement is None else document(statement, issuer=issuer, now=now)
 
 
 def render(statement: Statement, *, issuer: str, now: int) -> str:

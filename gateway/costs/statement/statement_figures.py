@@ -5,20 +5,19 @@ before allowance and minimum. A tenant without one is charged what its usage cos
 
 The figures of a closed month are those that its hash covers, so the statements of all tenants sum to the
 invoice; they are only divided further, among versions, without rounding again. For an open month they are
-computed in the same way from current data, for this tenant alone, and are preliminary.
+computed in the same way from current data, by the standing policy, and are preliminary.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.closing.charging import charges_document, units
-from gateway.costs.closing.settlement import settle
+from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
@@ -27,9 +26,8 @@ from gateway.costs.periods import month as month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
-from gateway.costs.selling.cards import RateCard, RateCards
+from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, read_invoice
-from gateway.costs.selling.posted import tenant_months
 from gateway.costs.statement.items import BY, Item, items_of, priced_items
 from gateway.metering.ledger.schema import period_tenants, periods
 
@@ -88,14 +86,14 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
     book, period = PriceBook(read_prices(connection)), month_of(month)
     lines = list(read_lines(connection, book, period, BY, tenants=(tenant,)))
     closed = _closed(connection, tenant, month)
-    cards = read_cards(connection)
-    card = cards.card(tenant, month)
-    if not lines and closed is None and (card is None or _is_closed(connection, month)):
+    now = settlement_now(connection, month, book=book)
+    if not lines and tenant not in now.settlement.statements:
         return _empty(connection, tenant, month) if known else None
-    document = closed.document if closed else _preliminary(connection, book, cards, tenant, month, lines)
+    document = now.settlement.statements[tenant]
     charges = document.get("charges")
-    if charges is not None and charges["card"] is None:
-        card = None
+    card = None if charges is None else read_cards(connection).card(tenant, month)
+    if missing := _missing(lines, now, document, card):
+        raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     items = items_of(lines, document) if card is None else priced_items(lines, card, charges)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     return Statement(
@@ -103,7 +101,7 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
         month=month,
         period=period,
         currency=_currency(closed, card, book),
-        policy=closed.policy if closed else "",
+        policy=now.terms.policy.own.get(tenant, now.terms.policy.name),
         **items,
         unit_prices=unit_prices(used) if card is None else (),
         days=_days(connection, book, period, tenant),
@@ -118,11 +116,6 @@ def read_statement(connection: Connection, tenant: str, month: str, *, known: bo
 
 def _currency(closed: _Closed | None, card: RateCard | None, book: PriceBook) -> str:
     return (closed.currency if closed else None) or (card.currency if card else None) or book.currency or ""
-
-
-def _is_closed(connection: Connection, month: str) -> bool:
-    query = select(periods.c.month).where(periods.c.month == month, periods.c.state == "closed")
-    return connection.execute(query).first() is not None
 
 
 def _empty(connection: Connection, tenant: str, month: str) -> Statement:
@@ -158,26 +151,17 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
 
 
-def _preliminary(
-    connection: Connection,
-    book: PriceBook,
-    cards: RateCards,
-    tenant: str,
-    month: str,
-    lines: Sequence[CostLine],
-) -> dict[str, Any]:
-    """What a closing would store now. Raises MissingPriceError."""
-    card = cards.card(tenant, month)
-    missing = missing_prices(line for line in lines if card is None or line.correction)
-    if missing:
-        raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
-    document: dict[str, Any] = {"lines": []}
-    if card is None:
-        own = [replace(line, keys=(tenant, line.keys[0])) for line in lines if line.bucket != "rejected"]
-        document = settle(own, {}, [tenant]).statements[tenant]
-    cost = {tenant: units(document.get("cost", "0"))}
-    whole = tenant_months(connection, book, month, cards, cost, tenants=(tenant,)).get(tenant)
-    return document if whole is None else {**document, "charges": charges_document(whole)}
+def _missing(
+    lines: Sequence[CostLine], now: MonthSettlement, document: Mapping[str, Any], card: RateCard | None
+) -> str:
+    """GPU types without a price of what is charged at cost: usage, the tenant's share of unused time, and
+    corrections of months without a rate card."""
+    charged = [line for line in lines if card is None or line.correction]
+    shared = (
+        {(e["gpu_type"], e["region"], e["purchase"]) for e in document["lines"]} if card is None else set()
+    )
+    unpriced = (" ".join(filter(None, series)) for series in now.missing if series in shared)
+    return missing_prices(charged) or ", ".join(unpriced)
 
 
 def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:

@@ -19,6 +19,7 @@ from gateway.metering.ledger.schema.engine_time import engine_counters, engine_p
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
+from gateway.metering.ledger.schema.policies import standing_policies
 from gateway.metering.ledger.schema.prices import calibrations, prices
 from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
 from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
@@ -46,5 +47,6 @@ __all__ = [
     "schema",
     "set_aside_hours",
     "snapshots",
+    "standing_policies",
     "usage_records",
 ]
