@@ -34,8 +34,8 @@ async def statement(
         "html"
     ),
 ) -> Response:
-    """What a tenant is charged for a month, as a self-contained HTML page that prints on one sheet of A4, or as
-    JSON: by its rate card, or without one what its usage cost. Preliminary until the month is closed. A
+    """What a tenant is charged for a month: by its rate card, or without one what its usage cost. A
+    self-contained HTML page that prints on one sheet of A4, or JSON. Preliminary until the month is closed. A
     tenant's key gets only its own."""
     unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
     if key.own_tenant not in (None, tenant):
