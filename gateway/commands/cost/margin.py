@@ -52,14 +52,14 @@ def _people(body: Json) -> None:
     retries, unused = left["retry_waste"], left["unallocated"]
     rows += [
         ("",) * len(columns),
-        ("not charged: retries", "", "", _money(left["retry_waste"]), "", _negative(left["retry_waste"]), ""),
+        ("not charged: retries", "", "", _money(retries), "", _negative(retries), ""),
         (
             "not charged: unused time",
             "",
             "",
             "",
-            _money(left["unallocated"]),
-            _negative(left["unallocated"]),
+            _money(unused),
+            _negative(unused),
             "",
         ),
         ("total", "", _money(totals["price"]), "", "", _money(totals["margin"]), totals["margin_percent"]),

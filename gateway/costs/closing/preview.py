@@ -7,11 +7,11 @@ of a closing. So they agree to the cent, and nothing changes when the month is c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, select
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.charging import add_charges
@@ -79,7 +79,7 @@ def settlement_now(
     )
 
 
-def _cards(connection: Connection, row: Mapping[str, Any] | None) -> RateCards:
+def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
     """As they are now, or as they were when a month that is being closed was cut off."""
     terms = {} if row is None else json.loads(row["document"] or "{}").get("terms", {})
     return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))

@@ -69,20 +69,23 @@ class MonthCharges:
 
 def charge(card: RateCard, tokens: Tokens) -> MonthCharges:
     """A month's charges. Tokens below zero (more corrected away than there were) count as none."""
-    rates = (card.input_micros, card.cached_micros, card.output_micros)
     free = (card.free_input, card.free_cached, card.free_output)
     kinds = tuple(
         KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
-        for kind, count, most, micros in zip(KINDS, tokens, free, rates, strict=True)
+        for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
     )
     used = sum(kind.amount for kind in kinds)
     return MonthCharges(card, kinds, max(card.minimum_micros * _PER_MICRO - used, 0))
 
 
+def rates_of(card: RateCard) -> tuple[int, int, int]:
+    """Millionths per million tokens, in the order of KINDS."""
+    return card.input_micros, card.cached_micros, card.output_micros
+
+
 def list_price(card: RateCard, tokens: Tokens) -> int:
     """Tokens times rates, before allowance and minimum, in 10**-15 of the currency."""
-    rates = (card.input_micros, card.cached_micros, card.output_micros)
-    return sum(count * micros for count, micros in zip(tokens, rates, strict=True)) * _PER_TOKEN
+    return sum(count * micros for count, micros in zip(tokens, rates_of(card), strict=True)) * _PER_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
 from gateway.costs.statement.document import document
-from gateway.costs.statement.statement_figures import Item, Statement, read_statement
+from gateway.costs.statement.items import Item
+from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def _free_cents(statement: Statement) -> int:
     lines = statement.charges["lines"] if statement.charges else ()
     if not any(line.get("free_tokens") for line in lines):
         return 0
-    charged = sum(line["amount_cents"] for line in lines if "tokens" in line)
+    charged = sum(int(line["amount_cents"]) for line in lines if "tokens" in line)
     return charged - summed("", statement.usage).cents
 
 

@@ -12,8 +12,9 @@ from gateway.costs.closing.closing import close
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import DAY, month
 from gateway.costs.statement import plots
+from gateway.costs.statement.items import Item
 from gateway.costs.statement.page import fitting, render, statement_page
-from gateway.costs.statement.statement_figures import Item, read_statement
+from gateway.costs.statement.statement_figures import read_statement
 from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
