@@ -106,7 +106,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         reports("/finance/v1/margin", staff),
         reports("/finance/v1/reconciliation", staff),
         reports("/finance/v1/set-aside", staff),
-        reports("/finance/v1/periods", staff, rest="/[^/]+/verify"),
+        reports("/finance/v1/periods", staff, rest="/[^/]+/(verify|preview)"),
         reports("/finance", staff | TENANT_ROLES),
         AccessRule("/finance", staff),
         AccessRule("", None, BodyRule(0, complexity=None)),

@@ -102,6 +102,7 @@ def _cost() -> Sequence[typer.Typer]:
         export,
         margin,
         periods,
+        policy,
         proofs,
         reconcile,
         report,
@@ -110,7 +111,16 @@ def _cost() -> Sequence[typer.Typer]:
     )
 
     return (
-        *(report.app, export.app, statement.app, margin.app, compare.app, periods.app, proofs.app),
+        *(
+            report.app,
+            export.app,
+            statement.app,
+            margin.app,
+            compare.app,
+            periods.app,
+            policy.app,
+            proofs.app,
+        ),
         *(bills.app, reconcile.app, set_aside.app),
     )
 

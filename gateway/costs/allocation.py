@@ -14,7 +14,6 @@ Retry waste is not divided: it has a tenant, and a line of its own.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,8 @@ from math import lcm
 from typing import Any
 
 from gateway.costs.cost_lines import CostLine
+from gateway.costs.fixed_shares import PolicyError, parse_shares
+from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.rollups.attribution import largest_remainder
 
 POLICIES = ("none", "proportional", "even", "fixed")
@@ -34,16 +35,6 @@ Pool = tuple[str, str, str, int | None]
 """GPU type, region, purchase model, rate."""
 Allocated = dict[tuple[str, str, str, str, int | None], int]
 """(tenant, *pool) → nano-GPU-hours."""
-
-_SHARE = re.compile(r"([^=,\s]+)=([0-9]{1,9})", re.ASCII)
-
-
-class PolicyError(ValueError):
-    """An invalid policy. `param` names the parameter."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +64,26 @@ NONE = AllocationPolicy()
 
 
 def policy_of(name: str, shares: str | None = None) -> AllocationPolicy:
-    """Parse a policy. `shares`: `acme=60,bolt=40`, for `fixed` only. Raises PolicyError."""
+    """Parse a policy. `shares`: `acme=60,bolt=40` or `acme=60%,bolt=40%`, for `fixed` only. Raises
+    PolicyError."""
+    found, total = parse_shares((shares or "").split(",") if shares else ())
+    return checked(name, found, total)
+
+
+def checked(name: str, shares: Mapping[str, int], total: int | None = None) -> AllocationPolicy:
+    """The policy. `total`: what the shares are said to sum to. Raises PolicyError."""
     if name not in POLICIES:
         raise PolicyError("policy", f"policy: {name[:40]!r} is not one of {', '.join(POLICIES)}.")
     if (name == "fixed") != bool(shares):
         raise PolicyError(
             "shares", "shares: required for policy fixed, like acme=60,bolt=40, and only for it."
         )
-    found: dict[str, int] = {}
-    for part in (shares or "").split(",") if shares else ():
-        match = _SHARE.fullmatch(part.strip())
-        if match is None or match[1] in found:
-            raise PolicyError("shares", f"shares: {part[:40]!r} is not tenant=share, once per tenant.")
-        found[match[1]] = int(match[2])
-    if found and not any(found.values()):
+    if shares and not any(shares.values()):
         raise PolicyError("shares", "shares: at least one must be greater than 0.")
-    return AllocationPolicy(name, found)
+    if total is not None and (found := sum(shares.values())) != total:
+        said = decimal_of(Fraction(100 * found, total)).removesuffix(".00")
+        raise PolicyError("shares", f"shares: they sum to {said} %, not to 100 %.")
+    return AllocationPolicy(name, shares)
 
 
 def divide(policy: AllocationPolicy, unused: int, used: Mapping[str, int]) -> dict[str, int]:
@@ -130,7 +125,7 @@ def _mixed(policy: AllocationPolicy, common: Mapping[str, int], used: Mapping[st
         shares |= {t: share for t, share in alone.items() if policy.own.get(t) == name}
     if not shares:
         return {}
-    shares[_NOBODY] = max(1 - sum(shares.values()), Fraction(0))
+    shares[_NOBODY] = max(1 - sum(shares.values(), Fraction(0)), Fraction(0))
     scale = lcm(*(share.denominator for share in shares.values()))
     return {tenant: int(share * scale) for tenant, share in shares.items()}
 

@@ -90,10 +90,11 @@ def read_lines(
     *,
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
+    as_posted: bool = True,
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False)."""
-    where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
+    (False). `as_posted`: whole months as posted; False: their hours as known now."""
+    where = [_within(period, as_posted=as_posted), *(table.c.tenant == tenant for tenant in set(tenants))]
     if corrections is not None:
         where.append(table.c.correction == corrections)
     if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
@@ -128,8 +129,8 @@ def effective(period: Period) -> Period:
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
-def _within(period: Period) -> ColumnElement[bool]:
-    if (names := months(period)) is not None:
+def _within(period: Period, *, as_posted: bool) -> ColumnElement[bool]:
+    if as_posted and (names := months(period)) is not None:
         return table.c.posted.between(names[0], names[-1])
     whole = effective(period)
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)

@@ -155,6 +155,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
         Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
+        Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),
         Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),
         Step("POST /finance/v1/rate-cards", "rate_card.add", "standard", json=RATE_CARD, again=True),
         Step(

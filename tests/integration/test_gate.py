@@ -47,7 +47,15 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("bills", "compare", "margin", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "bills",
+    "compare",
+    "margin",
+    "reconciliation",
+    "set-aside",
+    "periods/{month}/verify",
+    "periods/{month}/preview",
+)
 
 
 def allowed(method: str, path: str) -> set[Role]:

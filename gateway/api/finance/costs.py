@@ -25,13 +25,13 @@ from gateway.api.finance.common import (
     tenants_of,
     token,
 )
-from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.errors import FlorinError
+from gateway.operations.closing import asked_policy
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -59,10 +59,15 @@ async def costs(
     month: Month = None,
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
+        str | None,
+        Query(
+            description="How to allocate unused GPU time: none, proportional, even, fixed. Default: as each "
+            "month was closed, or by the standing policy."
+        ),
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+        str | None,
+        Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`, or `acme=60%,bolt=40%`."),
     ] = None,
     limit: Annotated[
         int | None,
@@ -88,7 +93,7 @@ async def costs(
         period_of(start, to, month, state.clock.now()),
         dimensions,
         tenants_of(key, tenant),
-        _policy(policy, shares),
+        await asked_policy(state, policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
     )
@@ -109,15 +114,6 @@ def _dimensions_for(key: Key) -> tuple[str, ...]:
     if key.own_tenant is None:
         return DIMENSIONS
     return tuple(name for name in DIMENSIONS if name not in HIDDEN_DIMENSIONS)
-
-
-def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
-    if name is None and shares is None:
-        return None
-    try:
-        return policy_of(name or "fixed", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
 
 
 async def _file(state: State, key: Key, question: Question, kind: FileFormat, *, flushed: bool) -> Response:

@@ -12,7 +12,14 @@ from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
 from gateway.api.finance.common import After, Tagged, ledger_process_of, month_of, rendered
-from gateway.api.finance.period_models import PeriodModel, Periods, Proof, Records, Verification
+from gateway.api.finance.period_models import (
+    ClosingPreview,
+    PeriodModel,
+    Periods,
+    Proof,
+    Records,
+    Verification,
+)
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
@@ -55,6 +62,23 @@ async def close_period(
     shown, done = await closing.close(state, month_of(month), terms, key)
     response.status_code = 200 if done else 202
     return PeriodModel.model_validate(shown)
+
+
+@router.get("/{month}/preview")
+async def preview_period(
+    month: Month,
+    _: StaffKey,
+    state: StateDep,
+    policy: Annotated[
+        str | None, Query(description="Instead of the standing policy: none, proportional, even, fixed.")
+    ] = None,
+    shares: Annotated[
+        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+    ] = None,
+) -> ClosingPreview:
+    """Preview a closing: each tenant's statement, what no tenant bears, and what is in the way. Changes
+    nothing."""
+    return ClosingPreview.model_validate(await closing.preview(state, month_of(month), policy, shares))
 
 
 @router.get("/{month}/verify")

@@ -74,7 +74,10 @@ def _present(part: Json | None) -> bool:
 def _main(body: Json, parts: dict[str, Json]) -> None:
     groups, rows, whole = body["by"], body["rows"], body.get("whole")
     currency = f" {body['currency']}" if body["currency"] else ""
-    hours, costs = _column(rows, parts, whole, _hours, least=3), _column(rows, parts, whole, _cost)
+    hours, costs = (
+        _column(rows, parts, whole, _hours, least=3),
+        _column(rows, parts, whole, _cost, cents=_cents),
+    )
     names = [_names(row, groups) for row in rows]
     counts = [_counts(row) for row in rows]
     blank = [""] * (len(groups) - 1)
@@ -88,7 +91,7 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
     columns = [hours, costs]
     if "allocated_cost" in body["totals"]:
         heads.append(f"allocated{currency}")
-        columns.append(_allocated(body, len(names)))
+        columns.append(_allocated(body, parts, len(names)))
     cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
     styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
     shown = [
@@ -133,13 +136,18 @@ def _cost(figures: Json) -> Decimal | None:
     return None if figures["cost"] is None else Decimal(figures["cost"])
 
 
-def _allocated(body: Json, length: int) -> list[str]:
-    """Unused time allocated to each row, and the rest that no tenant bears."""
+def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
+    """Unused time allocated to each row, and by corrections."""
     figures = [*body["rows"], body["totals"]]
     known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
     places = _places(known)
+    if places == 2:
+        known = _rather([_cents(row, "allocated_amount_cents") for row in figures], known)
     shown = [*_rounded(known[:-1], known[-1], places), known[-1]]
-    return [*(_text(amount, places) for amount in shown), *[""] * (length - len(shown))]
+    blank = [""] * (length - len(shown))
+    if late := parts.get("corrections", {}).get("allocated_cost"):
+        blank[list(parts).index("corrections") - 1] = _text(Decimal(late), places)
+    return [*(_text(amount, places) for amount in shown), *blank]
 
 
 def _column(
@@ -149,15 +157,30 @@ def _column(
     amount: Callable[[Json], Decimal | None],
     *,
     least: int = 2,
+    cents: Callable[[Json], Decimal | None] = lambda _: None,
 ) -> list[str]:
     """Cells of the rows, the parts (the first is the rows' total) and the whole. The rounded amounts add up
-    to the sums shown, because a reader will check."""
+    to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
+    statements."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
     total = _sum(outside) if whole is None else amount(whole)
     places = max(least, _places([total, *outside]))
+    if places == 2:  # more places contradict no statement
+        inside = _rather([cents(row) for row in rows], inside)
+        outside = _rather([cents(part) for part in parts.values()], outside)
+        total = _sum(outside) if whole is None else total
     outside = _rounded(outside, total, places)
     inside = _rounded(inside, outside[0], places)
     return [_text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+
+
+def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[Decimal | None]:
+    return amounts if None in cents else cents
+
+
+def _cents(figures: Json, name: str = "amount_cents") -> Decimal | None:
+    cents = figures.get(name)
+    return None if cents is None else Decimal(cents).scaleb(-2)
 
 
 def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:

@@ -59,8 +59,8 @@ def settlement_now(
     row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
     terms = terms_of(connection, of)
     other = policy is not None and policy != terms.policy
-    if row is not None and row["state"] == "closed" and not other:
-        return MonthSettlement(of, "closed", terms, row["currency"], _stored(connection, of, row["document"]))
+    if row is not None and not other and (stored := _stored(connection, of, row["document"])) is not None:
+        return MonthSettlement(of, "closed", terms, row["currency"], stored)
     if policy is not None and other:
         terms = MonthTerms(policy)
     book = book or PriceBook(read_prices(connection))
@@ -85,11 +85,14 @@ def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
     return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))
 
 
-def _stored(connection: Connection, of: str, document: str) -> Settlement:
+def _stored(connection: Connection, of: str, document: str | None) -> Settlement | None:
+    """Of a closed month; None while it is being closed."""
+    summary = json.loads(document or "{}").get("summary")
+    if summary is None:
+        return None
     query = select(period_tenants.c.tenant, period_tenants.c.document).where(period_tenants.c.month == of)
     rows = connection.execute(query.order_by(period_tenants.c.tenant))
-    statements = {row.tenant: json.loads(row.document) for row in rows}
-    return Settlement(statements, json.loads(document)["summary"]["totals"])
+    return Settlement({row.tenant: json.loads(row.document) for row in rows}, summary["totals"])
 
 
 def _unpriced(lines: Iterable[CostLine]) -> tuple[Series, ...]:

@@ -97,6 +97,16 @@ def rounded(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any,
     return floors
 
 
+def apportioned(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any, int]:
+    """`rounded`, also where `whole` is a few units off the sum of the parts, because it is what other rounded
+    amounts leave: each part bears the same of the difference."""
+    if not parts:
+        return {}
+    floor = sum(part // unit for part in parts.values())
+    each, rest = divmod(whole - floor, len(parts))
+    return {key: cents + each for key, cents in rounded(parts, floor + rest, unit).items()}
+
+
 def _entries(lines: Sequence[CostLine], allocated: MonthAllocation) -> list[StatementEntry]:
     """Lines of the same kind, adapter and GPU form one entry, regardless of their rates."""
     sums: dict[tuple[Any, ...], list[int]] = {}
@@ -105,20 +115,35 @@ def _entries(lines: Sequence[CostLine], allocated: MonthAllocation) -> list[Stat
         held = sums.setdefault(key, [0] * (len(COUNTS) + 2))
         sums[key] = [a + b for a, b in zip(held, values, strict=True)]
 
-    counts = attrgetter(*COUNTS)
+    counted = attrgetter(*COUNTS)
     for line in lines:
         tenant, adapter = line.keys
         key = (tenant, line.bucket, adapter, line.gpu_type, line.region, line.purchase, line.correction, "")
-        add(key, (*counts(line), line.nano_gpu_hours, _cost(line)))
+        add(key, (*counted(line), line.nano_gpu_hours, _cost(line)))
     for corrects, parts in (("", allocated.own), *sorted(allocated.corrections.items())):
         for (tenant, gpu_type, region, purchase, rate), nano in parts.items():
             assert rate is not None, "rates must be frozen first"
             key = (tenant, "allocated", "", gpu_type, region, purchase, bool(corrects), corrects)
             add(key, (*(0 for _ in COUNTS), nano, nano * rate))
-    return [
-        StatementEntry(*key[:-1], tuple(values[:-2]), *values[-2:], key[-1])
-        for key, values in sorted(sums.items())
-    ]
+    entries = []
+    for key, (*counts, nano, cost) in sorted(sums.items()):
+        tenant, kind, adapter, gpu_type, region, purchase, correction, corrects = key
+        entries.append(
+            StatementEntry(
+                tenant,
+                kind,
+                adapter,
+                gpu_type,
+                region,
+                purchase,
+                correction,
+                tuple(counts),
+                nano,
+                cost,
+                corrects,
+            )
+        )
+    return entries
 
 
 def _cost(line: CostLine) -> int:

@@ -8,17 +8,17 @@ then it is part of the month's terms, which never change.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, exists, func, insert, select
 
 from gateway.costs.allocation import NONE, OWN_POLICIES, AllocationPolicy
 from gateway.costs.periods import iso, month
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
-from gateway.metering.ledger.schema import periods
+from gateway.metering.ledger.schema import periods, rollups
 from gateway.metering.ledger.schema import standing_policies as table
 
 INSTALLATION = ""
@@ -65,6 +65,16 @@ def first_open_month(connection: Connection) -> str:
     """The month after the last one that is closed or being closed; FIRST_MONTH if none is."""
     last = connection.execute(select(func.max(periods.c.month))).scalar_one_or_none()
     return FIRST_MONTH if last is None else iso(month(last).end)[:7]
+
+
+def unknown_tenants(ledger: Ledger, names: Iterable[str]) -> list[str]:
+    """Those of the names that never used anything. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return [
+            name
+            for name in names
+            if not connection.execute(select(exists().where(rollups.c.tenant == name))).scalar()
+        ]
 
 
 def history(connection: Connection, tenant: str | None = None) -> list[StandingPolicy]:

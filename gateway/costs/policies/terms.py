@@ -7,7 +7,7 @@ hours with the correction, less what they gave without it. So a refund reaches t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from sqlalchemy import Connection, exists, select
 from gateway.costs.allocation import Allocated, AllocationPolicy, PoolSums, allocate, merged
 from gateway.costs.cost_lines import CostLine, read_postings
 from gateway.costs.periods import iso, month
-from gateway.costs.policies.standing import standing_policy
+from gateway.costs.policies.standing import history, standing_policy
 from gateway.costs.prices.book import PriceBook
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 
 METHOD = 2
@@ -71,13 +72,17 @@ def _frozen_terms(connection: Connection, of: str) -> MonthTerms | None:
 
 
 def allocate_month(
-    connection: Connection, book: PriceBook, of: str, terms: MonthTerms, lines: Iterable[CostLine]
+    connection: Connection,
+    book: PriceBook,
+    of: str,
+    terms: MonthTerms,
+    lines: Iterable[CostLine],
+    tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
 ) -> MonthAllocation:
-    """`lines`: all that are posted to the month, with the tenant as their first key. `book`: for rates that
-    are not frozen."""
+    """`lines`: all that are posted to the month. `book`: for rates that are not frozen."""
     if terms.method == 1:
-        return MonthAllocation(allocate(terms.policy, lines))
-    own = allocate(terms.policy, (line for line in lines if not line.correction))
+        return MonthAllocation(allocate(terms.policy, lines, tenant_of))
+    own = allocate(terms.policy, (line for line in lines if not line.correction), tenant_of)
     return MonthAllocation(own, allocate_corrections(connection, book, of, terms.policy))
 
 
@@ -126,3 +131,18 @@ def _terms_of_corrected(
         if name == corrected or connection.execute(select(late)).scalar():
             return name, terms_of(connection, name).policy
     return of, policy
+
+
+def policies_at(ledger: Ledger, of: str | None, now: int, tenant: str | None = None) -> dict[str, Any]:
+    """What holds for a month as a document, by default the current one. `tenant`: what it may see of it.
+
+    Raises PeriodError, LedgerUnavailableError."""
+    name = of or iso(now)[:7]
+    month(name)
+    with ledger.read() as connection:
+        terms = terms_of(connection, name)
+        policy = terms.policy
+        if tenant is not None:
+            return {"month": name, "policy": policy.own.get(tenant, policy.name), "frozen": terms.frozen}
+        rows = [row.document() for row in history(connection)]
+    return {"month": name, **policy.document(), "frozen": terms.frozen, "history": rows}

@@ -12,8 +12,10 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select
 
+from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
+from gateway.costs.closing.preview import preview
 from gateway.costs.periods import iso, month
 from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS
 from gateway.costs.proofs.proof import prove, version_of
@@ -71,6 +73,13 @@ def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {**made, "amount_cents": charged}
 
 
+def previewed(ledger: Ledger, of: str, now: int, policy: AllocationPolicy | None) -> dict[str, Any]:
+    """What closing the month now would bill; see `preview`. Raises LedgerUnavailableError."""
+    roll(ledger, now, patience=_ROLL_SECONDS)
+    with ledger.read() as connection:
+        return preview(connection, of, now=now, policy=policy)
+
+
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
     """Months with postings after the latest closed one."""
     query = select(func.min(rollups.c.posted)).where(rollups.c.posted > latest)
@@ -107,6 +116,7 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
         "closed_by": row["closed_by"],
         "policy": row["policy"],
         "shares": document["terms"]["shares"],
+        "own": document["terms"].get("own", {}),
         "records": row["records"],
         "tenants": summary.get("tenants"),
         "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],

@@ -122,7 +122,7 @@ class Table:
         """Only for a table without `most`."""
         whole = Figures()
         for figures in self._rows.values():
-            for name in (*COUNTS, "nano_gpu_hours", "cost"):
+            for name in (*COUNTS, "nano_gpu_hours", "cost", "allocated", "allocated_cost"):
                 setattr(whole, name, getattr(whole, name) + getattr(figures, name))
             whole.unpriced |= figures.unpriced
         return whole

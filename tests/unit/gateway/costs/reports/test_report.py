@@ -509,6 +509,7 @@ def test_random_ledgers_add_up(ledger):
                     r["nano_gpu_hours"] for r in report["corrections"]["rows"] if r["bucket"] in PARTS[1:]
                 ]
                 borne = report["totals"]["allocated_nano_gpu_hours"]
+                borne += report["corrections"]["totals"]["allocated_nano_gpu_hours"]
                 assert borne + report["unallocated"]["nano_gpu_hours"] == sum(unused)
 
 
