@@ -89,21 +89,38 @@ def _price() -> Sequence[typer.Typer]:
     return (prices.app,)
 
 
+def _rate_card() -> Sequence[typer.Typer]:
+    from gateway.commands import rate_cards
+
+    return (rate_cards.app,)
+
+
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
         bills,
         compare,
         export,
+        margin,
         periods,
         policy,
         proofs,
         reconcile,
         report,
         set_aside,
+        statement,
     )
 
     return (
-        *(report.app, export.app, compare.app, periods.app, policy.app, proofs.app),
+        *(
+            report.app,
+            export.app,
+            statement.app,
+            margin.app,
+            compare.app,
+            periods.app,
+            policy.app,
+            proofs.app,
+        ),
         *(bills.app, reconcile.app, set_aside.app),
     )
 
@@ -158,6 +175,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Explain where a request would go now, or where a recent one went, and why.", _placement
     ),
     "price": _Group("GPU hourly rates over time.", _price),
+    "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": _Group("What each customer used and cost.", _cost),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",

@@ -54,6 +54,7 @@ ENGINE = {
     "name": "a1", "url": "http://127.0.0.1:9", "base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8,
     "verify": False,
 }  # fmt: skip
+RATE_CARD = {"name": "standard", "input_per_million": "0.60", "output_per_million": "2.40"}
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
@@ -160,6 +161,11 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
         Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),
         Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),
+        Step("POST /finance/v1/rate-cards", "rate_card.add", "standard", json=RATE_CARD, again=True),
+        Step(
+            "POST /finance/v1/rate-cards/assignments", "rate_card.assign", "default",
+            json={"tenant": None, "card": "standard"}, again=True,
+        ),
     ]  # fmt: skip
 
 
@@ -173,10 +179,11 @@ ELSEWHERE = {
     f"POST {ADMIN}/engines/{{name}}/restart",
     f"POST {ADMIN}/enrol",
     "POST /finance/v1/set-aside/exclude",
+    "POST /finance/v1/invoices",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
-asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The last needs
-an hour that is set aside: in those of lying engines."""
+asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
+an hour that is set aside: in those of lying engines. The last needs a statement: in those of rate cards."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

@@ -51,6 +51,7 @@ OF_TENANT_ADMINS = {
 OF_STAFF = (
     "bills",
     "compare",
+    "margin",
     "reconciliation",
     "set-aside",
     "periods/{month}/verify",

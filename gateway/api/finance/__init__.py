@@ -10,8 +10,10 @@ from gateway.api.finance import (
     compare,
     costs,
     export,
+    margin,
     periods,
     policy,
+    rate_cards,
     reconciliation,
     set_aside,
     statement,
@@ -19,5 +21,18 @@ from gateway.api.finance import (
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, policy, reconciliation, set_aside, statement, usage):
+for noun in (
+    bills,
+    compare,
+    costs,
+    export,
+    margin,
+    periods,
+    policy,
+    rate_cards,
+    reconciliation,
+    set_aside,
+    statement,
+    usage,
+):
     router.include_router(noun.router)

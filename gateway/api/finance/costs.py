@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -26,12 +27,14 @@ from gateway.api.finance.common import (
 )
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
-from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.closing import asked_policy
+from gateway.operations.state import State
+from gateway.tenants.directory import Key
 
 router = APIRouter(route_class=Tagged)
 
@@ -85,8 +88,9 @@ async def costs(
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
     those. A whole month shows what is posted to it; any other time range shows its hours as known now.
-    `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows."""
-    dimensions = dimensions_of(by, DIMENSIONS)
+    `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows,
+    without GPU-time and engines; with a rate card, `cost` is the price of the tokens (`priced_by`)."""
+    dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
@@ -100,20 +104,27 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await ledger_process_of(state, key).run(report_text, question, now=state.clock.now())
+        make = report_text if key.own_tenant is None else partial(customer_text, tenant=key.own_tenant)
+        text, beside = await ledger_process_of(state, key).run(make, question, now=state.clock.now())
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
+    return await _file(state, key, question, made, flushed=flushed)
 
 
-async def _file(
-    ledger_process: LedgerProcess, question: Question, kind: FileFormat, *, flushed: bool, now: int
-) -> Response:
+def _dimensions_for(key: Key) -> tuple[str, ...]:
+    """Customers do not see which engine served them."""
+    if key.own_tenant is None:
+        return DIMENSIONS
+    return tuple(name for name in DIMENSIONS if name not in HIDDEN_DIMENSIONS)
+
+
+async def _file(state: State, key: Key, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
+    make = report_file if key.own_tenant is None else partial(customer_file, tenant=key.own_tenant)
     try:
-        content, beside = await ledger_process.run(report_file, question, kind, now=now)
+        content, beside = await ledger_process_of(state, key).run(make, question, kind, now=state.clock.now())
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

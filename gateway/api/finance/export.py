@@ -44,7 +44,9 @@ async def export_month(
     if dataset == "infrastructure":
         only_staff(key)
     tenants = tenants_of(key, tenant)
-    order = Order(month_of(month), kind, dataset, state.settings.issuer, parquet, tenants)
+    order = Order(
+        month_of(month), kind, dataset, state.settings.issuer, parquet, tenants, key.own_tenant or ""
+    )
     return _Download(state, key, order)
 
 

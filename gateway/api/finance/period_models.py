@@ -17,10 +17,18 @@ class StatementSums(BaseModel):
     tenant: str
     records: int
     root: Annotated[str, Field(description="Merkle root over the tenant's records.")]
-    nano_gpu_hours: int
-    allocated_nano_gpu_hours: int
-    cost: Annotated[str, Field(description="Exact decimal.")]
-    amount_cents: Annotated[int, Field(description="Rounded so that all statements sum to the total.")]
+    nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
+    allocated_nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
+    cost: Annotated[str | None, Field(description="Exact decimal; for staff.")] = None
+    amount_cents: Annotated[
+        int,
+        Field(
+            description="For staff: the cost, rounded so that all statements sum to the total. For a tenant: "
+            "what it is charged."
+        ),
+    ]
+    charged_cents: Annotated[int | None, Field(description="What the tenant is charged; for staff.")] = None
+    rate_card: Annotated[str | None, Field(description="By which it is charged; null: the cost.")] = None
 
 
 class PeriodModel(BaseModel):

@@ -104,7 +104,9 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     with closing.period_errors():
         if key.own_tenant not in {None, whose}:  # not yours: as if there were none
             raise NotClosedError(no_statement(month_of(month), whose))
-        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, month_of(month), whose))
+        own = key.own_tenant is not None
+        made = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
+        return Proof.model_validate(made)
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -117,14 +119,15 @@ async def records(
     after: After = None,
 ) -> Response:
     """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
-    had arrived by the cutoff, and late records of earlier months."""
+    had arrived by the cutoff, and late records of earlier months. Those of one tenant have the fields that
+    its proof covers, which do not include the engine."""
     position = None if after is None else position_of(after)
     whose = tenant or key.own_tenant
     if key.own_tenant not in {None, whose}:  # not yours: as if there were none
         return rendered(b"[]", next=None)
     with closing.period_errors():
         page, last = await ledger_process_of(state, key).run(
-            covered_page, month_of(month), whose, position, limit
+            covered_page, month_of(month), whose, position, limit, by_staff=key.own_tenant is None
         )
     return rendered(page, next=None if last is None else token_of(*last))
 

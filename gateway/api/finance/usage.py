@@ -60,6 +60,7 @@ async def usage(
             tenant=tenants[0] if tenants else None,
             after=position,
             limit=limit,
+            for_tenant=key.own_tenant is not None,
         )
         if key.own_tenant is not None:
             page, last = await state.ledger_process.for_tenants().run(asked)

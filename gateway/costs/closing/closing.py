@@ -45,6 +45,7 @@ from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.proofs.merkle import canonical
 from gateway.costs.rollups.rollup import lock_postings, roll
+from gateway.costs.selling.card_store import card_rows
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
 from gateway.metering.ledger.schema import period_tenants, periods
@@ -173,6 +174,7 @@ def _cut_off(
         "prices": prices,
         "missing_prices": missing,
         "calibrations": calibrations_of(connection, of),
+        "rate_cards": card_rows(connection),
     }
     connection.execute(
         insert(periods).values(

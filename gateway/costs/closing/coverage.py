@@ -15,14 +15,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.proofs.merkle import RECORD_FIELDS, canonical, record_content
+from gateway.costs.proofs.merkle import STORED_FIELDS, canonical, present
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollup_parts, rollups, usage_records
 
 BEFORE_ALL = -1
 """The cutoff before the first period."""
 _PAGE = 10_000
-_SORTED_FIELDS = tuple(sorted(RECORD_FIELDS))
+_SORTED_FIELDS = tuple(sorted(STORED_FIELDS))
 _ROWS = tuple(
     (table, order, tuple(sorted(str(c.name) for c in table.columns if c.name not in {"id", "posted"})))
     for table, order in (
@@ -62,7 +62,7 @@ def late_hours(connection: Connection, of: str) -> list[int]:
 
 
 def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
-    """All covered records, in order, with RECORD_FIELDS. Reads page by page to keep transactions short;
+    """All covered records, in order, with STORED_FIELDS. Reads page by page to keep transactions short;
     covered records never change. Raises LedgerUnavailableError."""
     after: tuple[int, str] | None = None
     while page := record_page(ledger, cover, tenant=tenant, after=after, limit=_PAGE):
@@ -113,7 +113,10 @@ def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) 
     table = usage_records.c
     columns = (table[name] for name in _SORTED_FIELDS)
     query = select(*columns).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
-    return [record_content(dict(zip(_SORTED_FIELDS, row, strict=True))) for row in connection.execute(query)]
+    return [
+        present(dict(zip(_SORTED_FIELDS, row, strict=True)), _SORTED_FIELDS)
+        for row in connection.execute(query)
+    ]
 
 
 def rollups_digest(connection: Connection, of: str) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, select
 
 from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.closing.charging import add_charges
 from gateway.costs.closing.checks import (
     ClosingError,
     check_arrived,
@@ -29,6 +30,8 @@ from gateway.costs.periods import month
 from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.schema import period_tenants, periods
 
 
@@ -63,14 +66,23 @@ def settlement_now(
     book = book or PriceBook(read_prices(connection))
     found = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
     lines = [line if line.rate_micros is not None else replace(line, rate_micros=0) for line in found]
+    cards = _cards(connection, row)
+    settled = settle(lines, allocate_month(connection, book, of, terms, lines), cards.charged(of))
+    add_charges(connection, book, of, cards, settled)
     return MonthSettlement(
         month=of,
         state="open" if row is None else row["state"],
         terms=terms,
         currency=book.currency if row is None else row["currency"],
-        settlement=settle(lines, allocate_month(connection, book, of, terms, lines)),
+        settlement=settled,
         missing=_unpriced(found),
     )
+
+
+def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
+    """As they are now, or as they were when a month that is being closed was cut off."""
+    terms = {} if row is None else json.loads(row["document"] or "{}").get("terms", {})
+    return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))
 
 
 def _stored(connection: Connection, of: str, document: str | None) -> Settlement | None:

@@ -17,6 +17,7 @@ from gateway.costs.export import chargeback, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
 from gateway.costs.export.columns import Dataset, Format, focus
 from gateway.costs.export.columns import plain as plain_columns
+from gateway.costs.export.customer import Customer, columns_for
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
@@ -71,6 +72,8 @@ class Order:
     """Write FOCUS as Parquet."""
     tenants: tuple[str, ...] = ()
     """Only rows whose tenant equals every entry; two different tenants match nothing."""
+    customer: str = ""
+    """The tenant whose key asks: its file shows what it is charged, and no GPU-hours."""
 
     @property
     def as_parquet(self) -> bool:
@@ -93,6 +96,8 @@ def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) ->
 
 def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     book = PriceBook(read_prices(connection))
+    if order.customer:
+        return _write_for_customer(connection, book, order, file)
     if order.format.startswith("focus"):
         _check_prices(connection, book, order)
         facts = FileFacts(order.month, book.currency or "", order.issuer)
@@ -103,6 +108,30 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
         rows = _plain_rows(connection, book, order)
     put = write_parquet if order.as_parquet else write_csv
     return put(file, columns, constants, rows)
+
+
+def _write_for_customer(connection: Connection, book: PriceBook, order: Order, file: BinaryIO) -> int:
+    customer = Customer.read(connection, order.customer, order.month)
+    lines = _lines(connection, book, order, chargeback.BY)
+    used = (line for line in lines if line.bucket == "usage")
+    put = write_parquet if order.as_parquet else write_csv
+    if not order.format.startswith("focus"):
+        plain = (
+            customer.plain(line, row)
+            for line in used
+            for row in ledger_lines.rows([line], chargeback.BY, month=order.month, currency=book.currency)
+        )
+        return put(file, columns_for(plain_columns()), {}, plain)
+    by_hour = _lines(connection, book, order, ("hour",))
+    if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
+        raise MissingPriceError(_no_price(missing, order))
+    rows = customer.focus(used)
+    if all(name == order.customer for name in order.tenants):
+        shares = customer.shared(_allocated_rows(connection, book, order))
+        rows = chain(rows, shares, customer.month_rows(connection, book))
+    facts = FileFacts(order.month, book.currency or customer.currency, order.issuer)
+    columns = columns_for(focus(order.format.removeprefix("focus-")))
+    return put(file, columns, facts.constants(), rows)
 
 
 def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[CostLine]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
+from gateway.costs.proofs.merkle import WITHHELD_FIELDS
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.records import UsageRecord
 
 _FIELDS = (
     "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine",
@@ -16,15 +16,20 @@ _FIELDS = (
 
 
 def usage_page(
-    ledger: Ledger, *, start: int, end: int, tenant: str | None, after: tuple[int, str] | None, limit: int
+    ledger: Ledger,
+    *,
+    start: int,
+    end: int,
+    tenant: str | None,
+    after: tuple[int, str] | None,
+    limit: int,
+    for_tenant: bool = False,
 ) -> tuple[bytes, tuple[int, str] | None]:
     """A JSON array of at most `limit` records, with times in Unix microseconds as stored, and the position of
-    the last if there are more. Raises LedgerUnavailableError."""
+    the last if there are more. `for_tenant`: a tenant's key asks, which does not see the engine. Raises
+    LedgerUnavailableError."""
     found = ledger.usage(start=start, end=end, tenant=tenant, after=after, limit=limit + 1)
     shown = found[:limit]
     last = (shown[-1].ended or 0, shown[-1].id) if len(found) > limit else None
-    return orjson.dumps([_document(record) for record in shown]), last
-
-
-def _document(record: UsageRecord) -> dict[str, object]:
-    return {name: getattr(record, name) for name in _FIELDS}
+    names = [name for name in _FIELDS if not (for_tenant and name in WITHHELD_FIELDS)]
+    return orjson.dumps([{name: getattr(record, name) for name in names} for record in shown]), last

@@ -24,7 +24,7 @@ from gateway.costs.closing.period_hash import (
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.proofs.merkle import digest, header_hash
-from gateway.costs.proofs.proof import SUMS, ProofCheck, tenants_root
+from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root, version_of
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
 from gateway.costs.verification.recomputation import recompute_hours
@@ -159,9 +159,10 @@ def _root(stored: StoredPeriod) -> ProofCheck:
     made = {
         "month": stored.cover.month,
         "previous_root": stored.row["previous_root"],
-        "tenants_root": tenants_root(stored.statements.values()),
+        "tenants_root": tenants_root(stored.statements.values(), version_of(header)),
         "prices": digest(stored.terms["prices"]),
         "summary": digest(stored.summary),
+        **({} if version_of(header) == 1 else {"statements": digest(in_order(stored.statements.values()))}),
     }
     wrong = [
         f"{name} is {made[name]}, recorded as {header[name]}" for name in made if made[name] != header[name]
@@ -218,9 +219,9 @@ def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
         if recorded is None:
             wrong.append(f"{tenant} has no statement")
         else:
-            names = [name for name, value in figures.items() if recorded[name] != value]
+            names = [name for name, value in figures.items() if recorded.get(name) != value]
             wrong += [
-                f"{tenant}: {name} {_short(recorded[name])}, computed {_short(figures[name])}"
+                f"{tenant}: {name} {_short(recorded.get(name))}, computed {_short(figures[name])}"
                 for name in names
             ]
     if made.totals != stored.summary["totals"]:
@@ -266,17 +267,16 @@ def _attribution(ledger: Ledger, of: str, progress: Progress) -> ProofCheck:
 
 def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[ProofCheck]:
     hourly = HourlyCounts(ledger, stored.cover.month)
-    made = {
-        tenant: sums.document()
-        for tenant, sums in sums_of_records(ledger, stored.cover, progress, hourly.add).items()
-    }
+    version = version_of(stored.header)
+    summed = sums_of_records(ledger, stored.cover, progress, hourly.add, version=version)
+    made = {tenant: sums.document() for tenant, sums in summed.items()}
     hourly.end()
-    nothing = TenantSums().document()
+    nothing = TenantSums(version).document()
     wrong = []
     for tenant in sorted(made.keys() | stored.statements.keys()):
         now, recorded = made.get(tenant, nothing), stored.statements.get(tenant, nothing)
         names = [name for name in ("records", *SUMS) if now[name] != recorded[name]]
-        if names or now["root"] != recorded["root"]:
+        if names or any(now[name] != recorded[name] for name in now if name in {"root", "withheld"}):
             what = ", ".join(f"{name} {now[name]:,}, recorded {recorded[name]:,}" for name in names)
             wrong.append(f"{tenant}: {what or 'a record was changed'}")
     count = sum(document["records"] for document in made.values())

@@ -73,6 +73,9 @@ ACTIONS: dict[str, str] = {
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "period.close": "A month was closed.",
+    "rate_card.add": "A version of a rate card was added.",
+    "rate_card.assign": "A rate card was assigned to a tenant, or to all without one of their own.",
+    "invoice.add": "A statement got an invoice's number, tax and due date.",
     "policy.set": "Who bears unused GPU time was agreed, for the installation or a tenant.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }

@@ -28,6 +28,7 @@ from gateway.metering.ledger.schema.rollups import (
     rollups,
     set_aside_hours,
 )
+from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
@@ -40,11 +41,14 @@ __all__ = [
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "invoices",
     "ledger_state",
     "period_tenants",
     "periods",
     "prices",
     "quarantine",
+    "rate_card_assignments",
+    "rate_cards",
     "rollup_parts",
     "rollups",
     "schema",

@@ -449,6 +449,8 @@ ELSEWHERE = {
     ),  # test_reconciling
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
+    *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
+    *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
     *(("cost", "policy", name) for name in ("show", "set")),  # test_cost_policy
     *((name,) for name in ("apply", "export")),  # test_declarative
 }
