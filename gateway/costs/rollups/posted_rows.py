@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, select
 
 from gateway.costs.rollups.engine_hour import AT, PLACE, at
-from gateway.costs.rollups.parts import PartKey
+from gateway.costs.rollups.parts import DIMENSIONS, PartKey
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey, RowPrice
 from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.schema import rollup_parts, rollups
@@ -66,19 +66,32 @@ def standing(connection: Connection, place: Place) -> list[Posting]:
     ]
 
 
-def undivided(found: Iterable[Posting]) -> bool:
-    """Whether requests were posted without parts, which always have keys: before there were parts."""
-    kinds = {type(key) for key, _, _ in found if key.tenant}
-    return kinds == {RowKey}
+def divided(found: Iterable[Posting]) -> bool:
+    """Whether the parts by key, which every request has, account for the rows. They do not where rows were
+    posted before there were parts, or by a gateway of an earlier version during an upgrade: then parts are
+    neither corrected nor compared."""
+    rows: dict[RowKey, Figures] = {}
+    keyed: dict[RowKey, Figures] = {}
+    for key, figures in totals(found).items():
+        if isinstance(key, RowKey):
+            if key.tenant:
+                rows[key] = figures
+        elif key.dimension == DIMENSIONS[0]:
+            row = RowKey(*key[: len(RowKey._fields)])
+            keyed[row] = _plus(keyed.get(row), figures)
+    return rows == keyed
 
 
 def totals(found: Iterable[Posting]) -> dict[Key, Figures]:
     """Sums over all postings, without those that are zero."""
     sums: dict[Key, Figures] = {}
     for key, _, figures in found:
-        held = sums.get(key)
-        sums[key] = figures if held is None else tuple(a + b for a, b in zip(held, figures, strict=True))
+        sums[key] = _plus(sums.get(key), figures)
     return {key: figures for key, figures in sums.items() if any(figures)}
+
+
+def _plus(held: Figures | None, figures: Figures) -> Figures:
+    return figures if held is None else tuple(a + b for a, b in zip(held, figures, strict=True))
 
 
 def add(rows: Rows, place: Place, posted: str, found: Iterable[Posting], *, correction: bool = False) -> None:

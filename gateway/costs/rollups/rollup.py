@@ -225,8 +225,10 @@ def _correct(
     """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
     posted_rows.forget_corrections(connection, one.place, posted)
     standing = posted_rows.standing(connection, one.place)
-    # Where rows stand without parts, the parts of the whole hour would be posted, and not what has changed.
-    fresh = dict(one.postings(divided=not posted_rows.undivided(standing)))
+    divided = posted_rows.divided(standing)
+    fresh = dict(one.postings(divided=divided))
+    if not divided:  # the parts of the whole hour would be posted, and not what has changed
+        standing = [posting for posting in standing if isinstance(posting[0], RowKey)]
     gpu_type = one.place[2]
 
     def by_book(key: RowKey) -> RowPrice:

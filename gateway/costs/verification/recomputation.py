@@ -12,7 +12,7 @@ from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import Key, standing, totals, undivided
+from gateway.costs.rollups.posted_rows import Key, divided, standing, totals
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
 from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
@@ -68,9 +68,10 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
             made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         posted = standing(connection, place)
-        found = computed.postings(divided=not undivided(posted))
-        fresh = {key: figures for key, figures in found if any(figures)}
-        made.differences += _differing(place, fresh, totals(posted))
+        whole = divided(posted)
+        fresh = {key: figures for key, figures in computed.postings(divided=whole) if any(figures)}
+        stands = {key: f for key, f in totals(posted).items() if whole or isinstance(key, RowKey)}
+        made.differences += _differing(place, fresh, stands)
 
 
 def _marked(connection: Connection, place: Place) -> bool:

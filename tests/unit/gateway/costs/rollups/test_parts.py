@@ -231,6 +231,29 @@ def test_a_month_closed_before_there_were_parts_keeps_its_seal_and_its_correctio
         assert {line.keys for line in lines(ledger, month(of), ("key",))} == {("",)}
 
 
+def test_an_hour_that_an_earlier_version_rolled_up_during_an_upgrade_is_left_without_names(ledger):
+    """It replaces rows and knows nothing of parts: those that stand are neither compared nor corrected."""
+    filled(ledger)
+    c = rollup_parts.c
+    with ledger.write() as connection:
+        connection.execute(
+            delete(rollup_parts).where(c.hour == OCTOBER, c.dimension == "key", c.name == "key-1")
+        )
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    late = record(
+        "late", dispatched=OCTOBER, ended=OCTOBER + 9, engine="a", gpu_type="H100", gpu_count=2, tag="x"
+    )
+    ledger.insert([late])
+    roll(ledger, LATE)
+    assert [check for v in verify(ledger) for check in v.checks if not check.ok] == []
+    for dimension in DIMENSIONS:
+        for of in ("2026-10", "2026-11"):
+            assert sums(ledger, of, (dimension,)) == undivided(ledger, of, ())
+    with ledger.read() as connection:
+        corrected = select(func.count()).select_from(rollup_parts).where(c.correction)
+        assert connection.execute(corrected).scalar() == 0
+
+
 def test_whoever_tampers_with_a_part_breaks_the_seal(ledger):
     filled(ledger)
     close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
