@@ -1,7 +1,7 @@
 """Alerts about cost: raised once each, listed, and delivered by webhook.
 
-An alert's id derives from what it is about (a budget and its month, an anomaly and the day it began). So a pass
-that finds the same again raises nothing, and a receiver that gets one twice can tell.
+An alert's id derives from what it is about: a budget and its month, an anomaly and the day it began. So a
+pass that finds the same again raises nothing, and a receiver that gets one twice can tell.
 """
 
 from __future__ import annotations

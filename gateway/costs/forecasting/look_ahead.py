@@ -63,13 +63,11 @@ def look_ahead(
         read = whole
     daily = read_daily_costs(connection, read, tenants=tenants)
     budgets = read_budgets(connection, name)
-    shown = {
-        tenant for tenant, days in daily.tenants.items() if any(whole.start <= d < whole.end for d in days)
-    }
+    shown = {t for t, days in daily.tenants.items() if any(whole.start <= d < whole.end for d in days)}
     shown |= {tenant for tenant in budgets if tenant}
     if tenants:
-        shown &= set(tenants)
-        budgets = {tenant: budget for tenant, budget in budgets.items() if tenant in tenants}
+        shown = {tenant for tenant in shown if set(tenants) == {tenant}}
+        budgets = {tenant: budget for tenant, budget in budgets.items() if tenant in shown}
     return LookAhead(
         month=name,
         today=today,
@@ -112,7 +110,6 @@ def forecast_report(
     LedgerUnavailableError."""
     with ledger.read() as connection:
         found = look_ahead(connection, name, now=now, tenants=tenants, confidence=confidence)
-    shown = {t: f for t, f in found.tenants.items() if not tenants or all(t == one for one in tenants)}
     days = (month(name).end - month(name).start) // DAY
     return {
         "month": name,
@@ -124,7 +121,7 @@ def forecast_report(
         "policy": found.daily.policies.get(name, "none"),
         "missing_prices": found.daily.missing_prices,
         **({} if tenants else {"whole": {**_figures(found.whole), **_against(found, "")}}),
-        "rows": [{"tenant": t, **_figures(f), **_against(found, t)} for t, f in shown.items()],
+        "rows": [{"tenant": t, **_figures(f), **_against(found, t)} for t, f in found.tenants.items()],
     }
 
 
@@ -208,11 +205,11 @@ def _engines(
     for line in read_lines(connection, book, period, ("day", "engine")):
         day, engine = line.keys
         if engine:
-            idle = line.bucket in _UNUSED_OF_AN_ENGINE
+            unused = int(line.bucket in _UNUSED_OF_AN_ENGINE)
             of = sums[engine, _start(day)]
-            of[0] += line.nano_gpu_hours * idle
+            of[0] += line.nano_gpu_hours * unused
             of[1] += line.nano_gpu_hours
-            of[2] += (line.cost or 0) * idle
+            of[2] += (line.cost or 0) * unused
     found: defaultdict[str, dict[int, tuple[int, int, int]]] = defaultdict(dict)
     for (engine, at), (idle, all_, cost) in sums.items():
         found[engine][at] = idle, all_, cost
