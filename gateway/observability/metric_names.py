@@ -113,11 +113,11 @@ METRICS: Final[dict[str, str]] = {
     "`high` end of its 80 % interval.",
     "florin_tenant_month_cost": "Cost of a tenant in the present UTC month so far, in `currency`.",
     "florin_tenant_month_cost_forecast": "The same at the month's end, as expected.",
-    "florin_cost_budget": "Budget for the cost of a tenant in the present UTC month; without a tenant, of the "
-    "installation.",
+    "florin_cost_budget": "Budget for the cost of a tenant in the present UTC month; without a tenant, of "
+    "the installation.",
     "florin_cost_budget_used_ratio": "Part of that budget that is used.",
-    "florin_cost_anomaly_ratio": "Present anomalies: cost of a `tenant` or `adapter` on its last day, relative "
-    "to its habit, or idle part of the time of an `engine`.",
+    "florin_cost_anomaly_ratio": "Present anomalies: cost of a `tenant` or `adapter` on its last day, "
+    "relative to its habit, or idle part of the time of an `engine`.",
     "florin_token_drift_ratio": "Unexplained difference between an engine's own token counters and its usage "
     "records in the last full hour, relative to the counters.",
     "florin_ledger_imbalance_nano_gpu_hours": "Difference between engine-hours and the sum of their parts; "

@@ -97,10 +97,8 @@ class _Means:
         self._counts = {group: len(of) for group, of in groups.items()}
         self._means = {group: Fraction(sum(of), len(of)) for group, of in groups.items()}
         self._freedom = len(known) - len(groups)
-        squares = sum(
-            ((cost - self.of(day)) * (cost - self.of(day)) for day, cost in known.items()), Fraction(0)
-        )
-        self._spread = squares / self._freedom
+        rests = [cost - self.of(day) for day, cost in known.items()]
+        self._spread = sum((rest * rest for rest in rests), Fraction(0)) / self._freedom
 
     def of(self, day: int) -> Fraction:
         return self._means[self._group(day)]
