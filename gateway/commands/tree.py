@@ -91,7 +91,9 @@ def _price() -> Sequence[typer.Typer]:
 
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        ahead,
         bills,
+        budgets,
         compare,
         export,
         periods,
@@ -104,6 +106,7 @@ def _cost() -> Sequence[typer.Typer]:
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
+        *(ahead.app, budgets.app),
     )
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.finance import (
+    ahead,
     bills,
+    budgets,
     compare,
     costs,
     export,
@@ -18,5 +20,17 @@ from gateway.api.finance import (
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
+for noun in (
+    ahead,
+    bills,
+    budgets,
+    compare,
+    costs,
+    export,
+    periods,
+    reconciliation,
+    set_aside,
+    statement,
+    usage,
+):
     router.include_router(noun.router)
