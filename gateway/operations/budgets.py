@@ -38,17 +38,12 @@ class NewBudget(StrictBody):
 
 async def put(state: State, new: NewBudget, *, actor: str) -> tuple[Json, bool]:
     """Returns what applies now, and whether anything changed. Raises FlorinError, LedgerUnavailableError."""
-    if new.tenant is not None and new.amount is not None and new.tenant not in state.directory.tenants:
-        raise FlorinError(
-            "not_found",
-            f"There is no tenant {new.tenant[:80]!r}: `florin tenant list` shows them.",
-            param="tenant",
-        )
     now = state.clock.now()
     try:
         budget, changed = await state.ledger_process.run(
             set_budget,
             tenant=new.tenant or "",
+            known=new.tenant is None or new.tenant in state.directory.tenants,
             amount=new.amount,
             first=new.first,
             warn_percent=new.warn_percent,

@@ -83,7 +83,7 @@ async def alerts(
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
-    """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same object.
-    `delivered_at` is null until the webhook has accepted it."""
+    """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same
+    object. `delivered_at` is null until the webhook has accepted it."""
     process = ledger_process_of(state, key)
     return {"data": await process.run(list_alerts, tenants=tenants_of(key, tenant), limit=limit)}

@@ -150,7 +150,8 @@ def _alerts(body: Json) -> None:
 def _about(data: Json) -> str:
     if "budget" in data:
         end = "" if data["expected"] is None else f", {money(data['expected'])} expected"
-        return f"{data['month']}: {money(data['so_far'])} of {money(data['budget'])} {data['currency']} used{end}"
+        used = f"{money(data['so_far'])} of {money(data['budget'])} {data['currency']}"
+        return f"{data['month']}: {used} used{end}"
     cost = f"{money(data['cost'])} {data['currency']} on {data['day']}"
     return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data)}"
 

@@ -14,8 +14,8 @@ from gateway.commands.session import Session, command
 
 _budgets = typer.Typer(
     no_args_is_help=True,
-    help="Monthly budgets for the cost of tenants and of the installation. They warn; to refuse requests, see "
-    "florin tenant update.",
+    help="Monthly budgets for the cost of tenants and of the installation. They warn; to refuse requests, "
+    "see florin tenant update.",
 )
 app = typer.Typer()
 app.add_typer(_budgets, name="budget")

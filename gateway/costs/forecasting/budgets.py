@@ -19,6 +19,7 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
 from gateway.metering.ledger.schema import cost_budgets as table
+from gateway.metering.ledger.schema import rollups
 
 _LARGEST = Decimal(10**12)
 _MICROS = 10**9
@@ -109,10 +110,12 @@ def set_budget(
     first: str | None,
     warn_percent: int,
     now: int,
+    known: bool = True,
     actor: str = "",
 ) -> tuple[Budget | None, bool]:
     """Set a budget from the month `first` on (default: this month), or with `amount` None remove it. Returns
-    what applies then, and whether anything changed. `actor`: recorded in the audit log.
+    what applies then, and whether anything changed. `known`: whether the registry has the tenant; otherwise it
+    must have usage. `actor`: recorded in the audit log.
 
     Raises BudgetError, LedgerUnavailableError."""
     name = iso(now)[:7] if first is None else first
@@ -120,6 +123,8 @@ def set_budget(
     micros = None if amount is None else _micros(amount)
     with ledger.write() as connection:
         next_batch(connection)  # two at once would each see the other's absence
+        if micros is not None and not (known or _has_usage(connection, tenant)):
+            raise BudgetError("tenant", f"There is no tenant {tenant[:80]!r}, and no usage of one.")
         held = read_budgets(connection, name).get(tenant)
         currency = next((price.currency for price in read_prices(connection)), "")
         if micros is not None and not currency:
@@ -137,6 +142,11 @@ def set_budget(
         action = "budget.remove" if micros is None else "budget.set"
         record(connection, actor, action, tenant, budget.document(), now)
         return (None if micros is None else budget), True
+
+
+def _has_usage(connection: Connection, tenant: str) -> bool:
+    query = select(rollups.c.id).where(rollups.c.tenant == tenant).limit(1)
+    return connection.execute(query).first() is not None
 
 
 def _rows(connection: Connection) -> list[Budget]:
