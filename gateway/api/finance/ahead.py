@@ -12,7 +12,7 @@ from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of,
 from gateway.costs.forecasting.alerts import list_alerts
 from gateway.costs.forecasting.anomalies import Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
-from gateway.costs.periods import PeriodError, iso
+from gateway.costs.periods import PeriodError, instant, iso
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import refresh
 
@@ -29,6 +29,10 @@ async def forecast(
     month: Month = None,
     tenant: Tenant = None,
     confidence: Annotated[Literal["80", "95"], Query(description="Of the interval, in percent.")] = "80",
+    as_of: Annotated[
+        str | None,
+        Query(description="Date: as if only the days before it were known, to see how good forecasts were."),
+    ] = None,
 ) -> dict[str, Any]:
     """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),
     for the installation and by tenant. `method`: `weekday` means, `daily` means (less than two weeks are
@@ -43,6 +47,7 @@ async def forecast(
             now=now,
             tenants=tenants_of(key, tenant),
             confidence=80 if confidence == "80" else 95,
+            as_of=None if as_of is None else instant("as_of", as_of),
         )
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error

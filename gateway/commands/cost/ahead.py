@@ -39,12 +39,16 @@ def forecast(
     month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     confidence: Annotated[Confidence, typer.Option(help="Of the interval, in percent.")] = Confidence.EIGHTY,
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="Date: as if only the days before it were known. Shows how good forecasts were."),
+    ] = None,
 ) -> None:
     """Forecast what the month will cost, with an interval, and compare it with the budgets.
 
     Example: florin cost forecast --confidence 95
     """
-    params = {"month": month, "tenant": tenant, "confidence": confidence.value}
+    params = {"month": month, "tenant": tenant, "confidence": confidence.value, "as_of": as_of}
     session.result(session.api.get("/finance/v1/forecast", params), _forecast)
 
 

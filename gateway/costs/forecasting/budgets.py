@@ -114,8 +114,8 @@ def set_budget(
     actor: str = "",
 ) -> tuple[Budget | None, bool]:
     """Set a budget from the month `first` on (default: this month), or with `amount` None remove it. Returns
-    what applies then, and whether anything changed. `known`: whether the registry has the tenant; otherwise it
-    must have usage. `actor`: recorded in the audit log.
+    what applies then, and whether anything changed. `known`: whether the registry has the tenant; otherwise
+    it must have usage. `actor`: recorded in the audit log.
 
     Raises BudgetError, LedgerUnavailableError."""
     name = iso(now)[:7] if first is None else first

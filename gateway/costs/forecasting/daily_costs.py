@@ -37,6 +37,12 @@ class DailyCosts:
     policies: dict[str, str] = field(default_factory=dict)
     """Month → the policy by which unused time is shared in it."""
 
+    def forget(self, since: int) -> None:
+        """Drop the days from `since` on."""
+        for days in (self.whole, *self.tenants.values()):
+            for day in [day for day in days if day >= since]:
+                del days[day]
+
 
 def read_daily_costs(connection: Connection, period: Period, *, tenants: tuple[str, ...] = ()) -> DailyCosts:
     """Of each month that the period touches, as posted and without corrections of earlier months. `tenants`:
@@ -76,7 +82,7 @@ def _add(found: DailyCosts, report: Mapping[str, Any], whole: Period, until: int
         if row["day"]:
             found.whole[_day(row["day"])] += units(row["cost"])
     for bucket in ("retry_waste", *_UNUSED):
-        for row in report.get(bucket, ()):
+        for row in report.get(bucket, {"rows": ()})["rows"]:
             found.whole[_day(row["day"])] += units(row["cost"])
 
 

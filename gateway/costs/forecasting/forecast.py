@@ -62,7 +62,7 @@ class Forecast:
 def forecast(costs: Mapping[int, int], month: Period, today: int, confidence: Confidence = 80) -> Forecast:
     """`costs`: by the start of the day, also of days before the month. `today`: start of the first day that
     is not complete; its cost so far counts if it exceeds what is expected of it."""
-    so_far = sum(cost for day, cost in costs.items() if month.start <= day < month.end)
+    so_far = sum(cost for day, cost in costs.items() if month.start <= day < min(today + 1, month.end))
     known = _history(costs, today)
     coming = range(max(today, month.start), month.end, DAY)
     if not coming:

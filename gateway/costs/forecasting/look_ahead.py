@@ -51,17 +51,23 @@ def look_ahead(
     now: int,
     tenants: tuple[str, ...] = (),
     confidence: Confidence = 80,
+    as_of: int | None = None,
 ) -> LookAhead:
-    """A month and its budgets. `tenants`: see `read_daily_costs`. Raises PeriodError for a month that has not
-    begun."""
+    """A month and its budgets. `tenants`: see `read_daily_costs`. `as_of`: as if only the days before it were
+    known. Raises PeriodError for a month that has not begun."""
     whole = month(name)
     if whole.start > now:
         raise PeriodError("month", f"month: {name} has not begun; there is nothing to forecast from.")
+    if as_of is not None and not whole.start < as_of <= now:
+        raise PeriodError("as_of", f"as_of: {iso(as_of)} must be after the month's start, and not after now.")
+    now = now if as_of is None else as_of
     today = min(now - now % DAY, whole.end)
     read = Period(max(0, min(whole.start, today - HISTORY_DAYS * DAY)), whole.end)
     if today == whole.end:  # nothing is to come, so no history is needed
         read = whole
     daily = read_daily_costs(connection, read, tenants=tenants)
+    if as_of is not None:
+        daily.forget(today)
     budgets = read_budgets(connection, name)
     shown = {t for t, days in daily.tenants.items() if any(whole.start <= d < whole.end for d in days)}
     shown |= {tenant for tenant in budgets if tenant}
@@ -104,17 +110,23 @@ def find_anomalies(connection: Connection, *, now: int, bounds: Bounds = Bounds(
 
 
 def forecast_report(
-    ledger: Ledger, name: str, *, now: int, tenants: tuple[str, ...] = (), confidence: Confidence = 80
+    ledger: Ledger,
+    name: str,
+    *,
+    now: int,
+    tenants: tuple[str, ...] = (),
+    confidence: Confidence = 80,
+    as_of: int | None = None,
 ) -> dict[str, Any]:
-    """As a document. `tenants`: of these alone, without the whole. Raises PeriodError,
-    LedgerUnavailableError."""
+    """As a document. `tenants`: of these alone, without the whole. `as_of`: see `look_ahead`. Raises
+    PeriodError, LedgerUnavailableError."""
     with ledger.read() as connection:
-        found = look_ahead(connection, name, now=now, tenants=tenants, confidence=confidence)
+        found = look_ahead(connection, name, now=now, tenants=tenants, confidence=confidence, as_of=as_of)
     days = (month(name).end - month(name).start) // DAY
     return {
         "month": name,
         "currency": found.daily.currency,
-        "as_of": iso(min(now, month(name).end)),
+        "as_of": iso(min(now, month(name).end) if as_of is None else found.today),
         "complete_days": max(0, found.today - month(name).start) // DAY,
         "days": days,
         "confidence_percent": confidence,
