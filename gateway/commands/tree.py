@@ -95,6 +95,7 @@ def _cost() -> Sequence[typer.Typer]:
         bills,
         budgets,
         compare,
+        events,
         export,
         periods,
         proofs,
@@ -106,7 +107,7 @@ def _cost() -> Sequence[typer.Typer]:
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
-        *(ahead.app, budgets.app),
+        *(ahead.app, budgets.app, events.app),
     )
 
 

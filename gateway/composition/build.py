@@ -17,6 +17,7 @@ from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
 from gateway.composition.context import WorkerContext
+from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import build_reconciler, open_engines
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import open_metering
@@ -117,6 +118,7 @@ async def build(
             retention_days=settings.retention_days,
             clock=clock.now,
         )
+        cost_alerts = AlertDelivery(store, ledger, worker, clock, settings)
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
             engines.pool,
@@ -142,6 +144,7 @@ async def build(
             engines.token_costs.run,
             engines.probe_log.run,
             maintenance.run,
+            cost_alerts.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
             partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
@@ -179,7 +182,7 @@ async def build(
             keeper=snapshot_writer,
             clock=clock,
         )
-        yield ReloadTargets(state, engines, reconciler, limit_parts)
+        yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()

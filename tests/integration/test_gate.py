@@ -47,7 +47,15 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("anomalies", "bills", "compare", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "anomalies",
+    "bills",
+    "compare",
+    "events",
+    "reconciliation",
+    "set-aside",
+    "periods/{month}/verify",
+)
 
 
 def allowed(method: str, path: str) -> set[Role]:
