@@ -37,6 +37,10 @@ class BudgetError(ValueError):
         super().__init__(message)
         self.param = param
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it can leave the ledger process."""
+        return type(self), (self.param, str(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
