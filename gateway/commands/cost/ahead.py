@@ -59,7 +59,7 @@ def _forecast(body: Json) -> None:
         for row in sorted(body["rows"], key=lambda row: (-Decimal(row["so_far"]), row["tenant"]))
     ]
     if "whole" in body:
-        rows.append([""] * 7)
+        rows.append([Text("")] * 7)
         rows.append(_forecast_row("provisioned GPU cost at list price", body["whole"]))
     columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status")
     show(table(columns, rows, right=columns[1:6]))

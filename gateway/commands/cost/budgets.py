@@ -122,4 +122,4 @@ def _percent(text: str | None) -> str:
 
 
 def _whose(body: Json) -> str:
-    return "the installation" if body["tenant"] is None else clean(body["tenant"])
+    return "The installation" if body["tenant"] is None else clean(body["tenant"])

@@ -75,7 +75,7 @@ def test_a_tenant_s_forecast_has_no_whole_and_may_know_too_little(fake):
     assert json.loads(fake.florin("cost", "forecast", "--json").stdout) == body
 
 
-@pytest.mark.parametrize(("tenant", "whose"), [("acme", "acme"), (None, "the installation")])
+@pytest.mark.parametrize(("tenant", "whose"), [("acme", "acme"), (None, "The installation")])
 def test_a_budget_is_set(fake, tenant, whose):
     fake.answer("PUT", BUDGETS, {**BUDGET, "tenant": tenant, "changed": True})
     done = fake.florin("cost", "budget", "set", "750", *(["--tenant", tenant] if tenant else []))
@@ -110,7 +110,7 @@ def test_budgets_are_listed_with_how_the_month_stands(fake):
     done = fake.florin("cost", "budget", "list", "--month", "2026-10")
     first, second = done.stdout.splitlines()[1:]
     assert first.split() == ["acme", "750.00", "379.53", "50.6", "%", "781.86", "forecast", "over", "2026-10"]
-    assert second.startswith("the installation")
+    assert second.startswith("The installation")
     fake.answer("GET", BUDGETS, {**body, "data": []})
     assert "florin cost budget set" in fake.florin("cost", "budget", "list").stderr
 
