@@ -104,6 +104,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
         reports("/finance/v1/anomalies", staff),
         reports("/finance/v1/compare", staff),
+        reports("/finance/v1/energy", staff),
         reports("/finance/v1/events", staff),
         reports("/finance/v1/reconciliation", staff),
         reports("/finance/v1/set-aside", staff),

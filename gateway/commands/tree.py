@@ -95,6 +95,7 @@ def _cost() -> Sequence[typer.Typer]:
         bills,
         budgets,
         compare,
+        energy,
         events,
         export,
         periods,
@@ -107,7 +108,7 @@ def _cost() -> Sequence[typer.Typer]:
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
-        *(ahead.app, budgets.app, events.app),
+        *(ahead.app, budgets.app, events.app, energy.app),
     )
 
 

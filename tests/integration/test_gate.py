@@ -51,6 +51,7 @@ OF_STAFF = (
     "anomalies",
     "bills",
     "compare",
+    "energy",
     "events",
     "reconciliation",
     "set-aside",

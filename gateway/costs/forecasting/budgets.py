@@ -144,7 +144,7 @@ def set_budget(
         made = connection.execute(insert(table).values(values).returning(table)).mappings().one()
         budget = Budget(**made)
         action = "budget.remove" if micros is None else "budget.set"
-        record(connection, actor, action, tenant, budget.document(), now)
+        record(connection, actor, action, tenant or "installation", budget.document(), now)
         return (None if micros is None else budget), True
 
 
