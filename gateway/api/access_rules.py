@@ -102,6 +102,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/apply", operator, fleet),
         AccessRule("/admin", operator),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
+        reports("/finance/v1/adapters", staff),
         reports("/finance/v1/anomalies", staff),
         reports("/finance/v1/compare", staff),
         reports("/finance/v1/energy", staff),

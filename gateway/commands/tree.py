@@ -91,6 +91,7 @@ def _price() -> Sequence[typer.Typer]:
 
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        adapter_costs,
         ahead,
         bills,
         budgets,
@@ -108,7 +109,7 @@ def _cost() -> Sequence[typer.Typer]:
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
         *(bills.app, reconcile.app, set_aside.app),
-        *(ahead.app, budgets.app, events.app, energy.app),
+        *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app),
     )
 
 

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 from adapters.errors import StoreUnavailableError
+from adapters.model import Engine
 from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
@@ -25,6 +26,7 @@ from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
+from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
@@ -119,6 +121,7 @@ async def build(
             clock=clock.now,
         )
         cost_alerts = AlertDelivery(store, ledger, worker, clock, settings)
+        residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
             engines.pool,
@@ -145,6 +148,7 @@ async def build(
             engines.probe_log.run,
             maintenance.run,
             cost_alerts.run,
+            residency_log.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
             partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
@@ -187,6 +191,14 @@ async def build(
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
             await activity.report()
+
+
+def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
+    """Each engine, with the full names of the versions that hold its slots."""
+    catalog, residency = registry.catalog, registry.residency
+    for engine in list(catalog.engines.values()):
+        found = (catalog.by_engine_name.ids.get(name) for name in residency.slots(engine.name))
+        yield engine, [version for version in found if version is not None]
 
 
 def intake() -> Intake:

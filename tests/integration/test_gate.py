@@ -48,6 +48,7 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/audit"),
 }
 OF_STAFF = (
+    "adapters",
     "anomalies",
     "bills",
     "compare",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.finance import (
+    adapter_costs,
     ahead,
     bills,
     budgets,
@@ -23,6 +24,7 @@ from gateway.api.finance import (
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
 for noun in (
+    adapter_costs,
     ahead,
     bills,
     budgets,
