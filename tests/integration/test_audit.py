@@ -153,9 +153,9 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"POST {ADMIN}/prices", "price.add", "H100", json=PRICE, again=True),
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
         Step(
-            "PUT /finance/v1/budgets", "budget.set", "installation", json={"amount": "5"}, again=True
+            "PUT /finance/v1/budgets", "cost_budget.set", "installation", json={"amount": "5"}, again=True
         ),
-        Step("PUT /finance/v1/budgets", "budget.remove", "installation", json={"amount": None}, again=True),
+        Step("PUT /finance/v1/budgets", "cost_budget.remove", "installation", json={"amount": None}, again=True),
         Step(
             "PUT /finance/v1/energy/power", "power.set", "H100",
             json={"gpu_type": "H100", "watts": "700", "source": "us"}, again=True,

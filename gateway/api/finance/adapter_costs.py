@@ -18,8 +18,8 @@ router = APIRouter(route_class=Tagged)
 async def adapters(
     *, _: StaffKey, state: StateDep, start: From = None, to: To = None, month: Month = None
 ) -> dict[str, Any]:
-    """By adapter: its requests and their cost, its loads and theirs (null without a calibration), the hours in
-    which it held slots of engines, and these slots' equal share of the engines' cost. That share is not
+    """By adapter: its requests and their cost, its loads and theirs (null without a calibration), the hours
+    in which it held slots of engines, and these slots' equal share of the engines' cost. That share is not
     spent additionally: an engine costs the same with an empty slot. `rare`: adapters with fewer than ten
     requests a day."""
     now = state.clock.now()

@@ -16,9 +16,9 @@ Customers = Mapping[str, str]
 """Tenant → its customer or subscription in the billing system; others keep their names."""
 
 _STRIPE: Final = {
-    "input_tokens": "florin_input_tokens",
-    "cached_input_tokens": "florin_cached_input_tokens",
-    "output_tokens": "florin_output_tokens",
+    "input_tokens": "florin.input_tokens",
+    "cached_input_tokens": "florin.cached_input_tokens",
+    "output_tokens": "florin.output_tokens",
 }
 """Field → meter. Input without cached: the two meters have prices of their own."""
 

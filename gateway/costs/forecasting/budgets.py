@@ -143,7 +143,7 @@ def set_budget(
         }  # fmt: skip  # a row
         made = connection.execute(insert(table).values(values).returning(table)).mappings().one()
         budget = Budget(**made)
-        action = "budget.remove" if micros is None else "budget.set"
+        action = "cost_budget.remove" if micros is None else "cost_budget.set"
         record(connection, actor, action, tenant or "installation", budget.document(), now)
         return (None if micros is None else budget), True
 

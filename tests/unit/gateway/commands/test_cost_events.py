@@ -109,7 +109,7 @@ def test_stripe_gets_a_meter_event_for_each_kind_of_token(pages, billing):
     headers, raw = billing.asked[1]
     assert headers["idempotency-key"] == "id-1:output_tokens"
     assert parse_qs(raw.decode()) == {
-        "event_name": ["florin_output_tokens"], "identifier": ["id-1:output_tokens"],
+        "event_name": ["florin.output_tokens"], "identifier": ["id-1:output_tokens"],
         "timestamp": ["1793491200"], "payload[stripe_customer_id]": ["acme"], "payload[value]": ["3"],
     }  # fmt: skip
 

@@ -103,8 +103,8 @@ def test_the_forms_of_an_event():
             "payload": {"stripe_customer_id": "cus_1", "value": value},
         }
         for name, field, value in (
-            ("florin_input_tokens", "input_tokens", "6"),
-            ("florin_cached_input_tokens", "cached_input_tokens", "4"),
+            ("florin.input_tokens", "input_tokens", "6"),
+            ("florin.cached_input_tokens", "cached_input_tokens", "4"),
         )
     ]  # fmt: skip
 

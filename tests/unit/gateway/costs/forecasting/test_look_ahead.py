@@ -140,7 +140,7 @@ def test_a_budget_holds_from_its_month_until_the_next(priced):
     assert (of("2026-12"), of("2027-01")) == ({"acme": 200_000_000}, {})
     assert put(None, "2027-02") == (None, False)
     logged = [entry.action for entry in read(priced, Wanted(subject="acme"), 10)]
-    assert sorted(logged) == ["budget.remove", "budget.set", "budget.set"]
+    assert sorted(logged) == ["cost_budget.remove", "cost_budget.set", "cost_budget.set"]
 
 
 @pytest.mark.parametrize("amount", ["-1", "many", "1e40", "0.0000001", "NaN"])
