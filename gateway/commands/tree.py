@@ -97,8 +97,13 @@ def _rate_card() -> Sequence[typer.Typer]:
 
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        adapter_costs,
+        ahead,
         bills,
+        budgets,
         compare,
+        energy,
+        events,
         export,
         margin,
         periods,
@@ -122,6 +127,7 @@ def _cost() -> Sequence[typer.Typer]:
             proofs.app,
         ),
         *(bills.app, reconcile.app, set_aside.app),
+        *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app),
     )
 
 

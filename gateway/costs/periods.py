@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 HOUR = 3_600_000_000
 """Microseconds."""
@@ -22,6 +23,10 @@ class PeriodError(ValueError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it can leave the ledger process."""
+        return type(self), (self.param, str(self))
 
 
 @dataclass(frozen=True, slots=True)

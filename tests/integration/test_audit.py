@@ -157,6 +157,18 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         ),
         Step(f"POST {ADMIN}/prices", "price.add", "H100", json=PRICE, again=True),
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
+        Step(
+            "PUT /finance/v1/budgets", "cost_budget.set", "installation", json={"amount": "5"}, again=True
+        ),
+        Step("PUT /finance/v1/budgets", "cost_budget.remove", "installation", json={"amount": None}, again=True),
+        Step(
+            "PUT /finance/v1/energy/power", "power.set", "H100",
+            json={"gpu_type": "H100", "watts": "700", "source": "us"}, again=True,
+        ),
+        Step(
+            "PUT /finance/v1/energy/grid", "grid.set", "eu-1",
+            json={"region": "eu-1", "grams_per_kwh": "56", "source": "us"}, again=True,
+        ),
         Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
         Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),

@@ -56,6 +56,10 @@ OF_STAFF = (
     "set-aside",
     "periods/{month}/verify",
     "periods/{month}/preview",
+    "adapters",
+    "anomalies",
+    "energy",
+    "events",
 )
 
 

@@ -6,9 +6,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.finance import (
+    adapter_costs,
+    ahead,
     bills,
+    budgets,
     compare,
     costs,
+    energy,
+    events,
     export,
     margin,
     periods,
@@ -22,9 +27,14 @@ from gateway.api.finance import (
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
 for noun in (
+    adapter_costs,
+    ahead,
     bills,
+    budgets,
     compare,
     costs,
+    energy,
+    events,
     export,
     margin,
     periods,

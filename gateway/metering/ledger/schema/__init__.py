@@ -15,6 +15,13 @@ indexes, because each slows every insert; all except the key's grow at their end
 from __future__ import annotations
 
 from gateway.metering.ledger.schema.bills import bill_lines
+from gateway.metering.ledger.schema.budgets import (
+    cost_alerts,
+    cost_budgets,
+    gpu_power,
+    grid_factors,
+    residency_spans,
+)
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
@@ -36,11 +43,15 @@ __all__ = [
     "audit_log",
     "bill_lines",
     "calibrations",
+    "cost_alerts",
+    "cost_budgets",
     "dirty_hours",
     "engine_counters",
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "gpu_power",
+    "grid_factors",
     "invoices",
     "ledger_state",
     "period_tenants",
@@ -49,6 +60,7 @@ __all__ = [
     "quarantine",
     "rate_card_assignments",
     "rate_cards",
+    "residency_spans",
     "rollup_parts",
     "rollups",
     "schema",

@@ -60,6 +60,14 @@ usage_records = Table(
         sqlite_where=ACROSS_HOURS,
         postgresql_where=ACROSS_HOURS,
     ),
+    # In order of commit: the cursor of `florin cost events`, behind which no late record can appear.
+    Index("usage_records_by_batch", "batch", "id"),
+    Index(
+        "usage_records_with_loads",
+        "ended",
+        sqlite_where=text("adapter_loads > 0"),
+        postgresql_where=text("adapter_loads > 0"),
+    ),
     comment="one row per attempt; never changed",
 )
 

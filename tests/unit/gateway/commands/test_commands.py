@@ -447,6 +447,12 @@ ELSEWHERE = {
     *(
         ("cost", name) for name in ("import-bill", "bills", "remove-bill", "reconcile", "compare")
     ),  # test_reconciling
+    *(("cost", name) for name in ("forecast", "anomalies", "alerts")),
+    *(("cost", "budget", name) for name in ("set", "remove", "list")),  # test_cost_ahead
+    ("cost", "events"),  # test_cost_events
+    ("cost", "adapters"),  # test_cost_adapter_costs
+    ("cost", "energy"),
+    *(("cost", "power", name) for name in ("set", "set-grid", "list")),  # test_cost_energy
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
