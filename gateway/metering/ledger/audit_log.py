@@ -71,6 +71,11 @@ ACTIONS: dict[str, str] = {
     "calibration.add": "A calibration was added.",
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
+    "bill.accept": "Differences between a bill and Florin's figures were accepted, with a reason.",
+    "bill.unaccept": "The acceptance of a difference was withdrawn.",
+    "bill.true_up": "A month's cost was set to the invoice's; the difference became lines of its own.",
+    "commitment.add": "A commitment was added.",
+    "commitment.withdraw": "A commitment was withdrawn: it no longer counts.",
     "period.close": "A month was closed.",
     "usage.exclude": "Records of an engine-hour that was set aside were quarantined.",
 }

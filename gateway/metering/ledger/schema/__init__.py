@@ -14,7 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
-from gateway.metering.ledger.schema.bills import bill_lines
+from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
@@ -26,8 +26,10 @@ from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, qua
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "bill_acceptances",
     "bill_lines",
     "calibrations",
+    "commitments",
     "dirty_hours",
     "engine_counters",
     "engine_hours",
@@ -42,5 +44,6 @@ __all__ = [
     "schema",
     "set_aside_hours",
     "snapshots",
+    "true_ups",
     "usage_records",
 ]
