@@ -91,7 +91,9 @@ def _price() -> Sequence[typer.Typer]:
 
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        accept,
         bills,
+        commitments,
         compare,
         export,
         periods,
@@ -99,12 +101,19 @@ def _cost() -> Sequence[typer.Typer]:
         reconcile,
         report,
         set_aside,
+        true_up,
     )
 
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
-        *(bills.app, reconcile.app, set_aside.app),
+        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app),
     )
+
+
+def _commitment() -> Sequence[typer.Typer]:
+    from gateway.commands import commitments
+
+    return (commitments.app,)
 
 
 def _calibrate() -> typer.Typer:
@@ -158,6 +167,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "price": _Group("GPU hourly rates over time.", _price),
     "cost": _Group("What each customer used and cost.", _cost),
+    "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,

@@ -47,7 +47,9 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("bills", "compare", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "bills", "commitments", "compare", "reconciliation", "set-aside", "true-ups", "periods/{month}/verify",
+)  # fmt: skip  # one a line says no more
 
 
 def allowed(method: str, path: str) -> set[Role]:

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 
 from gateway.api.finance import (
     bills,
+    commitments,
     compare,
     costs,
     export,
@@ -14,9 +15,13 @@ from gateway.api.finance import (
     reconciliation,
     set_aside,
     statement,
+    true_ups,
     usage,
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
+for noun in (
+    *(bills, commitments, compare, costs, export, periods, reconciliation, set_aside, statement),
+    *(true_ups, usage),
+):
     router.include_router(noun.router)

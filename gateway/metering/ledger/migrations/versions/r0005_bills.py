@@ -10,9 +10,7 @@ _ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def upgrade() -> None:
-    op.add_column(
-        "bill_lines", Column("category", String(length=16), nullable=False, server_default="usage")
-    )
+    op.add_column("bill_lines", Column("category", String(length=16), nullable=False, server_default="usage"))
     op.create_table(
         "bill_acceptances",
         Column("id", _ID, nullable=False),
