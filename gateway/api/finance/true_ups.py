@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -32,6 +33,9 @@ class Invoice(StrictBody):
             examples=["3032.88"],
         ),
     ] = None
+    tolerance: Annotated[
+        Decimal, Field(ge=0, le=100, decimal_places=9, description="Percentage that need not be accepted.")
+    ] = DEFAULT_TOLERANCE
 
 
 @router.get("/{month}")
@@ -54,7 +58,6 @@ async def add(
     key: StaffKey,
     state: StateDep,
     response: Response,
-    tolerance: Tolerance = DEFAULT_TOLERANCE,
 ) -> dict[str, Any]:
     """Make the month's cost the imported invoice's, with its credits, taxes and commitments. Each cause of a
     difference becomes a line of its own, which belongs to no tenant; cost at list price and lines sum to the
@@ -63,7 +66,7 @@ async def add(
     made, new = await reconciliation.true_up(
         state,
         month_of(month),
-        tolerance=Fraction(tolerance),
+        tolerance=Fraction(invoice.tolerance),
         invoice=None if invoice.invoice is None else Fraction(invoice.invoice),
         key=key,
     )

@@ -44,8 +44,8 @@ def _people(body: Json) -> None:
             (
                 str(one["id"]), one["description"], f"{one['gpus']:,} x {one['gpu_type']}", one["region"],
                 _hours(one["committed_gpu_hours"]), _hours(one["used_gpu_hours"]),
-                _percent(one["utilisation"]), _money(one["net_cost"]), _money(one["unused_cost"]), _money(one["list_cost"]),
-                _money(one["savings"]),
+                _percent(one["utilisation"]), _money(one["net_cost"]), _money(one["unused_cost"]),
+                _money(one["list_cost"]), _money(one["savings"]),
             )
             for one in body["rows"]
         ]  # fmt: skip  # as the columns
@@ -56,8 +56,8 @@ def _people(body: Json) -> None:
         show(table(columns, rows, right=columns[4:]))
         totals = body["totals"]
         say(
-            f"Commitments cost {_money(totals['net_cost'])} {currency}; {_money(totals['unused_cost'])} of it "
-            "paid for capacity that no engine used."
+            f"Commitments cost {_money(totals['net_cost'])} {currency}; "
+            f"{_money(totals['unused_cost'])} of it paid for capacity that no engine used."
         )
     _coverage(body["gpu_types"])
     _spot(body["spot"], currency)

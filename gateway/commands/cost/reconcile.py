@@ -32,8 +32,8 @@ def reconcile(
 ) -> None:
     """Compare usage records with the engines' counters, and GPU-hours with the bill.
 
-    Each difference is a line with its cause and a verdict: matched, cause identified, or accepted (florin cost
-    accept). Exit code 1 if no bill was imported, or if what is not accepted exceeds the tolerance.
+    Each difference is a line with its cause and a verdict: matched, cause identified, or accepted (florin
+    cost accept). Exit code 1 if no bill was imported, or if what is not accepted exceeds the tolerance.
 
     Example: florin cost reconcile --month 2026-07
     """
@@ -85,14 +85,8 @@ def _tokens(tokens: Json) -> None:
         ]
     if rows:
         columns = (
-            "engine",
-            "since",
-            "tokens",
-            "engine counted",
-            "in records",
-            "difference",
-            "unexplained",
-            "",
+            *("engine", "since", "tokens", "engine counted", "in records", "difference", "unexplained"),
+            "line",
         )
         blank = [[cell if cell != "" else Text("") for cell in row] for row in rows]
         say("Tokens: engine counters and usage records")
@@ -185,16 +179,8 @@ def _accepted(bill: Json) -> None:
             row = (line["line"], _name(account), *amounts, given["by"], given["at"], given["reason"])
             rows.append([*row, Text(state, "bold")])
     if rows:
-        columns = (
-            "line",
-            "engine",
-            "GPU-hours",
-            f"cost {clean(bill['currency'])}",
-            "by key",
-            "at",
-            "reason",
-            "",
-        )
+        cost = f"cost {clean(bill['currency'])}"
+        columns = ("line", "engine", "GPU-hours", cost, "by key", "at", "reason", "")
         say("")
         say("Accepted")
         show(table(columns, rows, right=columns[2:4]))

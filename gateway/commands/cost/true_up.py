@@ -60,7 +60,7 @@ def true_up(
             yes=yes,
             unattended=False,
         )
-    done = session.api.post(f"{path}?tolerance={segment(tolerance)}", {"invoice": invoice})
+    done = session.api.post(path, {"invoice": invoice, "tolerance": tolerance})
     session.result(done, lambda b: _recorded(b, known=found["current"]))
 
 
@@ -77,20 +77,14 @@ def _found(body: Json) -> None:
 
 def _shown(one: Json) -> None:
     books = "closed" if one["books"] == "closed" else "open: preliminary"
-    rows = [
-        [f"provisioned GPU cost at list price ({books})", "", _money(one["list_amount_cents"])],
-        *(
-            [f"  {line['reason']}", clean(line["gpu_hours"]), _money(line["amount_cents"], sign="+")]
-            for line in one["lines"]
-        ),
-        [Text("invoice", "bold"), "", _money(one["invoice_amount_cents"])],
-    ]
+    listed = f"provisioned GPU cost at list price ({books})"
+    rows: list[list[str | Text]] = [[listed, Text(""), _money(one["list_amount_cents"])]]
+    for line in one["lines"]:
+        amount = _money(line["amount_cents"], sign="+")
+        rows.append([f"  {line['reason']}", clean(line["gpu_hours"]), amount])
+    rows.append([Text("invoice", "bold"), Text(""), _money(one["invoice_amount_cents"])])
     columns = ("", "GPU-hours", clean(one["currency"]))
-    show(
-        table(
-            columns, [[Text("") if cell == "" else cell for cell in row] for row in rows], right=columns[1:]
-        )
-    )
+    show(table(columns, rows, right=columns[1:]))
 
 
 def _recorded(body: Json, *, known: bool) -> None:

@@ -422,8 +422,13 @@ ELSEWHERE = {
     *(("audit", name) for name in ("list", "request")),  # test_audit
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
     *(
-        ("cost", name) for name in ("import-bill", "bills", "remove-bill", "reconcile", "compare")
+        ("cost", name)
+        for name in (
+            *("import-bill", "bills", "remove-bill", "reconcile", "compare"),
+            *("accept", "unaccept", "acceptances", "true-up", "commitments"),
+        )
     ),  # test_reconciling
+    *(("commitment", name) for name in ("add", "list", "withdraw")),  # the same
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *((name,) for name in ("apply", "export")),  # test_declarative

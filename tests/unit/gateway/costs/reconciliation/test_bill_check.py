@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciliation.bill_accounts import Ours
-from gateway.costs.reconciliation.bill_check import KINDS, check_bill
+from gateway.costs.reconciliation.bill_check import check_bill
+from gateway.costs.reconciliation.bill_differences import KINDS
 from gateway.costs.reconciliation.bill_files import NANO, BillLine
 
 DAY = Period(0, 24 * HOUR)
