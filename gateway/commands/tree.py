@@ -97,10 +97,12 @@ def _rate_card() -> Sequence[typer.Typer]:
 
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        accept,
         adapter_costs,
         ahead,
         bills,
         budgets,
+        commitments,
         compare,
         energy,
         events,
@@ -113,6 +115,7 @@ def _cost() -> Sequence[typer.Typer]:
         report,
         set_aside,
         statement,
+        true_up,
     )
 
     return (
@@ -126,9 +129,15 @@ def _cost() -> Sequence[typer.Typer]:
             policy.app,
             proofs.app,
         ),
-        *(bills.app, reconcile.app, set_aside.app),
+        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app),
         *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app),
     )
+
+
+def _commitment() -> Sequence[typer.Typer]:
+    from gateway.commands import commitments
+
+    return (commitments.app,)
 
 
 def _calibrate() -> typer.Typer:
@@ -183,6 +192,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     "price": _Group("GPU hourly rates over time.", _price),
     "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": _Group("What each customer used and cost.", _cost),
+    "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,

@@ -16,13 +16,18 @@ from adapters.model import ServingStatus, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.api.finance.common import token
+from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.audit_log import Wanted, read
 from gateway.metering.ledger.audit_shipper import KEEP, tail
 from tests.integration.uploading import adapter_files, path_of, tar_of
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA
 
-BILL = b"start,end,resource,gpu_type,gpu_hours,cost,currency\n2026-10-01T00:00Z,2026-10-01T01:00Z,a,H100,1,2.50,USD\n"
+FINANCE = "/finance/v1"
+COMMITMENT = {
+    "gpu_type": "H100", "gpus": 8, "valid_from": "2026-10-01", "valid_to": "2027-10-01", "rate_per_gpu_hour": "1.80",
+}  # fmt: skip
+WHY = {"reason": "agreed with the provider"}
 WEIGHTS = {"prefill": 1, "cached": 0, "decode": 0, "kv": 0, "load": 0}
 
 
@@ -46,6 +51,15 @@ def closed_month() -> str:
     """The last one that is over."""
     now = datetime.now(UTC)
     return f"{now.year - (now.month == 1)}-{(now.month - 2) % 12 + 1:02}"
+
+
+def bill() -> bytes:
+    head, day = "start,end,resource,gpu_type,gpu_hours,cost,currency", f"{closed_month()}-01T"
+    return f"{head}\n{day}00:00Z,{day}01:00Z,a,H100,1,2.50,USD\n".encode()
+
+
+def billed_line() -> str:
+    return line_id(closed_month(), "bill", "", "H100", "", "on_demand", "down")
 
 
 ADMIN, SUPPORT = "/admin/v1", "/admin/v1/adapters/acme/support"
@@ -169,7 +183,24 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             "PUT /finance/v1/energy/grid", "grid.set", "eu-1",
             json={"region": "eu-1", "grams_per_kwh": "56", "source": "us"}, again=True,
         ),
-        Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
+        Step("POST /finance/v1/bills", "bill.import", None, content=bill(), again=True),
+        Step(
+            f"POST {FINANCE}/reconciliation/acceptances", "bill.accept", closed_month(),
+            json={"lines": [billed_line()], **WHY}, again=True,
+        ),
+        Step(
+            f"POST {FINANCE}/true-ups/{{month}}", "bill.true_up", closed_month(), json={"invoice": "2.50"},
+            again=True,
+        ),
+        Step(
+            f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
+            f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
+        ),
+        Step(f"POST {FINANCE}/commitments", "commitment.add", "1", json=COMMITMENT, again=True),
+        Step(
+            f"POST {FINANCE}/commitments/{{number}}/withdraw", "commitment.withdraw", "1", "",
+            f"{FINANCE}/commitments/1/withdraw", json=WHY,
+        ),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
         Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),
         Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),

@@ -50,6 +50,7 @@ OF_TENANT_ADMINS = {
 }
 OF_STAFF = (
     "bills",
+    "commitments",
     "compare",
     "margin",
     "reconciliation",
@@ -60,6 +61,7 @@ OF_STAFF = (
     "anomalies",
     "energy",
     "events",
+    "true-ups",
 )
 
 

@@ -10,6 +10,7 @@ from gateway.api.finance import (
     ahead,
     bills,
     budgets,
+    commitments,
     compare,
     costs,
     energy,
@@ -22,6 +23,7 @@ from gateway.api.finance import (
     reconciliation,
     set_aside,
     statement,
+    true_ups,
     usage,
 )
 
@@ -31,6 +33,7 @@ for noun in (
     ahead,
     bills,
     budgets,
+    commitments,
     compare,
     costs,
     energy,
@@ -43,6 +46,7 @@ for noun in (
     reconciliation,
     set_aside,
     statement,
+    true_ups,
     usage,
 ):
     router.include_router(noun.router)

@@ -14,7 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
-from gateway.metering.ledger.schema.bills import bill_lines
+from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.budgets import (
     cost_alerts,
     cost_budgets,
@@ -41,8 +41,10 @@ from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, qua
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "bill_acceptances",
     "bill_lines",
     "calibrations",
+    "commitments",
     "cost_alerts",
     "cost_budgets",
     "dirty_hours",
@@ -67,5 +69,6 @@ __all__ = [
     "set_aside_hours",
     "snapshots",
     "standing_policies",
+    "true_ups",
     "usage_records",
 ]

@@ -445,7 +445,11 @@ ELSEWHERE = {
     *(("audit", name) for name in ("list", "request")),  # test_audit
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
     *(
-        ("cost", name) for name in ("import-bill", "bills", "remove-bill", "reconcile", "compare")
+        ("cost", name)
+        for name in (
+            *("import-bill", "bills", "remove-bill", "reconcile", "compare"),
+            *("accept", "unaccept", "acceptances", "true-up", "commitments"),
+        )
     ),  # test_reconciling
     *(("cost", name) for name in ("forecast", "anomalies", "alerts")),
     *(("cost", "budget", name) for name in ("set", "remove", "list")),  # test_cost_ahead
@@ -453,6 +457,7 @@ ELSEWHERE = {
     ("cost", "adapters"),  # test_cost_adapter_costs
     ("cost", "energy"),
     *(("cost", "power", name) for name in ("set", "set-grid", "list")),  # test_cost_energy
+    *(("commitment", name) for name in ("add", "list", "withdraw")),  # the same
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards

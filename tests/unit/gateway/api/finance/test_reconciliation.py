@@ -91,6 +91,10 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monke
         ("GET", "/bills"),
         ("DELETE", "/bills/0123456789"),
         ("GET", "/reconciliation"),
+        ("GET", "/reconciliation/acceptances?month=2026-10"),
+        ("GET", "/true-ups/2026-10"),
+        ("GET", "/commitments"),
+        ("GET", "/commitments/report"),
         ("GET", "/compare"),
     ],
 )
