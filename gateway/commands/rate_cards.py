@@ -111,7 +111,7 @@ def _people(body: Json) -> None:
     rows = [
         (
             c["name"], c["valid_from"], c["input_per_million"], c["cached_per_million"],
-            c["output_per_million"], c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"],
+            c["output_per_million"], c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"][:10],
             c["reason"],
         )
         for c in body["data"]
@@ -126,7 +126,7 @@ def _people(body: Json) -> None:
                         a["tenant"] or "(all others)",
                         a["card"] or "none: cost",
                         a["valid_from"],
-                        a["recorded_at"],
+                        a["recorded_at"][:10],
                     )
                     for a in body["assignments"]
                 ],

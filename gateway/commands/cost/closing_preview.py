@@ -22,7 +22,7 @@ def money(cents: int | None, currency: str | None) -> str | None:
 
 def question(body: Json) -> str:
     """What a person agrees to."""
-    billed = money(body["totals"]["billed"]["amount_cents"], body["currency"])
+    billed = money(sum(map(charged, body["statements"])), body["currency"])
     count = len(body["statements"])
     customers = "1 customer" if count == 1 else f"{count:,} customers"
     policy = clean(policy_in_words(body))
@@ -31,13 +31,26 @@ def question(body: Json) -> str:
     )
 
 
+def charged(statement: Json) -> int:
+    """What the customer pays, in cents: by its rate card, or the cost."""
+    return int((statement.get("charges") or statement)["amount_cents"])
+
+
+def _by_card(statement: Json, currency: str | None) -> str:
+    charges = statement.get("charges")
+    if not charges:
+        return ""
+    return f" by rate card {clean(charges['card'] or '')} (cost {money(statement['amount_cents'], currency)})"
+
+
 def announce(body: Json, *, force: bool) -> None:
     """What the question is about: amounts, and what stays open."""
     totals, currency = body["totals"], body["currency"]
     how = "the standing policy" if body["standing"] else "not by the standing policy, but by"
     note(f"{clean(body['month'])}: unused GPU time is shared by {how}: {clean(policy_in_words(body))}.")
     for statement in body["statements"][:_MOST]:
-        note(f"  {clean(statement['tenant'])}: {money(statement['amount_cents'], currency)}")
+        amount = money(charged(statement), currency)
+        note(f"  {clean(statement['tenant'])}: {amount}{_by_card(statement, currency)}")
     if (more := len(body["statements"]) - _MOST) > 0:
         note(f"  and {more:,} more: florin cost close {clean(body['month'])} --dry-run shows all.")
     left = [(name, totals[key]["amount_cents"]) for key, name in _LEFT.items()]
@@ -102,7 +115,11 @@ def _rows(statement: Json, currency: str | None) -> Iterator[tuple[object, ...]]
                 *(statement["tenant"], _what(line), gpu, counts),
                 *(f"{line['nano_gpu_hours'] / 10**9:,.3f}", money(line["amount_cents"], currency)),
             )
-    yield statement["tenant"], "statement", "", "", "", money(statement["amount_cents"], currency)
+    about = "statement"
+    if statement.get("charges"):
+        yield statement["tenant"], "cost", "", "", "", money(statement["amount_cents"], currency)
+        about = "statement, by rate card"
+    yield statement["tenant"], about, "", "", "", money(charged(statement), currency)
 
 
 def _what(line: Json) -> str:

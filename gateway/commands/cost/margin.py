@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from gateway.commands.client import Json
 from gateway.commands.output import clean, note, show, table
@@ -64,7 +65,11 @@ def _people(body: Json) -> None:
         ),
         ("total", "", _money(totals["price"]), "", "", _money(totals["margin"]), totals["margin_percent"]),
     ]
-    show(table(columns, [tuple("" if c is None else c for c in row) for row in rows], right=columns[2:]))
+    show(
+        table(
+            columns, [[Text("") if cell == "" else cell for cell in row] for row in rows], right=columns[2:]
+        )
+    )
     if body["state"] != "closed":
         note(f"{clean(body['month'])} is open: figures may change.")
     if body["missing_prices"]:
