@@ -13,9 +13,10 @@ from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import Period, PeriodError, period
+from gateway.costs.periods import Period, PeriodError, iso, period
 from gateway.costs.periods import month as whole_month
 from gateway.errors import FlorinError
+from gateway.operations.known_tenants import require_tenant
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
@@ -101,10 +102,18 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def period_of(start: str | None, to: str | None, month: str | None, now: int) -> Period:
+    """The requested period. Raises FlorinError if it is none, or lies in the future: that is a slip of the
+    pen, and an empty report would hide it."""
     try:
-        return period(start=start, end=to, whole_month=month, now=now)
+        found = period(start=start, end=to, whole_month=month, now=now)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
+    if found.start > now:
+        param, what = ("month", month) if month else ("from", iso(found.start))
+        raise FlorinError(
+            "invalid_value", f"{param}: {what} is in the future; it is {iso(now)} now.", param=param
+        )
+    return found
 
 
 def month_of(value: str) -> str:
@@ -120,6 +129,19 @@ def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     """The tenants whose rows are shown: the requested one, limited to its own for a tenant's key."""
     own = () if key.own_tenant is None else (key.own_tenant,)
     return own if asked is None else (*own, asked)
+
+
+async def known_tenants_of(state: State, key: Key, asked: str | None) -> tuple[str, ...]:
+    """`tenants_of`, if there is such a tenant. A tenant's key hears the same of every tenant but its own,
+    whether it exists or not. Raises FlorinError, LedgerUnavailableError."""
+    if key.own_tenant is None:
+        if asked is not None:
+            await require_tenant(state, asked)
+    elif asked not in {None, key.own_tenant}:
+        raise FlorinError(
+            "not_found", f"This key sees only its own tenant, {key.own_tenant}.", param="tenant"
+        )
+    return tenants_of(key, asked)
 
 
 def ledger_process_of(state: State, key: Key) -> LedgerProcess:

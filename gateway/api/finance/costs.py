@@ -16,12 +16,12 @@ from gateway.api.finance.common import (
     Tenant,
     To,
     dimensions_of,
+    known_tenants_of,
     ledger_process_of,
     only_staff,
     period_of,
     position,
     preferred,
-    tenants_of,
     token,
 )
 from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
@@ -83,7 +83,7 @@ async def costs(
     question = Question(
         period_of(start, to, month, state.clock.now()),
         dimensions,
-        tenants_of(key, tenant),
+        await known_tenants_of(state, key, tenant),
         _policy(policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),

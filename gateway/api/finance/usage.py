@@ -17,10 +17,10 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    known_tenants_of,
     period_of,
     position,
     rendered,
-    tenants_of,
     token,
 )
 from gateway.costs.periods import iso
@@ -49,22 +49,20 @@ async def usage(
     `complete` is false while records are still arriving in the ledger."""
     within = period_of(start, to, month, state.clock.now())
     complete = await state.meter.flush()
-    tenants = tenants_of(key, tenant)
+    [*one] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)
-    page, last = b"[]", None
-    if len(set(tenants)) <= 1:  # else not yours: as if there were none
-        asked = partial(
-            usage_page,
-            start=within.start,
-            end=within.end,
-            tenant=tenants[0] if tenants else None,
-            after=position,
-            limit=limit,
-        )
-        if key.own_tenant is not None:
-            page, last = await state.ledger_process.for_tenants().run(asked)
-        else:
-            page, last = await asyncio.to_thread(asked, state.ledger)
+    asked = partial(
+        usage_page,
+        start=within.start,
+        end=within.end,
+        tenant=one[0] if one else None,
+        after=position,
+        limit=limit,
+    )
+    if key.own_tenant is not None:
+        page, last = await state.ledger_process.for_tenants().run(asked)
+    else:
+        page, last = await asyncio.to_thread(asked, state.ledger)
     return rendered(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,9 @@ class ReportFormat(StrEnum):
     PARQUET = "parquet"
 
 
+_FILES = {ReportFormat.CSV, ReportFormat.PARQUET}
+
+
 @command(app, "report")
 def report(
     session: Session,
@@ -57,14 +61,21 @@ def report(
         list[str] | None,
         typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
     ] = None,
+    unit_prices: Annotated[
+        bool,
+        typer.Option(
+            "--unit-prices",
+            help="Also show what a million tokens cost, excluding and including unused time.",
+        ),
+    ] = False,
     kind: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TABLE,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write, for csv and parquet.", show_default=False),
     ] = None,
 ) -> None:
-    """Report what each customer used and cost, and where the rest of the GPU time went, adding up to the
-    whole bill. Default: this month.
+    """Report what each customer used and cost, and the cost of unused time. Together they are the provisioned
+    GPU cost at list price. Default: this month.
 
     Example: florin cost report --month 2026-07 --by tenant,gpu_type
     """
@@ -72,8 +83,10 @@ def report(
         raise UsageError("--month cannot be combined with --from or --to.")
     if output is None and kind is ReportFormat.PARQUET:
         raise UsageError("--format parquet requires --output FILE, since it is binary.")
-    if output is not None and kind not in {ReportFormat.CSV, ReportFormat.PARQUET}:
+    if output is not None and kind not in _FILES:
         raise UsageError("--output requires --format csv or parquet.")
+    if unit_prices and kind in _FILES:
+        raise UsageError("--unit-prices cannot be combined with --format csv or parquet.")
     params: Json = {
         "by": by,
         "month": month,
@@ -83,11 +96,11 @@ def report(
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,
     }
-    if kind in {ReportFormat.CSV, ReportFormat.PARQUET}:
+    if kind in _FILES:
         _file(session, {**params, "format": kind.value}, output)
         return
     asked = replace(session, json=session.json or kind is ReportFormat.JSON)
-    asked.result(_all(session, params), report_tables.show_report)
+    asked.result(_all(session, params), partial(report_tables.show_report, unit_prices=unit_prices))
 
 
 def _all(session: Session, params: Json) -> Json:

@@ -18,7 +18,7 @@ from gateway.metering.meter import Meter
 from gateway.observability.metrics import Metrics
 from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Directory, Key, Role
 
 
 @pytest.fixture
@@ -41,7 +41,11 @@ async def installed(ledger_file, tmp_path, now):
     await meter.start()
     ledger_process = LedgerProcess(url)
     yield SimpleNamespace(
-        ledger=ledger, meter=meter, ledger_process=ledger_process, clock=SimpleNamespace(now=now)
+        ledger=ledger,
+        meter=meter,
+        ledger_process=ledger_process,
+        directory=Directory(),
+        clock=SimpleNamespace(now=now),
     )
     await ledger_process.close()
     await meter.close()
