@@ -121,7 +121,7 @@ def _fitting(
 
 def _names(row: Json, groups: Sequence[str]) -> list[str]:
     """An empty adapter is the base model; a row without usage only bears allocated time."""
-    used = row["requests"] or row["gpu_seconds"]
+    used = row["requests"] or row.get("gpu_seconds")
     return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
 
 

@@ -192,20 +192,31 @@ class _Sums:
         if self._policy == NONE:
             return
         used: defaultdict[tuple[str, Pool], defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        unused: defaultdict[Pool, defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
         for line in self._all:
+            key = line.keys[: self._width]
             if line.bucket == "usage" and not line.correction:
-                key = line.keys[: self._width]
                 used[line.keys[self._width], pool(line)][key] += line.nano_gpu_hours
+            elif line.bucket in UNUSED:
+                unused[pool(line)][key] += line.nano_gpu_hours
         self.allocated = allocate(self._policy, self._all, lambda line: line.keys[self._width])
-        for (tenant, gpu_type, region, purchase, rate), nano in self.allocated.items():
+        for (tenant, *series, rate), nano in self.allocated.items():
             if not self._shows(tenant):
                 continue
             self.totals.bear(nano, rate)
-            known = {"tenant": tenant, "gpu_type": gpu_type, "region": region, "purchase": purchase}
-            nothing = {tuple(known.get(name, "") for name in self._question.by): 0}
-            rows = used.get((tenant, (gpu_type, region, purchase, rate)), nothing)
+            at: Pool = (series[0], series[1], series[2], rate)
+            # A tenant that used nothing bears its share where the time went unused.
+            rows = used.get((tenant, at)) or self._borne_by(tenant, unused[at])
             for key, part in spread(nano, rows).items():
                 self.rows.at(key).bear(part, rate)
+
+    def _borne_by(self, tenant: str, unused: dict[Key, int]) -> dict[Key, int]:
+        """Keys of unused time, with the tenant that bears it."""
+        by = self._question.by
+        return {
+            tuple(tenant if name == "tenant" else value for name, value in zip(by, key, strict=True)): nano
+            for key, nano in unused.items()
+        }
 
     def document(self) -> dict[str, Any]:
         rows, after = self.rows.page()

@@ -407,6 +407,26 @@ def test_who_bears_by_agreement_without_use_has_a_row(ledger):
     ]
 
 
+@pytest.mark.parametrize("dimension", ["day", "hour", "engine", "base_model"])
+def test_who_used_nothing_bears_its_share_where_the_time_went_unused(ledger, dimension):
+    """There was a row with an empty date."""
+    price(ledger)
+    write(
+        ledger,
+        row(NOV, tenant="acme"),
+        row(NOV, bucket="idle", nano_gpu_hours=300),
+        row(NOV + 24, bucket="idle", engine="gpu-b", base_model="other", nano_gpu_hours=101),
+    )
+    policy = AllocationPolicy("fixed", {"acme": 1, "corgi": 1})
+    report = report_of(ledger, policy=policy, by=(dimension, "tenant"))
+    where = [r[dimension] for r in report["idle"]["rows"]]
+    corgi = {r[dimension]: r["allocated_nano_gpu_hours"] for r in report["rows"] if r["tenant"] == "corgi"}
+    assert corgi == dict(zip(where, (150, 50), strict=True))
+    assert report["totals"]["allocated_nano_gpu_hours"] == 401
+    alone = report_of(ledger, policy=policy, by=(dimension,))
+    assert [r[dimension] for r in alone["rows"]] == where
+
+
 def test_tenants_bear_the_same_however_a_report_is_grouped(ledger):
     price(ledger)
     used(ledger)
