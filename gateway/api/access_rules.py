@@ -103,6 +103,8 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin", operator),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),
         reports("/finance/v1/compare", staff),
+        reports("/finance/v1/provisioned-time", staff),
+        reports("/finance/v1/quarantine", staff),
         reports("/finance/v1/reconciliation", staff),
         reports("/finance/v1/set-aside", staff),
         reports("/finance/v1/periods", staff, rest="/[^/]+/verify"),

@@ -96,6 +96,7 @@ def _cost() -> Sequence[typer.Typer]:
         export,
         periods,
         proofs,
+        quarantine,
         reconcile,
         report,
         set_aside,
@@ -103,7 +104,7 @@ def _cost() -> Sequence[typer.Typer]:
 
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
-        *(bills.app, reconcile.app, set_aside.app),
+        *(bills.app, quarantine.app, reconcile.app, set_aside.app),
     )
 
 

@@ -10,9 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal_column, null, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+)
 
-from gateway.costs.periods import DAY, HOUR, LAST_HOUR, Period, iso, month, months
+from gateway.costs.periods import DAY, HOUR, LAST_HOUR, LocalTime, Period, iso, month, months
 from gateway.costs.prices.book import PriceBook, Rate
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
@@ -90,15 +103,17 @@ def read_lines(
     *,
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
+    local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False)."""
-    where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
+    (False). `local`: the timezone of the days; the hours of the period are then read as known now, also if it
+    is whole months of UTC."""
+    where = [_within(period, posted=local is None), *(table.c.tenant == tenant for tenant in set(tenants))]
     if corrections is not None:
         where.append(table.c.correction == corrections)
     if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
         where.append(table.c.hour < month(names[-1]).start)
-    keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
+    keys = [_key(name, local).label(f"key_{index}") for index, name in enumerate(by)]
     inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
         and_(*where)
     )
@@ -111,19 +126,29 @@ def effective(period: Period) -> Period:
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
-def _within(period: Period) -> ColumnElement[bool]:
-    if (names := months(period)) is not None:
+def _within(period: Period, *, posted: bool) -> ColumnElement[bool]:
+    if posted and (names := months(period)) is not None:
         return table.c.posted.between(names[0], names[-1])
     whole = effective(period)
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
 
 
-def _key(name: str) -> ColumnElement[Any]:
+def _key(name: str, local: LocalTime | None) -> ColumnElement[Any]:
     if name == "day":
-        return table.c.hour - table.c.hour % DAY
+        hour = table.c.hour if local is None else table.c.hour + _ahead(local)
+        return hour - hour % DAY
     if name not in DIMENSIONS:
         raise ValueError(f"{name} is not one of {DIMENSIONS}")
     return table.c[name]
+
+
+def _ahead(local: LocalTime) -> ColumnElement[int]:
+    """Microseconds that local time is ahead of UTC in a row's hour."""
+    (_, first), *later = local.offsets
+    found: ColumnElement[int] = literal(first, BigInteger)
+    for start, ahead in later:
+        found = case((table.c.hour >= start, literal(ahead, BigInteger)), else_=found)
+    return found
 
 
 def _rate(book: PriceBook) -> ColumnElement[int | None]:

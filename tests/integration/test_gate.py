@@ -47,7 +47,10 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("bills", "compare", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "bills", "compare", "provisioned-time", "quarantine", "reconciliation", "set-aside",
+    "periods/{month}/verify",
+)  # fmt: skip  # one line
 
 
 def allowed(method: str, path: str) -> set[Role]:

@@ -11,6 +11,8 @@ from gateway.api.finance import (
     costs,
     export,
     periods,
+    provisioned_time,
+    quarantine,
     reconciliation,
     set_aside,
     statement,
@@ -18,5 +20,8 @@ from gateway.api.finance import (
 )
 
 router = APIRouter(prefix="/finance/v1", tags=["finance"])
-for noun in (bills, compare, costs, export, periods, reconciliation, set_aside, statement, usage):
+for noun in (
+    *(bills, compare, costs, export, periods, provisioned_time, quarantine, reconciliation, set_aside),
+    *(statement, usage),
+):
     router.include_router(noun.router)

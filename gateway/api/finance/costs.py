@@ -15,14 +15,17 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    Zone,
     dimensions_of,
     known_tenants_of,
     ledger_process_of,
+    local_time_of,
     only_staff,
     period_of,
     position,
     preferred,
     token,
+    zone_of,
 )
 from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
 from gateway.costs.cost_lines import DIMENSIONS
@@ -54,6 +57,7 @@ async def costs(
     start: From = None,
     to: To = None,
     month: Month = None,
+    timezone: Zone = "UTC",
     tenant: Tenant = None,
     policy: Annotated[
         str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
@@ -74,19 +78,23 @@ async def costs(
     """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. `rows` hold delivered
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
-    those. A whole month shows what is posted to it; any other time range shows its hours as known now.
+    those. A whole month of UTC shows what is posted to it; any other time range, and every
+    range in a `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC.
     `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows."""
     dimensions = dimensions_of(by, DIMENSIONS)
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
+    at = zone_of(timezone)
+    within = period_of(start, to, month, state.clock.now(), at)
     question = Question(
-        period_of(start, to, month, state.clock.now()),
+        within,
         dimensions,
         await known_tenants_of(state, key, tenant),
         _policy(policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
+        local_time_of(within, at),
     )
     flushed = await state.meter.flush()
     if kind == "json":

@@ -17,11 +17,13 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    Zone,
     known_tenants_of,
     period_of,
     position,
     rendered,
     token,
+    zone_of,
 )
 from gateway.costs.periods import iso
 from gateway.costs.reports.usage_page import usage_page
@@ -41,13 +43,14 @@ async def usage(
     start: From = None,
     to: To = None,
     month: Month = None,
+    timezone: Zone = "UTC",
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
 ) -> Response:
     """List usage records by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are still arriving in the ledger."""
-    within = period_of(start, to, month, state.clock.now())
+    within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
     complete = await state.meter.flush()
     [*one] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)

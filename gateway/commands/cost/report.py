@@ -46,9 +46,17 @@ def report(
             help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
         ),
     ] = "tenant,adapter,gpu_type",
-    month: Annotated[str | None, typer.Option(help="Month in UTC, for example 2026-07.")] = None,
+    month: Annotated[str | None, typer.Option(help="Month, for example 2026-07.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            help="Timezone of days, months and times, for example Europe/Berlin. Default: UTC, in which "
+            "months are closed.",
+            show_default=False,
+        ),
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     policy: Annotated[
         IdlePolicy | None,
@@ -92,6 +100,7 @@ def report(
         "month": month,
         "from": start,
         "to": end,
+        "timezone": timezone,
         "tenant": tenant,
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,

@@ -67,8 +67,10 @@ def _heading(body: Json) -> str:
     state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
         body.get("state") or "", ""
     )
-    said = ", ".join(filter(None, (basis, state)))
-    return f"{clean(body['from'])} to {clean(body['to'])}{f' ({said})' if said else ''}"
+    local = body.get("local") or {}
+    said = ", ".join(filter(None, (clean(local["timezone"]) if local else "", basis, state)))
+    start, end = ((local or body)[name] for name in ("from", "to"))
+    return f"{clean(start)} to {clean(end)}{f' ({said})' if said else ''}"
 
 
 def _present(part: Json | None) -> bool:

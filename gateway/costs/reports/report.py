@@ -20,7 +20,7 @@ from sqlalchemy import Connection, select
 
 from gateway.costs.allocation import NONE, UNUSED, Allocated, AllocationPolicy, Pool, allocate, pool, spread
 from gateway.costs.cost_lines import CostLine, effective, read_lines
-from gateway.costs.periods import Period, iso, months
+from gateway.costs.periods import LocalTime, Period, iso, months
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
@@ -52,6 +52,9 @@ class Question:
     """Maximum number of rows."""
     after: Key | None = None
     """Start after this key."""
+    local: LocalTime | None = None
+    """The timezone of its days. None: UTC. Months are closed in UTC, so a report in local time shows its
+    hours as known now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def report_text(ledger: Ledger, question: Question, *, now: int) -> tuple[str, d
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
-    posted = months(question.period)
+    posted = months(question.period) if question.local is None else None
     terms = _terms(connection, posted, question.policy)
     sums = _Sums(question, terms.policy)
     for line in read_lines(
@@ -98,6 +101,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         sums.by,
         tenants=sums.read_only,
         corrections=None if posted is None else False,
+        local=question.local,
     ):
         sums.add(line)
     if posted is not None:  # otherwise they are included in the hours as known now
@@ -112,6 +116,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         "currency": prices.currency,
         "from": iso(whole.start),
         "to": iso(whole.end),
+        **_local(question.local, whole),
         "by": list(question.by),
         "basis": AS_KNOWN_NOW if posted is None else POSTED,
         "state": terms.state,
@@ -123,6 +128,13 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         **({} if question.tenants else sums.nobodys(terms.policy)),
         **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),
     }
+
+
+def _local(local: LocalTime | None, whole: Period) -> dict[str, Any]:
+    if local is None:
+        return {}
+    times = {"from": local.iso(whole.start), "to": local.iso(whole.end)}
+    return {"local": {"timezone": local.timezone, **times}}
 
 
 def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:

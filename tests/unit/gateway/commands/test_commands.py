@@ -425,6 +425,7 @@ ELSEWHERE = {
         ("cost", name) for name in ("import-bill", "bills", "remove-bill", "reconcile", "compare")
     ),  # test_reconciling
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
+    ("cost", "quarantine"),  # test_cost_quarantine
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *((name,) for name in ("apply", "export")),  # test_declarative
 }
