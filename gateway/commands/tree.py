@@ -99,12 +99,13 @@ def _cost() -> Sequence[typer.Typer]:
         quarantine,
         reconcile,
         report,
+        sample,
         set_aside,
     )
 
     return (
         *(report.app, export.app, compare.app, periods.app, proofs.app),
-        *(bills.app, quarantine.app, reconcile.app, set_aside.app),
+        *(bills.app, quarantine.app, reconcile.app, sample.app, set_aside.app),
     )
 
 

@@ -426,6 +426,7 @@ ELSEWHERE = {
     ),  # test_reconciling
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
     ("cost", "quarantine"),  # test_cost_quarantine
+    ("cost", "sample"),  # test_cost_sample
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *((name,) for name in ("apply", "export")),  # test_declarative
 }
