@@ -90,8 +90,10 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
     if whole is not None:
         names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
-    heads = [*_COUNTS.values(), "GPU-hours", f"cost{currency}"]
-    columns = [hours, costs]
+    heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
+    if any("gpu_hours" in figures for figures in parts.values()):
+        heads.insert(len(_COUNTS), "GPU-hours")
+        columns.insert(0, hours)
     if "allocated_cost" in body["totals"]:
         heads.append(f"share of unused time{currency}")
         columns.append(_allocated(body, len(names)))

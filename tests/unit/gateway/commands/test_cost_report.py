@@ -174,6 +174,35 @@ def test_a_tenant_s_report_has_no_whole(shown):
     assert [line[0] for line in lines] == ["tenant", "acme", "bolt", "corgi", "delivered", "retry"]
 
 
+def test_a_report_without_gpu_time_has_no_column_for_it(shown):
+    def bare(figures):
+        return {
+            name: value
+            for name, value in figures.items()
+            if not name.startswith("gpu_") or name == "gpu_type"
+        }
+
+    others = dict.fromkeys(("whole", "idle", "headroom", "startup", "utilisation", "unit_prices"))
+    rows = [bare(one) for one in ROWS["rows"]]
+    result = shown(rows=rows, totals=bare(ROWS["totals"]), retry_waste=part(), **others)
+    assert "GPU-hours" not in result.stdout
+    assert cells(result)[1][-2:] == ["90,000", "33.33"]
+
+
+def test_a_report_in_local_time_says_so(shown):
+    local = {
+        "timezone": "Europe/Berlin",
+        "from": "2026-07-01T00:00:00+02:00",
+        "to": "2026-08-01T00:00:00+02:00",
+    }
+    path = "/finance/v1/costs?by=day&month=2026-07&timezone=Europe%2FBerlin"
+    changes = {"by": ["tenant"], "basis": "as known now", "state": None, "local": local}
+    result = shown("--by", "day", "--month", "2026-07", "--timezone", "Europe/Berlin", path=path, **changes)
+    assert result.stderr.splitlines()[0] == (
+        "2026-07-01T00:00:00+02:00 to 2026-08-01T00:00:00+02:00 (Europe/Berlin, as known now)"
+    )
+
+
 def test_a_cost_that_is_not_known_is_a_dash(shown):
     unknown = part(row("acme", "a/b", "1.00", "1.00", 1))
     unknown["rows"][0]["cost"] = unknown["totals"]["cost"] = None

@@ -12,6 +12,7 @@ from pyarrow import parquet
 from adapters.store.protocol.registry import Event
 from gateway.api.finance.common import token
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.periods import instant
 from gateway.metering.ledger.ledger import Ledger
 from gateway.tenants.directory import Role, Tenant, dump
 from tests.unit.gateway.metering.make import HOUR, record
@@ -164,6 +165,29 @@ async def test_a_mistyped_tenant_is_an_error_and_one_that_was_removed_is_not(cli
     assert codes == {"acme": 200, "gone": 200, "acmee": 404, "\0": 404}
     assert wrong["param"] == "tenant"
     assert wrong["message"].endswith("Did you mean 'acme'?")
+
+
+async def test_a_local_month(client_for, installed):
+    """A record at half past ten in the evening of 30 September in UTC is one of October in Berlin."""
+    ended = instant("t", "2026-09-30T22:30:00Z")
+    installed.ledger.insert([record("a", dispatched=ended - 1000, ended=ended)])
+    params = {"month": "2026-10", "timezone": "Europe/Berlin"}
+    async with client_for() as client:
+        report = (await client.get("/finance/v1/costs", params={**params, "by": "day"})).json()
+        usage = (await client.get("/finance/v1/usage", params=params)).json()
+        table = await client.get("/finance/v1/costs", params={**params, "by": "day", "format": "csv"})
+        bad = [
+            await client.get("/finance/v1/costs", params={**params, "timezone": name})
+            for name in ("Berlin", "Asia/Kolkata")
+        ]
+    assert [row["day"] for row in report["rows"]] == ["2026-10-01"]
+    assert report["local"]["from"] == "2026-10-01T00:00:00+02:00"
+    assert (report["from"], report["to"]) == ("2026-09-30T22:00:00Z", "2026-10-31T23:00:00Z")
+    assert [one["ended"] for one in usage["data"]] == [ended]
+    assert "2026-10-01" in table.text.splitlines()[1]
+    assert [(answer.status_code, answer.json()["error"]["param"]) for answer in bad] == [
+        (400, "timezone")
+    ] * 2
 
 
 @pytest.mark.parametrize("noun", ["usage", "costs"])
