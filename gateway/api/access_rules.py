@@ -109,6 +109,8 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         reports("/finance/v1/margin", staff),
         reports("/finance/v1/energy", staff),
         reports("/finance/v1/events", staff),
+        reports("/finance/v1/provisioned-time", staff),
+        reports("/finance/v1/quarantine", staff),
         reports("/finance/v1/reconciliation", staff),
         reports("/finance/v1/set-aside", staff),
         reports("/finance/v1/periods", staff, rest="/[^/]+/(verify|preview)"),

@@ -111,8 +111,10 @@ def _cost() -> Sequence[typer.Typer]:
         periods,
         policy,
         proofs,
+        quarantine,
         reconcile,
         report,
+        sample,
         set_aside,
         statement,
         true_up,
@@ -129,8 +131,8 @@ def _cost() -> Sequence[typer.Typer]:
             policy.app,
             proofs.app,
         ),
-        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app),
-        *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app),
+        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app, quarantine.app),
+        *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app, sample.app),
     )
 
 

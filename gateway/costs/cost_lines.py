@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     CompoundSelect,
     Connection,
@@ -20,13 +21,14 @@ from sqlalchemy import (
     and_,
     case,
     func,
+    literal,
     literal_column,
     null,
     select,
     union_all,
 )
 
-from gateway.costs.periods import DAY, HOUR, LAST_HOUR, Period, iso, month, months
+from gateway.costs.periods import DAY, HOUR, LAST_HOUR, LocalTime, Period, iso, month, months
 from gateway.costs.prices.book import PriceBook, Rate
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.part_sources import Source, sources
@@ -108,9 +110,11 @@ def read_lines(
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
     as_posted: bool = True,
+    local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False). `as_posted`: whole months as posted; False: their hours as known now."""
+    (False). `as_posted`: whole months as posted; False: their hours as known now. `local`: the timezone
+    of the days."""
 
     def where(table: Table) -> list[ColumnElement[bool]]:
         found = [_within(table, period, as_posted=as_posted), *(table.c.tenant == t for t in set(tenants))]
@@ -120,7 +124,7 @@ def read_lines(
             found.append(table.c.hour < month(names[-1]).start)
         return found
 
-    yield from _read(connection, book, where, by)
+    yield from _read(connection, book, where, by, local)
 
 
 def read_postings(
@@ -143,8 +147,9 @@ def _read(
     book: PriceBook,
     where: Callable[[Table], Sequence[ColumnElement[bool]]],
     by: Sequence[str],
+    local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
-    selects = [_rows(source, book, where(source.table), by) for source in sources(by)]
+    selects = [_rows(source, book, where(source.table), by, local) for source in sources(by)]
     inner = selects[0] if len(selects) == 1 else union_all(*selects)
     for row in connection.execute(_grouped(inner, len(by)).execution_options(yield_per=1000)):
         line = _line(row, by)
@@ -153,10 +158,14 @@ def _read(
 
 
 def _rows(
-    source: Source, book: PriceBook, where: Sequence[ColumnElement[bool]], by: Sequence[str]
+    source: Source,
+    book: PriceBook,
+    where: Sequence[ColumnElement[bool]],
+    by: Sequence[str],
+    local: LocalTime | None,
 ) -> Select[Any]:
     table = source.table
-    keys = [_key(source, name).label(f"key_{index}") for index, name in enumerate(by)]
+    keys = [_key(source, name, local).label(f"key_{index}") for index, name in enumerate(by)]
     facts = (table.c[name] for name in _FACTS)
     return select(*keys, *facts, *source.figures(SUMS), _rate(table, book).label("price")).where(
         and_(*source.where, *where)
@@ -175,15 +184,25 @@ def _within(table: Table, period: Period, *, as_posted: bool) -> ColumnElement[b
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
 
 
-def _key(source: Source, name: str) -> ColumnElement[Any]:
+def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[Any]:
     table = source.table
     if name in PART_DIMENSIONS:
         return source.name
     if name == "day":
-        return table.c.hour - table.c.hour % DAY
+        hour = table.c.hour if local is None else table.c.hour + _ahead(table, local)
+        return hour - hour % DAY
     if name not in DIMENSIONS:
         raise ValueError(f"{name} is not one of {DIMENSIONS}")
     return table.c[name]
+
+
+def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
+    """Microseconds that local time is ahead of UTC in a row's hour."""
+    (_, first), *later = local.offsets
+    found: ColumnElement[int] = literal(first, BigInteger)
+    for start, ahead in later:
+        found = case((table.c.hour >= start, literal(ahead, BigInteger)), else_=found)
+    return found
 
 
 def _rate(table: Table, book: PriceBook) -> ColumnElement[int | None]:

@@ -53,6 +53,8 @@ OF_STAFF = (
     "commitments",
     "compare",
     "margin",
+    "provisioned-time",
+    "quarantine",
     "reconciliation",
     "set-aside",
     "periods/{month}/verify",

@@ -16,14 +16,17 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    Zone,
     dimensions_of,
+    known_tenants_of,
     ledger_process_of,
+    local_time_of,
     only_staff,
     period_of,
     position,
     preferred,
-    tenants_of,
     token,
+    zone_of,
 )
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
@@ -62,6 +65,7 @@ async def costs(
     start: From = None,
     to: To = None,
     month: Month = None,
+    timezone: Zone = "UTC",
     tenant: Tenant = None,
     policy: Annotated[
         str | None,
@@ -87,20 +91,24 @@ async def costs(
     """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. `rows` hold delivered
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
-    those. A whole month shows what is posted to it; any other time range shows its hours as known now.
-    `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows,
-    without GPU-time and engines; with a rate card, `cost` is the price of the tokens (`priced_by`)."""
+    those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
+    `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. `complete` is false
+    while records are still arriving in the ledger. A tenant's key sees its own rows, without GPU-time and
+    engines; with a rate card, `cost` is the price of the tokens (`priced_by`)."""
     dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
+    at = zone_of(timezone)
+    within = period_of(start, to, month, state.clock.now(), at)
     question = Question(
-        period_of(start, to, month, state.clock.now()),
+        within,
         dimensions,
-        tenants_of(key, tenant),
+        await known_tenants_of(state, key, tenant),
         await asked_policy(state, policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
+        local_time_of(within, at),
     )
     flushed = await state.meter.flush()
     if kind == "json":

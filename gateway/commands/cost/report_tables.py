@@ -16,13 +16,13 @@ from gateway.commands.output import clean, console, note, show, table
 
 _COUNTS = {
     "requests": "requests",
-    "prompt_tokens": "prompt",
-    "cached_tokens": "cached",
-    "completion_tokens": "completion",
+    "prompt_tokens": "input",
+    "cached_tokens": "of which cached",
+    "completion_tokens": "output",
 }
 _PARTS = {
     "retry_waste": "retry waste",
-    "headroom": "headroom",
+    "headroom": "spare capacity while busy",
     "startup": "start-up",
     "idle": "idle",
     "corrections": "corrections",
@@ -35,14 +35,18 @@ _SAID = {
     "closing": "being closed",
     "closed": "closed",
 }
-_UNUSED = ("idle", "startup", "headroom")
+_UNUSED = ("idle", "startup")
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
 INCOMPLETE = "Incomplete: records are still arriving in the ledger. Try again shortly."
-_WAYS = {"saturated": "saturated", "busy": "busy", "loaded": "fully loaded"}
+_WAYS = {
+    "saturated": "at saturation",
+    "busy": "excluding unused time",
+    "loaded": "including unused time",
+}
 
 
-def show_report(body: Json) -> None:
-    """Tables to stdout; remarks about them to stderr."""
+def show_report(body: Json, *, unit_prices: bool = False) -> None:
+    """Tables to stdout; remarks about them to stderr. `unit_prices`: also the cost of a million tokens."""
     note(_heading(body))
     parts = {"delivered": body["totals"]}
     parts |= {label: body[n]["totals"] for n, label in _PARTS.items() if _present(body.get(n))}
@@ -52,7 +56,7 @@ def show_report(body: Json) -> None:
         _main(body, parts)
     if body.get("utilisation"):
         _utilisation(body["utilisation"])
-    if body.get("unit_prices"):
+    if unit_prices and body.get("unit_prices"):
         _unit_prices(body["unit_prices"], body["currency"])
     for remark in _remarks(body):
         note(remark)
@@ -63,8 +67,10 @@ def _heading(body: Json) -> str:
     state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
         body.get("state") or "", ""
     )
-    said = ", ".join(filter(None, (basis, state)))
-    return f"{clean(body['from'])} to {clean(body['to'])}{f' ({said})' if said else ''}"
+    local = body.get("local") or {}
+    said = ", ".join(filter(None, (clean(local["timezone"]) if local else "", basis, state)))
+    start, end = ((local or body)[name] for name in ("from", "to"))
+    return f"{clean(start)} to {clean(end)}{f' ({said})' if said else ''}"
 
 
 def _present(part: Json | None) -> bool:
@@ -87,10 +93,12 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
     if whole is not None:
         names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
-    heads = [*_COUNTS.values(), "GPU-hours", f"cost{currency}"]
-    columns = [hours, costs]
+    heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
+    if any("gpu_hours" in figures for figures in parts.values()):
+        heads.insert(len(_COUNTS), "GPU-hours")
+        columns.insert(0, hours)
     if "allocated_cost" in body["totals"]:
-        heads.append(f"allocated{currency}")
+        heads.append(f"share of unused time{currency}")
         columns.append(_allocated(body, parts, len(names)))
     cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
     styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
@@ -107,7 +115,7 @@ def _fitting(
 ) -> Table:
     """Shows as many token columns as fit the window. `ends`: rows after which a section ends."""
     screen = console()
-    for hidden in ((), ("cached",), ("cached", "prompt", "completion")):
+    for hidden in ((), ("of which cached",), ("of which cached", "input", "output")):
         kept = [index for index, name in enumerate(columns) if name not in hidden]
         made = table([columns[i] for i in kept], ([row[i] for i in kept] for row in rows), right=heads)
         made.padding = (0, 1, 0, 0)
@@ -120,7 +128,7 @@ def _fitting(
 
 def _names(row: Json, groups: Sequence[str]) -> list[str]:
     """An empty adapter is the base model; a row without usage only bears allocated time."""
-    used = row["requests"] or row["gpu_seconds"]
+    used = row["requests"] or row.get("gpu_seconds")
     return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
 
 
@@ -214,7 +222,7 @@ def _text(amount: Decimal | None, places: int) -> str:
 
 
 def _utilisation(rows: Sequence[Json]) -> None:
-    heads = ("GPU-hours paid", "busy", "utilisation", "cost of idle time")
+    heads = ("GPU-hours provisioned", "busy", "utilisation", "cost of unused time")
     costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
     cells = []
     for row, cost in zip(rows, costs, strict=True):
@@ -246,12 +254,7 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
 
 
 def _remarks(body: Json) -> Iterator[str]:
-    whole = body.get("whole")
-    unused = _sum([_cost(body[name]["totals"]) for name in _UNUSED if name in body])
-    cost = None if whole is None else _cost(whole)
-    if unused and cost:
-        money = f"{_text(unused, _places([unused]))} {body['currency']}"
-        yield f"Idle time, start-up and headroom cost {money}, {unused / cost:.1%} of the total."
+    yield from _unused(body)
     if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
         yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
     if body.get("rejected"):
@@ -268,6 +271,21 @@ def _remarks(body: Json) -> Iterator[str]:
         yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
     if body.get("complete") is False:
         yield INCOMPLETE
+
+
+def _unused(body: Json) -> Iterator[str]:
+    """What the total is, and how much of it no request used."""
+    cost = None if body.get("whole") is None else _cost(body["whole"])
+    if not cost:
+        return
+    yield "The total is the provisioned GPU cost at list price."
+    for what, names in (
+        ("Cost of unused time (idle and start-up)", _UNUSED),
+        ("Cost of spare capacity while busy", ("headroom",)),
+    ):
+        if part := _sum([_cost(body[name]["totals"]) for name in names if name in body]):
+            money = f"{_text(part, _places([cost]))} {body['currency']}"
+            yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 
 def _missing(series: dict[str, str]) -> str:

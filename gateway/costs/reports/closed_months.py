@@ -168,12 +168,13 @@ def _name(of: str) -> str:
     return f"closing {of}"
 
 
-def verified(ledger: Ledger, of: str, now: int) -> dict[str, Any]:
-    """Verify a closed month. Rolls up first, because hours that await a correction cannot be compared.
+def verified(ledger: Ledger, of: str, now: int, *, quick: bool = False) -> dict[str, Any]:
+    """Verify a closed month; `quick`: without its records. Rolls up first, because hours that await a
+    correction cannot be compared.
 
     Raises NotClosedError, LedgerUnavailableError."""
     roll(ledger, now)
-    return verify(ledger, of)[0].document()
+    return verify(ledger, of, quick=quick)[0].document()
 
 
 def proof_of(ledger: Ledger, of: str, tenant: str, *, for_tenant: bool = False) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from gateway.costs.allocation import UNUSED, Allocated, AllocationPolicy, Pool, allocate, merged, pool, spread
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.cost_lines import CostLine, effective, read_lines
-from gateway.costs.periods import Period, iso, months
+from gateway.costs.periods import LocalTime, Period, iso, months
 from gateway.costs.policies.terms import MonthAllocation, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
@@ -55,6 +55,9 @@ class Question:
     """Maximum number of rows."""
     after: Key | None = None
     """Start after this key."""
+    local: LocalTime | None = None
+    """The timezone of its days. None: UTC. Months are closed in UTC, so a report in local time shows its
+    hours as known now."""
 
 
 def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def report_text(ledger: Ledger, question: Question, *, now: int) -> tuple[str, d
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
-    posted = months(question.period)
+    posted = months(question.period) if question.local is None else None
     parts = parts_of(connection, question.period, posted, question.policy)
     sums = _Sums(question, allocating=any(part.terms.policy.allocates for part in parts))
     amounts = None if posted is None else sums.amounts
@@ -94,6 +97,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
             tenants=sums.read_only,
             corrections=None if posted is None else False,
             as_posted=posted is not None,
+            local=question.local,
         ):
             sums.add(line)
         if posted is not None:  # otherwise they are included in the hours as known now
@@ -109,6 +113,7 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         "currency": prices.currency,
         "from": iso(whole.start),
         "to": iso(whole.end),
+        **_local(question.local, whole),
         "by": list(question.by),
         "basis": AS_KNOWN_NOW if posted is None else POSTED,
         "state": None if posted is None else state_of(connection, posted),
@@ -125,6 +130,13 @@ def read_report(connection: Connection, question: Question) -> dict[str, Any]:
         settled = [settlement_now(connection, part.month, policy=asked, book=prices) for part in parts]
         amounts.put(report, settled)
     return report
+
+
+def _local(local: LocalTime | None, whole: Period) -> dict[str, Any]:
+    if local is None:
+        return {}
+    times = {"from": local.iso(whole.start), "to": local.iso(whole.end)}
+    return {"local": {"timezone": local.timezone, **times}}
 
 
 def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:
@@ -205,10 +217,13 @@ class _Sums:
     def allocate(self, connection: Connection, book: PriceBook, part: Part, *, posted: bool) -> None:
         """Divide a month's unused time among the tenants, and each tenant's share among its rows."""
         used: defaultdict[tuple[str, Pool], defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        unused: defaultdict[Pool, defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
         for line in self._all:
+            key = line.keys[: self._width]
             if line.bucket == "usage" and not line.correction:
-                key = line.keys[: self._width]
                 used[self._tenant(line), pool(line)][key] += line.nano_gpu_hours
+            elif line.bucket in UNUSED:
+                unused[pool(line)][key] += line.nano_gpu_hours
         if posted:
             made = allocate_month(connection, book, part.month, part.terms, self._all, self._tenant)
         else:
@@ -219,7 +234,13 @@ class _Sums:
                 continue
             self.totals.bear(nano, rate)
             of = (where[0], where[1], where[2])
-            rows = used.get((tenant, (*of, rate)), {self._row_without_use(tenant, of): 0})
+            at: Pool = (*of, rate)
+            # A tenant that used nothing bears its share where the time went unused.
+            rows = (
+                used.get((tenant, at))
+                or self._borne_by(tenant, unused[at])
+                or {self._row_without_use(tenant, of): 0}
+            )
             for key, share in spread(nano, rows).items():
                 self.rows.at(key).bear(share, rate)
                 self.amounts.bear(part.month, tenant, of, share * (rate or 0), key)
@@ -235,6 +256,14 @@ class _Sums:
     def _row_without_use(self, tenant: str, of: tuple[str, str, str]) -> Key:
         known = {"tenant": tenant, **dict(zip(("gpu_type", "region", "purchase"), of, strict=True))}
         return tuple(known.get(name, "") for name in self._question.by)
+
+    def _borne_by(self, tenant: str, unused: dict[Key, int]) -> dict[Key, int]:
+        """Keys of unused time, with the tenant that bears it."""
+        by = self._question.by
+        return {
+            tuple(tenant if name == "tenant" else value for name, value in zip(by, key, strict=True)): nano
+            for key, nano in unused.items()
+        }
 
     def document(self) -> dict[str, Any]:
         rows, after = self.rows.page()

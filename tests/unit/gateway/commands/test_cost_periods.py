@@ -166,13 +166,20 @@ def test_what_is_wrong_is_named_and_ends_with_1(fake):
     assert json.loads(fake.florin("cost", "verify", "--json").stdout) == {"ok": False, "data": [WRONG]}
 
 
+def test_a_quick_verification_is_asked_for(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED]})
+    fake.answer("GET", f"{PATH}/2026-11/verify?quick=true", RIGHT)
+    out = fake.florin("cost", "verify", "--quick")
+    assert (out.exit_code, fake.asked[-1][1]) == (0, f"{PATH}/2026-11/verify?quick=true")
+
+
 def test_another_root_than_expected(fake):
     fake.answer("GET", PATH, {"data": [CLOSED]})
     fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
     assert fake.florin("cost", "verify", "--month", "2026-11", "--root", "AB" * 32).exit_code == 0
     out = fake.florin("cost", "verify", "--month", "2026-11", "--root", "12" * 32)
     assert out.exit_code == 1
-    assert "root expected" in out.stdout
+    assert "seal expected" in out.stdout
 
 
 @pytest.fixture
@@ -226,7 +233,13 @@ def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
 
 
 @pytest.mark.parametrize(
-    "args", [("--records", "x"), ("--proof", "x", "--month", "2026-11"), ("--root", "ab")]
+    "args",
+    [
+        ("--records", "x"),
+        ("--proof", "x", "--month", "2026-11"),
+        ("--root", "ab"),
+        ("--proof", "x", "--quick"),
+    ],
 )
 def test_options_that_do_not_go_together(fake, args):
     assert fake.florin("cost", "verify", *args).exit_code == 2

@@ -110,6 +110,10 @@ async def test_another_tenant_s_proof_is_not_there(client_for):
 async def test_verification(client_for, installed):
     async with client_for() as client:
         right = (await client.get(f"{PATH}/2026-10/verify")).json()
+        quick = (await client.get(f"{PATH}/2026-10/verify", params={"quick": "true"})).json()
+        assert quick["ok"]
+        assert [c["name"] for c in quick["checks"]] == [c["name"] for c in right["checks"]]
+        assert {c["name"] for c in quick["checks"] if c["ok"] is None} == {"records", "counts", "attribution"}
         with installed.ledger.write() as connection:
             connection.execute(update(usage_records).values(prompt_tokens=1))
         wrong = (await client.get(f"{PATH}/2026-10/verify")).json()
