@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gateway.costs.rollups.posting import FIGURES, Detail, Figures
+from gateway.costs.rollups.posting import FIGURES, Detail, Figures, RowKey
 from gateway.dataplane.labels import OTHER
 
 DIMENSIONS = ("key", "end_user", "tag", "cost_centre")
@@ -43,17 +43,18 @@ class PartKey(NamedTuple):
 
 def parts_of(details: Sequence[Detail]) -> dict[PartKey, Figures]:
     """The named parts of an engine-hour. `details`: all of the hour's."""
-    sums: dict[PartKey, list[int]] = {}
+    made: dict[PartKey, Figures] = {}
     for index, dimension in enumerate(DIMENSIONS):
-        named = [(row, names[index] or "", figures) for row, names, figures in details if names]
-        kept = _kept((row.tenant, name, figures) for row, name, figures in named if name)
+        named = [(row, name, figures) for row, names, figures in details if names and (name := names[index])]
+        kept = _kept((row.tenant, name, figures) for row, name, figures in named)
+        sums: dict[tuple[RowKey, str], Sequence[int]] = {}
         for row, name, figures in named:
-            if name:
-                key = PartKey(*row, dimension, name if (row.tenant, name) in kept else OTHER)
-                held = sums.setdefault(key, [0] * len(FIGURES))
-                for place, figure in enumerate(figures):
-                    held[place] += figure
-    return {key: tuple(figures) for key, figures in sums.items()}
+            part = row, name if (row.tenant, name) in kept else OTHER
+            held = sums.get(part)
+            sums[part] = figures if held is None else [a + b for a, b in zip(held, figures, strict=True)]
+        for (row, name), figures in sums.items():
+            made[PartKey(*row, dimension, name)] = tuple(figures)
+    return made
 
 
 def _kept(named: Iterable[tuple[str, str, Sequence[int]]]) -> set[tuple[str, str]]:
