@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import LocalTime, Period, PeriodError, iso, local_time, period, zone
 from gateway.costs.periods import month as whole_month
@@ -176,6 +177,13 @@ async def known_tenants_of(state: State, key: Key, asked: str | None) -> tuple[s
 def ledger_process_of(state: State, key: Key) -> LedgerProcess:
     """The ledger process that answers: tenants have their own, so that operators and analysts do not wait."""
     return state.ledger_process if key.own_tenant is None else state.ledger_process.for_tenants()
+
+
+def missing_price(error: MissingPriceError, key: Key) -> FlorinError:
+    """For staff: which price, and how to add it. A customer can only wait or ask."""
+    if key.own_tenant is None:
+        return FlorinError("missing_price", str(error))
+    return FlorinError("missing_price", "Your provider has not entered all prices for this month yet.")
 
 
 def rendered(data: bytes, **beside: Any) -> Response:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, ledger_process_of, month_of
+from gateway.api.finance.common import Tagged, ledger_process_of, missing_price, month_of
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.errors import FlorinError
@@ -48,7 +48,7 @@ async def statement(
         make = statement_json if form == "json" else statement_page
         page = await process.run(make, tenant, month, issuer=state.settings.issuer, now=now, known=known)
     except MissingPriceError as error:
-        raise FlorinError("missing_price", str(error)) from error
+        raise missing_price(error, key) from error
     if page is None:
         raise unknown
     return HTMLResponse(page, headers=_HEADERS) if isinstance(page, str) else JSONResponse(page)

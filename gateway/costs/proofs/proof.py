@@ -119,23 +119,25 @@ def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
     root = proof["root"]
     if expected is None:
         return ProofCheck(
-            "root", None, f"Compare {root} with the one on the invoice, or pass it with --root."
+            "root", None, f"Compare the seal {root} with that on the invoice, or pass it with --root."
         )
     same = expected.strip().lower() == root
-    return ProofCheck("root", same, root if same else f"The proof is of {root}, you expect {expected}.")
+    return ProofCheck(
+        "root", same, root if same else f"The proof has the seal {root}; you expect {expected}."
+    )
 
 
 def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
     header = proof["header"]
     made = header_hash(header).hex()
     if made != proof["root"]:
-        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the root.")
+        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the seal.")
     months = {proof["month"], header["month"], proof["statement"]["month"]}
     if len(months) != 1:
         return ProofCheck(
             "header", ok=False, detail=f"It mixes the months {', '.join(sorted(map(str, months)))}."
         )
-    return ProofCheck("header", ok=True, detail=f"The root is that of {header['month']}'s header.")
+    return ProofCheck("header", ok=True, detail=f"The seal is that of {header['month']}'s header.")
 
 
 def _statement_check(proof: Mapping[str, Any]) -> ProofCheck:

@@ -18,6 +18,8 @@ from gateway.costs.export.spool import Spool
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
 from gateway.tenants.directory import Role
+from tests.unit.gateway.costs.rolled import row as line
+from tests.unit.gateway.costs.rolled import write
 from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, RATE, arrive_late, close_october, fill
 
 MONTHS = ("2026-10", "2026-11")
@@ -203,6 +205,19 @@ async def test_an_invoice_needs_a_final_statement_and_a_number_of_its_own(client
     ]  # fmt: skip  # one answer after the other
     assert "florin cost close 2026-11" in open_month.json()["error"]["message"]
     assert [one["number"] for one in listed] == ["17", "18"]
+
+
+async def test_a_customer_is_not_told_to_add_a_price(client_for, sold):
+    write(sold.ledger, {**line(), "posted": MONTHS[1], "tenant": "bolt", "gpu_type": "B200"})
+    params = {"month": MONTHS[1]}
+    for path in ("/finance/v1/statements/bolt", "/finance/v1/export"):
+        async with client_for(Role.TENANT, "bolt") as client:
+            own = (await client.get(path, params=params)).json()["error"]
+        async with client_for() as client:
+            staff = (await client.get(path, params=params)).json()["error"]
+        assert own["code"] == staff["code"] == "missing_price"
+        assert "florin price add" in staff["message"]
+        assert own["message"] == "Your provider has not entered all prices for this month yet."
 
 
 async def test_the_margin_is_for_staff(client_for, sold):
