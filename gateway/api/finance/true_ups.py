@@ -43,7 +43,8 @@ async def show(
     month: Month, _: StaffKey, state: StateDep, tolerance: Tolerance = DEFAULT_TOLERANCE
 ) -> dict[str, Any]:
     """What a true-up of the month would be now (`preview`; null if `blocked` says why not), and those that
-    were recorded, newest first. `current`: whether the newest is what it would be now."""
+    were recorded, newest first. `current`: whether the newest has the amounts that it would
+    have now."""
     await refresh(state, state.ledger_process)
     return await state.ledger_process.run(
         show_true_up, month_of(month), tolerance=Fraction(tolerance), now=state.clock.now()

@@ -16,6 +16,7 @@ app = typer.Typer()
 
 _SHOWN = 20
 """Lines that are shown for acceptance; --json has all."""
+_LISTED = "provisioned GPU cost at list price"
 
 
 @command(app, "reconcile")
@@ -85,7 +86,7 @@ def _tokens(tokens: Json) -> None:
         ]
     if rows:
         columns = (
-            *("engine", "since", "tokens", "engine counted", "in records", "difference", "unexplained"),
+            *("engine", "since", "tokens", "engine counted", "in records", "difference", "cause unknown"),
             "line",
         )
         blank = [[cell if cell != "" else Text("") for cell in row] for row in rows]
@@ -117,7 +118,12 @@ def _bill(bill: Json, *, accounts: bool) -> None:
     say("GPU-hours and cost: Florin compared with the bill")
     columns = ("", "GPU-hours", f"cost {currency}", "verdict")
     rows = [
-        ["Florin: provisioned", _hours(bill["provisioned_gpu_hours"]), _money(bill["own_cost"]), Text("")],
+        [
+            _LISTED,
+            _hours(bill["provisioned_gpu_hours"]),
+            _money(bill["own_cost"]),
+            Text(""),
+        ],
         *([*_difference(line), _of_kind(line)] for line in bill["lines"]),
         [Text("billed", "bold"), _hours(bill["billed_gpu_hours"]), _money(bill["billed_cost"]), Text("")],
     ]
@@ -137,7 +143,7 @@ def _accounts(accounts: list[Json], columns: tuple[str, ...]) -> None:
         say("")
         say(f"{_name(one)}: {rates}")
         rows = [
-            ["provisioned", _hours(one["provisioned_gpu_hours"]), _money(one["own_cost"]), Text("")],
+            [_LISTED, _hours(one["provisioned_gpu_hours"]), _money(one["own_cost"]), Text("")],
             *([*_difference(line), _verdict(line["verdict"])] for line in one["lines"]),
             ["billed", _hours(one["billed_gpu_hours"]), _money(one["billed_cost"]), Text("")],
         ]
@@ -187,6 +193,8 @@ def _accepted(bill: Json) -> None:
 
 
 def _name(account: Json) -> str:
+    if not account["gpu_type"]:
+        return account["engine"] or "no GPU type"
     return " ".join(account[part] for part in ("engine", "gpu_type", "region", "purchase") if account[part])
 
 

@@ -52,7 +52,8 @@ def true_up(
             raise typer.Exit(REFUSED)
         return
     preview = found["preview"]
-    if not found["current"]:
+    known = found["current"] and found["recorded"][0]["books"] == preview["books"]
+    if not known:
         if not session.json:
             _shown(preview)
         confirm(
@@ -61,7 +62,7 @@ def true_up(
             unattended=False,
         )
     done = session.api.post(path, {"invoice": invoice, "tolerance": tolerance})
-    session.result(done, lambda b: _recorded(b, known=found["current"]))
+    session.result(done, lambda b: _recorded(b, known=known))
 
 
 def _found(body: Json) -> None:

@@ -33,13 +33,13 @@ class TrueUpError(Exception):
 
 def show_true_up(ledger: Ledger, of: str, *, tolerance: Fraction, now: int) -> dict[str, Any]:
     """What a true-up of the month would be now (`preview`, null if `blocked` says why it cannot be made), and
-    the recorded ones, newest first. `current`: whether the newest is what it would be now.
+    the recorded ones, newest first. `current`: whether the newest has the amounts that it would have now.
 
     Raises PeriodError, LedgerUnavailableError."""
     with ledger.read() as connection:
         preview, blocked = _preview(connection, of, tolerance, now)
         recorded = read_true_ups(connection, of)
-    current = bool(recorded) and preview is not None and _same(recorded[0], preview)
+    current = bool(recorded) and preview is not None and _same(recorded[0], preview, but=_BOOKS)
     return {"month": of, "preview": preview, "blocked": blocked, "recorded": recorded, "current": current}
 
 
@@ -86,8 +86,12 @@ def read_true_ups(connection: Connection, of: str) -> list[dict[str, Any]]:
     return [{**json.loads(document), "at": iso(at), "by": by} for at, by, document in rows]
 
 
-def _same(recorded: dict[str, Any], preview: dict[str, Any]) -> bool:
-    return all(recorded[key] == value for key, value in preview.items())
+_BOOKS = frozenset({"books", "seal"})
+"""They change when the month is closed, and need not change any amount."""
+
+
+def _same(recorded: dict[str, Any], preview: dict[str, Any], *, but: frozenset[str] = frozenset()) -> bool:
+    return all(recorded[key] == value for key, value in preview.items() if key not in but)
 
 
 def _preview(

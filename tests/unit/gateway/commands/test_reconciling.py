@@ -158,7 +158,7 @@ def test_a_reconciliation_is_tables_of_causes(fake):
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
     assert "gpu-a 2026-11-01T00:00:00Z input 1,234,567 1,234,000 +567 +7 2026-11-7e7e7e7e" in rows
     assert "n > 1 (3 records) +560" in rows
-    assert "Florin: provisioned 2.000000 5.000000" in rows
+    assert "provisioned GPU cost at list price 2.000000 5.000000" in rows
     assert (
         "billed for hours in which the engine was not up, or not registered (2 hours, 2026-11-03T04:00:00Z to "
         "2026-11-03T05:00:00Z) +2.000000 +5.000000 cause identified"

@@ -138,6 +138,17 @@ def test_an_invoice_that_sums_to_something_else_is_refused(settled, tmp_path):
         recorded(settled, invoice=Fraction("105.33"))
 
 
+def test_closing_at_the_same_amounts_leaves_a_true_up_current(settled, tmp_path):
+    invoice(settled, tmp_path, *INVOICE)
+    accept_all(settled)
+    before, _ = recorded(settled)
+    close(settled, "2026-11", now=NOW, by="fk1", policy="none", force=True)
+    assert show_true_up(settled, "2026-11", tolerance=TOLERANCE, now=NOW)["current"]
+    after, new = recorded(settled)
+    assert (before["books"], after["books"], new, len(after["seal"])) == ("open", "closed", True, 64)
+    assert before["lines"] == after["lines"]
+
+
 def test_a_closed_month_keeps_its_figures_and_a_later_bill_needs_a_new_true_up(settled, tmp_path):
     close(settled, "2026-11", now=NOW, by="fk1", policy="none", force=True)
     write(
