@@ -19,6 +19,8 @@ app = typer.Typer()
 app.add_typer(_policy, name="policy")
 
 _PATH = "/finance/v1/policy"
+_ALWAYS = "1970-01"
+"""As the API gives the first month of a policy that was set while no month was closed."""
 
 
 class StandingPolicy(StrEnum):
@@ -88,7 +90,8 @@ def set_policy(
 
 
 def _set(body: Json) -> None:
-    say(f"{clean(policy_in_words(body))} from {clean(body['month'])}.")
+    since = "in every open month" if body["month"] == _ALWAYS else f"from {clean(body['month'])} on"
+    say(f"{clean(policy_in_words(body))} {since}.")
     if not body["changed"]:
         note("It was set already; nothing changed.")
     later = {row["valid_from"] for row in body["history"] if row["valid_from"] > body["month"]}
@@ -110,7 +113,7 @@ def _shown(body: Json) -> None:
 def _row(row: Json) -> tuple[str, ...]:
     policy = in_words(row["policy"], row["shares"], {})
     return (
-        row["valid_from"],
+        "the start" if row["valid_from"] == _ALWAYS else row["valid_from"],
         row["tenant"] or "all tenants",
         policy,
         row["recorded_at"],

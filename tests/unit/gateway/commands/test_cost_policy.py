@@ -40,7 +40,7 @@ def test_a_policy_is_set(fake):
         "policy": "fixed", "shares": {"acme": 60, "bolt": 40}, "shares_total": 100, "valid_from": "2026-10",
         "reason": "contract 17",
     }  # fmt: skip
-    assert out.stdout.strip() == "fixed (acme 60 %, bolt 40 %); none for corgi from 2026-10."
+    assert out.stdout.strip() == "fixed (acme 60 %, bolt 40 %); none for corgi from 2026-10 on."
 
 
 def test_of_a_tenant(fake):
