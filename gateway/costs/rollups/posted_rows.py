@@ -77,7 +77,7 @@ def divided(found: Iterable[Posting]) -> bool:
             if key.tenant:
                 rows[key] = figures
         elif key.dimension == DIMENSIONS[0]:
-            row = RowKey(*key[: len(RowKey._fields)])
+            row = RowKey._make(key[: len(RowKey._fields)])
             keyed[row] = _plus(keyed.get(row), figures)
     return rows == keyed
 
