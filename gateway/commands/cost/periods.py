@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.commands.client import Api, Json, UsageError, segment
+from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
 
 app = typer.Typer()
 
 _PATH = "/finance/v1/periods"
-
-
-class IdlePolicy(StrEnum):
-    NONE = "none"
-    PROPORTIONAL = "proportional"
-    EVEN = "even"
-    FIXED = "fixed"
 
 
 @command(app, "periods")
