@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.commands.client import Api, Json, segment
 from gateway.commands.cost.closing_preview import announce, money, question, show_preview
+from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.cost.shares import Share, policy_in_words, shares_of
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
@@ -19,13 +19,6 @@ from gateway.commands.session import Session, command, confirm
 app = typer.Typer()
 
 _PATH = "/finance/v1/periods"
-
-
-class IdlePolicy(StrEnum):
-    NONE = "none"
-    PROPORTIONAL = "proportional"
-    EVEN = "even"
-    FIXED = "fixed"
 
 
 @command(app, "periods")
