@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
+from gateway.costs.allocation import AllocationPolicy, policy_of
 from gateway.costs.closing.closing import ClosingError, UnpricedError
+from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.reports.closed_months import close_watched, one, previewed, progress_of
 from gateway.costs.verification.verify import NotClosedError

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from gateway.costs.allocation import NONE, AllocationPolicy, PolicyError, checked
+from gateway.costs.allocation import NONE, AllocationPolicy, checked
+from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.periods import PeriodError
 from gateway.costs.policies.standing import (
     DEFAULT,

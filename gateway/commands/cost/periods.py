@@ -30,7 +30,7 @@ class IdlePolicy(StrEnum):
 
 @command(app, "periods")
 def periods(session: Session) -> None:
-    """List the months with usage: open, or closed with their Merkle roots.
+    """List the months with usage: open, or closed with their seals.
 
     Example: florin cost periods
     """
@@ -48,7 +48,7 @@ def _periods(body: Json) -> None:
     if not rows:
         note("No month has any usage yet.")
         return
-    show(table(("month", "state", "records", "billed", "closed", "root"), rows, right=("records", "billed")))
+    show(table(("month", "state", "records", "billed", "closed", "seal"), rows, right=("records", "billed")))
 
 
 @command(app, "close")
@@ -90,7 +90,7 @@ def close(
         bool, typer.Option("--yes", help="Skip the confirmation prompt. Required without a terminal.")
     ] = False,
 ) -> None:
-    """Close a month: its figures never change again, and a Merkle root proves what they are.
+    """Close a month: its figures never change again, and a seal (a Merkle root) proves what they are.
 
     Later changes (records of a disconnected worker, a price, a calibration) become correction rows in the
     next open month. A gateway flushes only its own usage log: close the month when every worker has been
@@ -153,10 +153,10 @@ def _closed(period: Json) -> None:
                 ("month", period["month"]),
                 ("records", period["records"]),
                 ("policy", policy_in_words(period)),
-                *((name.replace("_", " "), money(totals[name]["amount_cents"], currency)) for name in _PARTS),
+                *((label, money(totals[name]["amount_cents"], currency)) for name, label in _PARTS.items()),
                 ("total", money(totals["amount_cents"], currency)),
-                ("root", period["root"]),
-                ("previous root", period["previous_root"]),
+                ("seal", period["root"]),
+                ("previous seal", period["previous_root"]),
             )
         )
     )
@@ -169,9 +169,9 @@ def _closed(period: Json) -> None:
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row
-    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "root of records")
+    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "seal of records")
     if rows:
         show(table(heads, rows, right=heads[1:5]))
 
 
-_PARTS = ("billed", "retry_waste", "unallocated")
+_PARTS = {"billed": "billed", "retry_waste": "retry waste", "unallocated": "unused time"}

@@ -52,7 +52,7 @@ class Figures:
     def empty(self) -> bool:
         """Whether everything is zero, for example because corrections cancel out."""
         counts = (getattr(self, name) for name in COUNTS)
-        return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated)
+        return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated or self.allocated_cost)
 
     def document(self, *, counts: bool = True, allocated: bool = False) -> dict[str, Any]:
         made: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}

@@ -70,10 +70,12 @@ def _pieces(connection: Connection, period: Period) -> list[tuple[str, Period]]:
 
 
 def policy_name(parts: Sequence[Part], tenants: Sequence[str]) -> str:
-    """VARIOUS if months have different ones. For a tenant, its own."""
+    """VARIOUS if months have different ones. `tenants`: of the report; a tenant has its own."""
     policies = [part.terms.policy for part in parts]
-    own = tenants[0] if tenants else ""
-    names = {policy.own.get(own, policy.name) for policy in policies}
+    if not tenants:
+        same = all(policy == policies[0] for policy in policies)
+        return policies[0].name if same else VARIOUS
+    names = {policy.own.get(tenants[0], policy.name) for policy in policies}
     return names.pop() if len(names) == 1 else VARIOUS
 
 

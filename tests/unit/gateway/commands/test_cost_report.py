@@ -229,3 +229,29 @@ def test_parquet_goes_to_a_file(fake, tmp_path):
 def test_usage_errors_exit_with_2_without_a_call(fake, args):
     result = fake.florin("cost", "report", *args)
     assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
+
+
+def test_amounts_are_those_of_the_statements(fake):
+    """Rounded by the statements' rule, not anew: a reader compares them."""
+    body = deepcopy(REPORT)
+    for shown, cents in zip(body["rows"], (3333, 3333, 3334), strict=True):
+        shown["amount_cents"] = cents
+    named = {
+        "totals": 10000,
+        "retry_waste": 301,
+        "idle": 22999,
+        "headroom": 0,
+        "startup": 0,
+        "corrections": 0,
+    }
+    for name, cents in named.items():
+        (body[name] if name == "totals" else body[name]["totals"])["amount_cents"] = cents
+    fake.answer("GET", PATH, body)
+    lines = fake.florin("cost", "report").stdout.splitlines()
+    found = {line.split()[0]: line.split()[-1] for line in lines[1:8]}
+    assert (found["acme"], found["corgi"], found["retry"], found["idle"]) == (
+        "33.33",
+        "33.34",
+        "3.01",
+        "229.99",
+    )
