@@ -89,6 +89,12 @@ def _price() -> Sequence[typer.Typer]:
     return (prices.app,)
 
 
+def _exchange_rate() -> Sequence[typer.Typer]:
+    from gateway.commands import exchange_rates
+
+    return (exchange_rates.app,)
+
+
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
         bills,
@@ -157,6 +163,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Explain where a request would go now, or where a recent one went, and why.", _placement
     ),
     "price": _Group("GPU hourly rates over time.", _price),
+    "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
     "cost": _Group("What each customer used and cost.", _cost),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",

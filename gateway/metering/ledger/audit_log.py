@@ -68,6 +68,8 @@ ACTIONS: dict[str, str] = {
     "version.recover": "A version that had failed was loaded again.",
     "version.erase": "The files of a version that no engine can hold any longer were removed.",
     "price.add": "A price was added.",
+    "price.correct": "A price was corrected or withdrawn. The earlier row is kept.",
+    "exchange_rate.add": "An exchange rate was added.",
     "calibration.add": "A calibration was added.",
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",

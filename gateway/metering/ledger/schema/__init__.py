@@ -19,7 +19,7 @@ from gateway.metering.ledger.schema.engine_time import engine_counters, engine_p
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
-from gateway.metering.ledger.schema.prices import calibrations, prices
+from gateway.metering.ledger.schema.prices import calibrations, exchange_rates, prices
 from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
@@ -33,6 +33,7 @@ __all__ = [
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "exchange_rates",
     "ledger_state",
     "period_tenants",
     "periods",
