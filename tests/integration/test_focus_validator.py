@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy.focus.validate import ValidatorUnavailableError, build, validate
+from deploy.focus.validate import TENANT_CRITERIA, ValidatorUnavailableError, build, validate
 from gateway.costs.export.files import Order, export
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.missing import missing
@@ -30,10 +31,10 @@ def exported(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     fill(ledger)
 
-    def to_file(dataset: str) -> Path:
+    def to_file(dataset: str, **options: Any) -> Path:
         path = tmp_path / f"{dataset}.csv"
         path.touch()
-        export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH"), path)
+        export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH", **options), path)
         return path
 
     yield to_file
@@ -45,7 +46,14 @@ def exported(tmp_path):
 def test_validator_finds_only_its_own_contradiction(environment, exported, dataset):
     report = validate(exported(dataset), environment=environment)
     assert [line.split(" ")[0] for line in report.failed] == [CONTRADICTION]
-    assert report.passed > 250
+    assert report.passed > 300
+
+
+@pytest.mark.timeout(600)
+def test_a_tenant_s_own_file_is_valid_without_unit_prices(environment, exported):
+    path = exported("chargeback", tenants=("acme",), own=True, granularity="daily")
+    report = validate(path, environment=environment, criteria=TENANT_CRITERIA)
+    assert [line.split(" ")[0] for line in report.failed] == [CONTRADICTION]
 
 
 @pytest.mark.timeout(600)

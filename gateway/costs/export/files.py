@@ -13,16 +13,17 @@ from typing import Any, BinaryIO, cast
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.allocation import AllocationPolicy, allocate
+from gateway.costs.allocation import Allocated, AllocationPolicy, allocate
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.export import chargeback, infrastructure, ledger_lines
+from gateway.costs.export import chargeback, infrastructure, ledger_lines, tenant_rows
 from gateway.costs.export.cells import Row
-from gateway.costs.export.columns import Dataset, Format, focus
+from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_price_of
+from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
-from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
@@ -73,6 +74,9 @@ class Order:
     """Write FOCUS as Parquet."""
     tenants: tuple[str, ...] = ()
     """Only rows whose tenant equals every entry; two different tenants match nothing."""
+    granularity: Granularity = "hourly"
+    own: bool = False
+    """For the tenant itself: without what a GPU-hour costs the operator."""
 
     @property
     def as_parquet(self) -> bool:
@@ -81,7 +85,8 @@ class Order:
     @property
     def file_name(self) -> str:
         kind = self.format if self.format.startswith("focus") else "lines"
-        return f"florin-{self.month}-{self.dataset}-{kind}.{'parquet' if self.as_parquet else 'csv'}"
+        span = "" if self.granularity == "hourly" else f"-{self.granularity}"
+        return f"florin-{self.month}-{self.dataset}-{kind}{span}.{'parquet' if self.as_parquet else 'csv'}"
 
 
 def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) -> int:
@@ -98,10 +103,11 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     if order.format.startswith("focus"):
         _check_prices(connection, book, order)
         facts = FileFacts(order.month, book.currency or "", order.issuer)
-        columns, constants = focus(order.format.removeprefix("focus-")), facts.constants()
-        rows = _focus_rows(connection, book, order)
+        version = order.format.removeprefix("focus-")
+        columns, constants = focus(version, own=order.own), facts.constants()
+        rows = _focus_rows(connection, book, order, version)
     else:
-        columns, constants = plain_columns(), {}
+        columns, constants = plain_columns(own=order.own), {}
         rows = _plain_rows(connection, book, order)
     put = write_parquet if order.as_parquet else write_csv
     return put(file, columns, constants, rows)
@@ -111,26 +117,62 @@ def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str,
     return read_lines(connection, book, month(order.month), by, tenants=order.tenants)
 
 
-def _focus_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
-    if order.dataset == "chargeback":
-        charges = chargeback.rows(_lines(connection, book, order, chargeback.BY))
-        return chain(charges, _allocated_rows(connection, order))
-    return infrastructure.rows(_lines(connection, book, order, infrastructure.BY))
+def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: str) -> Iterable[Row]:
+    terms = _closed_terms(connection, order)
+    listed = list_price_of(book if terms is None else _book_of(terms))
+
+    def charges(by: tuple[str, ...]) -> Iterator[Charge]:
+        found = hourly(_lines(connection, book, order, by), listed)
+        return found if order.granularity == "hourly" else daily(found)
+
+    if order.dataset == "infrastructure":
+        return infrastructure.rows(charges(infrastructure.BY), version)
+    rows = chain(
+        chargeback.rows(charges(chargeback.BY)),
+        _month_rows(connection, book, order, _allocated(connection, order, terms), listed),
+    )
+    return tenant_rows.rows(rows, order.granularity) if order.own else rows
 
 
-def _allocated_rows(connection: Connection, order: Order) -> Iterator[Row]:
+def _closed_terms(connection: Connection, order: Order) -> dict[str, Any] | None:
     query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
     document = connection.execute(query).scalar_one_or_none()
-    if document is None:  # not decided before the month is closed
-        return
-    terms = json.loads(document)["terms"]
+    return None if document is None else json.loads(document)["terms"]
+
+
+def _book_of(terms: dict[str, Any]) -> PriceBook:
+    """The price book with which a month was closed, so that its files never change."""
+    held = terms["prices"]
+    return PriceBook((Price(**one) for one in held), before_corrections=not any("id" in one for one in held))
+
+
+def _allocated(connection: Connection, order: Order, terms: dict[str, Any] | None) -> dict[str, Allocated]:
+    """Unused time allocated to tenants, by the month that it is for."""
+    if terms is None:  # not decided before the month is closed
+        return {}
     lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
-    allocated = allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)
-    yield from chargeback.allocated_rows(allocated, order.tenants, order.month)
+    return {order.month: allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)}
+
+
+def _month_rows(
+    connection: Connection,
+    book: PriceBook,
+    order: Order,
+    allocated: dict[str, Allocated],
+    listed: ListPrice,
+) -> Iterator[Row]:
+    for name, parts in sorted(allocated.items()):
+        correction = name != order.month
+        yield from chargeback.allocated_rows(parts, order.tenants, name, listed, correction=correction)
+    if not order.tenants:
+        left = chargeback.leftover(_lines(connection, book, order, ("day",)), allocated)
+        yield from chargeback.leftover_rows(left, order.month, listed)
 
 
 def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
-    by = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    by: tuple[str, ...] = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    if order.granularity == "daily":
+        by = tuple("day" if name == "hour" else name for name in by)
     lines = _lines(connection, book, order, by)
     if order.dataset == "chargeback":
         lines = (line for line in lines if line.bucket == "usage")
