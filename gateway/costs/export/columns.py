@@ -151,11 +151,15 @@ HIDDEN = frozenset(
 """Columns that a tenant's own file does not have: what a GPU-hour costs the operator, and how many there
 were."""
 
+_REFERRED_TO = "CommitmentDiscountStatus"
+"""Stays, empty: the 1.2 rules for ConsumedQuantity refer to it."""
+
 
 def focus(version: str, *, own: bool = False) -> tuple[Column, ...]:
     """Columns of a row in either dataset. `own`: of a tenant's own file."""
     named = sorted((*_BOTH, *_ALLOCATED), key=lambda column: column.name)
-    return tuple(c for c in (*named, *_OWN) if version in c.versions and not (own and c.name in HIDDEN))
+    hidden = HIDDEN - {_REFERRED_TO} if own else frozenset()
+    return tuple(c for c in (*named, *_OWN) if version in c.versions and c.name not in hidden)
 
 
 def plain(*, own: bool = False) -> tuple[Column, ...]:

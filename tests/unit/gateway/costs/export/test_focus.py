@@ -311,7 +311,7 @@ def test_a_tenant_s_own_file_does_not_tell_what_a_gpu_hour_costs(filled, tmp_pat
         "x_GpuHours",
         "gpu-0",
         "3.249999",
-        "CommitmentDiscount",
+        "CommitmentDiscountId",
     ):
         assert word not in shown, word
     for row in rows:
