@@ -54,6 +54,9 @@ ENGINE = {
     "name": "a1", "url": "http://127.0.0.1:9", "base": "base", "gpu_type": "H100", "slots": 2, "max_rank": 8,
     "verify": False,
 }  # fmt: skip
+EXCHANGE_RATE = {
+    "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB",
+}  # fmt: skip
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
@@ -151,6 +154,11 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             f"DELETE {ADMIN}/tenants/{{name}}", "tenant.remove", "bolt", "", f"{ADMIN}/tenants/bolt", again=True
         ),
         Step(f"POST {ADMIN}/prices", "price.add", "H100", json=PRICE, again=True),
+        Step(
+            f"POST {ADMIN}/prices/{{number}}/correct", "price.correct", "H100", "", f"{ADMIN}/prices/1/correct",
+            json={"rate_per_gpu_hour": "3", "reason": "typed wrongly"},
+        ),
+        Step(f"POST {ADMIN}/exchange-rates", "exchange_rate.add", "USD to EUR", json=EXCHANGE_RATE, again=True),
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
         Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),

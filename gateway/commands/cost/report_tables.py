@@ -130,7 +130,9 @@ def _hours(figures: Json) -> Decimal | None:
 
 
 def _cost(figures: Json) -> Decimal | None:
-    return None if figures["cost"] is None else Decimal(figures["cost"])
+    """Without a price for some of it, the cost of the rest; a remark says what is missing."""
+    cost = figures["cost"] if figures["cost"] is not None else figures.get("priced_cost")
+    return None if cost is None or (figures["cost"] is None and not Decimal(cost)) else Decimal(cost)
 
 
 def _allocated(body: Json, length: int) -> list[str]:
@@ -253,4 +255,8 @@ def _missing(series: dict[str, str]) -> str:
         options += f" --region {shlex.quote(clean(series['region']))}"
     if series["purchase"] != "on_demand":
         options += f" --purchase {series['purchase']}"
-    return f"No price for {clean(series['gpu_type'])}: add one with florin price add {options} --rate …"
+    hours = Decimal(series.get("gpu_hours", "0"))
+    without = f", and no amount includes its {_text(hours, 3)} GPU-hours" if hours else ""
+    return (
+        f"No price for {clean(series['gpu_type'])}{without}: add one with florin price add {options} --rate …"
+    )

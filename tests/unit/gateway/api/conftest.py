@@ -41,7 +41,11 @@ async def installed(ledger_file, tmp_path, now):
     await meter.start()
     ledger_process = LedgerProcess(url)
     yield SimpleNamespace(
-        ledger=ledger, meter=meter, ledger_process=ledger_process, clock=SimpleNamespace(now=now)
+        ledger=ledger,
+        meter=meter,
+        ledger_process=ledger_process,
+        clock=SimpleNamespace(now=now),
+        catalog=SimpleNamespace(engines={}),
     )
     await ledger_process.close()
     await meter.close()
