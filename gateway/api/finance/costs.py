@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from collections.abc import Awaitable
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -27,7 +28,7 @@ from gateway.api.finance.common import (
 from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
-from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.errors import FlorinError
@@ -35,6 +36,7 @@ from gateway.errors import FlorinError
 router = APIRouter(route_class=Tagged)
 
 ROWS = 10_000
+_T = TypeVar("_T")
 _MEDIA = {
     "application/json": "json",
     "text/csv": "csv",
@@ -60,6 +62,14 @@ async def costs(
     ] = None,
     shares: Annotated[
         str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+    ] = None,
+    currency: Annotated[
+        str | None,
+        Query(
+            pattern="^[A-Z]{3}$",
+            description="Convert all amounts at the exchange rate of the end of the period; `exchange_rate` "
+            "says which it was. Files have 15 decimal places. Default: the price book's.",
+        ),
     ] = None,
     limit: Annotated[
         int | None,
@@ -90,13 +100,26 @@ async def costs(
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        text, beside = await ledger_process_of(state, key).run(report_text, question, now=state.clock.now())
+        report = ledger_process_of(state, key).run(
+            report_text, question, now=state.clock.now(), currency=currency
+        )
+        text, beside = await _converted(report)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(ledger_process_of(state, key), question, made, flushed=flushed, now=state.clock.now())
+    report_ = ledger_process_of(state, key).run(
+        report_file, question, made, now=state.clock.now(), currency=currency
+    )
+    return await _file(report_, made, flushed=flushed)
+
+
+async def _converted(report: Awaitable[_T]) -> _T:
+    try:
+        return await report
+    except ExchangeRateError as error:
+        raise FlorinError("invalid_value", error.message, param=error.param) from error
 
 
 def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
@@ -109,10 +132,10 @@ def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
 
 
 async def _file(
-    ledger_process: LedgerProcess, question: Question, kind: FileFormat, *, flushed: bool, now: int
+    report: Awaitable[tuple[bytes, dict[str, Any]]], kind: FileFormat, *, flushed: bool
 ) -> Response:
     try:
-        content, beside = await ledger_process.run(report_file, question, kind, now=now)
+        content, beside = await _converted(report)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

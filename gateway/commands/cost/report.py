@@ -57,6 +57,14 @@ def report(
         list[str] | None,
         typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
     ] = None,
+    currency: Annotated[
+        str | None,
+        typer.Option(
+            help="Convert all amounts, for example to EUR, at the exchange rate of the end of the period: "
+            "see florin exchange-rate. Default: the price book's currency.",
+            show_default=False,
+        ),
+    ] = None,
     kind: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TABLE,
     output: Annotated[
         Path | None,
@@ -82,6 +90,7 @@ def report(
         "tenant": tenant,
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,
+        "currency": currency,
     }
     if kind in {ReportFormat.CSV, ReportFormat.PARQUET}:
         _file(session, {**params, "format": kind.value}, output)

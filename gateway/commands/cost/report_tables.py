@@ -239,6 +239,10 @@ def _remarks(body: Json) -> Iterator[str]:
         yield "GPU-time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif body.get("weights") == "partly calibrated":
         yield "Some GPU-time is divided by uncalibrated weights (input to output 1:2)."
+    if (rate := body.get("exchange_rate")) is not None:
+        said = f"1 {clean(rate['currency'])} = {clean(rate['rate'])} {clean(body['currency'])}"
+        changed = ", at the end of the period: it changed within it" if rate["changed_within"] else ""
+        yield f"Converted at {said} ({clean(rate['source'])}, {clean(rate['valid_from'])}{changed})."
     for series in body["missing_prices"]:
         yield _missing(series)
     for one in body.get("set_aside", ()):

@@ -89,6 +89,23 @@ async def test_exchange_rates_are_dated_and_never_edited(client_for, change, sta
     assert listed[0] == first.json()
 
 
+@pytest.mark.parametrize("kind", ["json", "csv"])
+async def test_a_report_in_another_currency(client_for, installed, kind):
+    installed.ledger.insert([record("a", ended=101 * HOUR)])
+    params = {**RANGE, "currency": "EUR", "format": kind}
+    async with client_for(Role.FINANCE) as client:
+        await client.post("/admin/v1/prices", json=PRICE)
+        without = await client.get("/finance/v1/costs", params=params)
+        await client.post("/admin/v1/exchange-rates", json=RATE)
+        answer = await client.get("/finance/v1/costs", params=params)
+        wrong = await client.get("/finance/v1/costs", params={**params, "currency": "euro"})
+    assert (without.status_code, without.json()["error"]["param"]) == (400, "currency")
+    assert "florin exchange-rate add" in without.json()["error"]["message"]
+    assert wrong.status_code == 400
+    row = answer.json()["rows"][0] if kind == "json" else next(csv.DictReader(io.StringIO(answer.text)))
+    assert Decimal(row["cost"]) == Decimal("2.30")
+
+
 @pytest.mark.parametrize(
     ("change", "status", "param"),
     [
