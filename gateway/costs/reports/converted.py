@@ -35,9 +35,7 @@ def in_currency(connection: Connection, document: dict[str, Any], currency: str,
     found = chosen(rates, document["currency"], currency, instant("to", document["to"]), now)
     factor = Fraction(found.rate_nanos, 10**PLACES)
     begin = instant("from", document["from"])
-    later = [
-        r for r in rates if (r.currency, r.target) == (found.currency, currency) and r.valid_from > begin
-    ]
+    same = [r for r in rates if (r.currency, r.target) == (found.currency, found.target)]
     said = {
         "currency": found.currency,
         "rate": found.document()["rate"],
