@@ -224,6 +224,8 @@ class Adapter:
     """Minimum number of engines that hold the live version, even if it is not called."""
     max_replicas: int | None = None
     """Most engines that hold one version; None: all of the fleet."""
+    cost_centre: str = ""
+    """Label of its tenant's usage of it in reports, where the key has none."""
 
     @property
     def previous(self) -> int | None:

@@ -30,7 +30,7 @@ from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.metering.records import Outcome
+from gateway.metering.records import Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
@@ -157,7 +157,7 @@ class Lifecycle:
             target = target.for_call(key.tenant, call.user)
         context.adapter = target.label
         exchange.grant = grant = await self.limit(exchange, key, call)
-        self.admit(exchange, key, target)
+        self.admit(exchange, key, target, call)
         ticket = ticket_of(key, self.directory.tenants.get(key.tenant))
         resumable = self.resumable(call)
         requires = self.directory.requires(key.tenant, target.owner)
@@ -322,7 +322,7 @@ class Lifecycle:
                 grant = await self.limiter.wait(key, call, exchange.headers)
         return grant
 
-    def admit(self, exchange: Exchange, key: Key, target: Target) -> None:
+    def admit(self, exchange: Exchange, key: Key, target: Target, call: Call) -> None:
         """Refuse the request if its usage cannot be recorded."""
         if not self.meter.accepting:
             self.meter.reject(
@@ -331,6 +331,7 @@ class Lifecycle:
                 key_id=key.id,
                 adapter=target.version.adapter if target.version else "",
                 base_model=target.base_model,
+                labels=self.labels(key, target, call),
             )
             raise unmetered()
 
@@ -379,7 +380,16 @@ class Lifecycle:
             adapter_loads=routing_state.loads,
             estimate=call.estimate,
             continues=resumable is not None and resumable.resumes > 0,
+            labels=self.labels(request.key, routing_state.target, call),
         )
+
+    def labels(self, key: Key, target: Target, call: Call) -> Labels:
+        """Whose the request is within its tenant. The cost centre of an adapter is its owner's business: it
+        does not label the usage of tenants that share it."""
+        version = target.version
+        own = self.catalog.adapters.get(version.adapter) if version and version.tenant == key.tenant else None
+        centre = self.directory.cost_centre(key, own.cost_centre if own else "")
+        return Labels(call.end_user, call.tag, centre)
 
     def note_decision(self, request: Request, lease: Lease) -> None:
         """For `florin explain`."""

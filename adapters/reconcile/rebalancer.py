@@ -23,14 +23,8 @@ from adapters.model import Adapter, Engine, SlotState, Version
 from adapters.placement.demand import Demand
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
-from adapters.placement.planner import (
-    FleetSnapshot,
-    Move,
-    PlacedVersion,
-    PlannedEngine,
-    PlannedVersion,
-    plan,
-)
+from adapters.placement.planned_fleet import FleetSnapshot, Move, PlacedVersion, PlannedEngine, PlannedVersion
+from adapters.placement.planner import plan
 from adapters.placement.residency import Residency
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol import Store

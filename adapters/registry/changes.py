@@ -189,6 +189,16 @@ def plan_scale(
     return PlannedChange([_change_of(reading, old, new)], new, "adapter.scale", details=details)
 
 
+def plan_cost_centre(reading: ChangeContext, name: AdapterName, label: str) -> PlannedChange[Adapter]:
+    """`label`: empty removes it. Raises NotFoundError."""
+    old = reading.adapter(name)
+    new = replace(old, cost_centre=label)
+    if new == old:
+        return PlannedChange([_change_of(reading, old, old)], old)
+    details = {"cost_centre": {"old": old.cost_centre, "new": label}}
+    return PlannedChange([_change_of(reading, old, new)], new, "adapter.label", details=details)
+
+
 def plan_remove(reading: ChangeContext, name: AdapterName, now: int) -> PlannedChange[tuple[Version, ...]]:
     adapter = reading.adapter(name)
     versions = reading.versions(adapter)

@@ -267,6 +267,7 @@ def _details(body: Json) -> None:
                 ("previously live", body["history"]),
                 ("pinned", body.get("pinned")),
                 ("replicas", _replicas(body)),
+                ("cost centre", body["cost_centre"]),
             ]
         )
     )

@@ -66,8 +66,8 @@ class Api:
             )
         if not key:
             raise UsageError(
-                "FLORIN_OPERATOR_KEY is not set: export a key with the operator role, or as a customer your "
-                "own as FLORIN_KEY; or name a file that contains one (--key-file)."
+                "No key is set: export yours as FLORIN_KEY (operators: FLORIN_OPERATOR_KEY), or name a file "
+                "that contains it (--key-file)."
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise UsageError("The key contains invalid characters: copy it again.")
@@ -266,7 +266,7 @@ def _refusal(status: int, error: Any, url: str) -> ApiError:
 
 def _advice(status: int, code: str, url: str) -> str:
     if status == 401:
-        return f" Set FLORIN_OPERATOR_KEY or FLORIN_KEY to a valid key of the gateway at {url}."
+        return f" Set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key of the gateway at {url}."
     if code == "insufficient_role":
-        return f" Ask the operator of the gateway at {url}, or set FLORIN_OPERATOR_KEY to an operator's key."
+        return f" This key's role does not allow it: ask the operator of the gateway at {url}."
     return ""

@@ -13,7 +13,7 @@ from rich.table import Table
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.output import clean, facts, idle, note, say, show, table, when
 from gateway.commands.session import Session, command
-from gateway.commands.terms import BUDGET, KEY, LIMITS, in_words, scopes_in_words, with_terms
+from gateway.commands.terms import BUDGET, COST, KEY, LIMITS, in_words, scopes_in_words, with_terms
 
 app = typer.Typer()
 
@@ -30,7 +30,7 @@ class KeyRole(StrEnum):
 
 
 @command(app, "create")
-@with_terms(KEY, LIMITS, BUDGET)
+@with_terms(KEY, LIMITS, BUDGET, COST)
 def create(
     session: Session,
     *,
@@ -89,7 +89,7 @@ def show_(session: Session, key_id: KeyId) -> None:
 
 
 @command(app, "update")
-@with_terms(KEY, LIMITS, BUDGET)
+@with_terms(KEY, LIMITS, BUDGET, COST)
 def update(session: Session, key_id: KeyId, *, changes: Json) -> None:
     """Change a key; what is not given stays, and `none` removes a limit. Its secret, role and owner never
     change.
@@ -184,6 +184,7 @@ def _people(body: Json) -> None:
                 ("limits", in_words(body["limits"]) or "its tenant's"),
                 ("budget", in_words(body["budget"]) or "its tenant's"),
                 ("priority", body["priority"]),
+                ("cost centre", body["cost_centre"]),
                 ("created", when(body["created"])),
                 ("last used", ago(body.get("last_used"))),
                 ("replaced by", body["replaced_by"]),

@@ -41,6 +41,7 @@ def show_terms(body: Json) -> None:
                 ("quotas", in_words(body["quotas"]) or "none"),
                 ("requests", list(policy_in_words(body["policy"])) or "as the settings say"),
                 ("cache group", body["cache_group"]),
+                ("cost centre", body["cost_centre"]),
                 ("created", when(body["created"])),
             ]
         )

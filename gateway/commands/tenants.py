@@ -11,7 +11,7 @@ from gateway.commands.labels import labels, shown
 from gateway.commands.output import clean, note, say, show, table, when
 from gateway.commands.session import Session, command, confirm
 from gateway.commands.tenant_page import show_page, show_terms
-from gateway.commands.terms import BUDGET, LIMITS, POLICY, QUOTAS, in_words, with_terms
+from gateway.commands.terms import BUDGET, COST, LIMITS, POLICY, QUOTAS, in_words, with_terms
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ Require = Annotated[
 
 
 @command(app, "add")
-@with_terms(LIMITS, BUDGET, QUOTAS, POLICY)
+@with_terms(LIMITS, BUDGET, QUOTAS, POLICY, COST)
 def add(
     session: Session,
     name: Annotated[str, typer.Argument(help="1 to 63 of a-z, 0-9, - and _.")],
@@ -50,7 +50,7 @@ def add(
 
 
 @command(app, "update")
-@with_terms(LIMITS, BUDGET, QUOTAS, POLICY)
+@with_terms(LIMITS, BUDGET, QUOTAS, POLICY, COST)
 def update(
     session: Session,
     name: Name,

@@ -203,6 +203,15 @@ POLICY: Final = (
         **_LIST,
     ),
 )
+COST: Final = (
+    TermOption(
+        "--cost-centre",
+        ("cost_centre",),
+        "Label of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
+        _text,
+        metavar="LABEL",
+    ),
+)
 KEY: Final = (
     TermOption("--label", ("label",), "What it is for.", _given, metavar="TEXT"),
     TermOption(

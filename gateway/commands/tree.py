@@ -66,9 +66,9 @@ def _whoami() -> typer.Typer:
 
 
 def _adapter() -> Sequence[typer.Typer]:
-    from gateway.commands import adapter_add, adapters, check, release
+    from gateway.commands import adapter_add, adapter_labels, adapters, check, release
 
-    return (adapters.app, adapter_add.app, check.app, release.app)
+    return (adapters.app, adapter_add.app, adapter_labels.app, check.app, release.app)
 
 
 def _engine() -> Sequence[typer.Typer]:
@@ -95,22 +95,57 @@ def _exchange_rate() -> Sequence[typer.Typer]:
     return (exchange_rates.app,)
 
 
+def _rate_card() -> Sequence[typer.Typer]:
+    from gateway.commands import rate_cards
+
+    return (rate_cards.app,)
+
+
 def _cost() -> Sequence[typer.Typer]:
     from gateway.commands.cost import (
+        accept,
+        adapter_costs,
+        ahead,
         bills,
+        budgets,
+        commitments,
         compare,
+        energy,
+        events,
         export,
+        margin,
         periods,
+        policy,
         proofs,
+        quarantine,
         reconcile,
         report,
+        sample,
         set_aside,
+        statement,
+        true_up,
     )
 
     return (
-        *(report.app, export.app, compare.app, periods.app, proofs.app),
-        *(bills.app, reconcile.app, set_aside.app),
+        *(
+            report.app,
+            export.app,
+            statement.app,
+            margin.app,
+            compare.app,
+            periods.app,
+            policy.app,
+            proofs.app,
+        ),
+        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app, quarantine.app),
+        *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app, sample.app),
     )
+
+
+def _commitment() -> Sequence[typer.Typer]:
+    from gateway.commands import commitments
+
+    return (commitments.app,)
 
 
 def _calibrate() -> typer.Typer:
@@ -164,7 +199,9 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     ),
     "price": _Group("GPU hourly rates over time.", _price),
     "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
+    "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": _Group("What each customer used and cost.", _cost),
+    "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
         _calibrate,

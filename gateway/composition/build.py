@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 from adapters.errors import StoreUnavailableError
+from adapters.model import Engine
 from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
@@ -17,6 +18,7 @@ from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.composition.background import export_conditions, export_waiting, run_in_background
 from gateway.composition.context import WorkerContext
+from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import build_reconciler, open_engines
 from gateway.composition.limits import build_limits
 from gateway.composition.metering import open_metering
@@ -24,6 +26,7 @@ from gateway.composition.reconfigure import ReloadTargets, complexity, in_flight
 from gateway.composition.registry import Registry, follow, open_registry
 from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
+from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
@@ -117,6 +120,8 @@ async def build(
             retention_days=settings.retention_days,
             clock=clock.now,
         )
+        cost_alerts = AlertDelivery(store, ledger, worker, clock, settings)
+        residency_log = ResidencyLog(store, ledger, worker, clock.now, partial(_held, registry))
         read_seconds = min(maintenance_job.READ_SECONDS, settings.ledger_maintenance_interval)
         engine_demand = EngineDemand(
             engines.pool,
@@ -142,6 +147,8 @@ async def build(
             engines.token_costs.run,
             engines.probe_log.run,
             maintenance.run,
+            cost_alerts.run,
+            residency_log.run,
             snapshot_writer.run,
             AuditShipper(store, ledger, worker).run,
             partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
@@ -179,11 +186,19 @@ async def build(
             keeper=snapshot_writer,
             clock=clock,
         )
-        yield ReloadTargets(state, engines, reconciler, limit_parts)
+        yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
             await activity.report()
+
+
+def _held(registry: Registry) -> Iterator[tuple[Engine, list[str]]]:
+    """Each engine, with the full names of the versions that hold its slots."""
+    catalog, residency = registry.catalog, registry.residency
+    for engine in list(catalog.engines.values()):
+        found = (catalog.by_engine_name.ids.get(name) for name in residency.slots(engine.name))
+        yield engine, [version for version in found if version is not None]
 
 
 def intake() -> Intake:

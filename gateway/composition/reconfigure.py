@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from adapters.reconcile.reconciler import Reconciler
 from gateway.admission.complexity import Complexity
 from gateway.admission.in_flight import InFlightLimits, Limit
+from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, queue_limits
 from gateway.composition.limits import LimitParts
 from gateway.config import Settings
@@ -23,6 +24,7 @@ class ReloadTargets:
     engines: Engines
     reconciler: Reconciler
     limits: LimitParts
+    cost_alerts: AlertDelivery
 
     def reconfigure(self, settings: Settings) -> None:
         state, engines, probing = self.state, self.engines, settings.probe_timeout
@@ -30,7 +32,7 @@ class ReloadTargets:
         state.lifecycle.reconfigure(settings, complexity=complexity(settings))
         state.lifecycle.in_flight.reconfigure(**limits(settings))
         state.lifecycle.limiter.reconfigure(settings)
-        self.limits.settings = settings
+        self.limits.settings = self.cost_alerts.settings = settings
         engines.upstream.reconfigure(connect_timeout=settings.connect_timeout)
         engines.leases.turns.limits = queue_limits(settings)
         engines.retries.timeout = engines.warmer.timeout = settings.placement_timeout

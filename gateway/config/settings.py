@@ -13,13 +13,14 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from gateway.config.alerts import AlertSettings
 from gateway.config.engines import EngineSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
 from gateway.config.storage import StorageSettings
 
-_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook"}
+_SECRET = {"redis_url", "ledger_url", "operator_key", "budget_webhook", "cost_webhook", "cost_webhook_secret"}
 
 
 class SettingsError(Exception):
@@ -27,7 +28,15 @@ class SettingsError(Exception):
 
 
 # Pydantic orders fields from the last base to the first, and so does docs/reference/settings.md.
-class Settings(EngineSettings, LimitSettings, RequestSettings, ServerSettings, StorageSettings, BaseSettings):
+class Settings(
+    AlertSettings,
+    EngineSettings,
+    LimitSettings,
+    RequestSettings,
+    ServerSettings,
+    StorageSettings,
+    BaseSettings,
+):
     """The settings of one gateway: frozen, so a reload replaces them as a whole."""
 
     model_config = SettingsConfigDict(

@@ -6,17 +6,34 @@ all rows with the same rate become one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, literal_column, null, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    case,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    union_all,
+)
 
-from gateway.costs.periods import DAY, HOUR, LAST_HOUR, Period, iso, month, months
+from gateway.costs.periods import DAY, HOUR, LAST_HOUR, LocalTime, Period, iso, month, months
 from gateway.costs.prices.book import PriceBook, Rate
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.rollups.part_sources import Source, sources
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import rollups as table
 
 BUCKETS = ("usage", "retry_waste", "rejected", "headroom", "startup", "idle")
 """usage: delivered attempts; retry_waste: other attempts that reached an engine, and rereading the prompt
@@ -26,7 +43,9 @@ startup: alive but not ready; idle: provisioned with nothing in flight. The last
 
 DIMENSIONS = (
     "tenant", "adapter", "version", "base_model", "gpu_type", "engine", "region", "purchase", "hour", "day",
+    *PART_DIMENSIONS,
 )  # fmt: skip  # one name a line says no more
+"""At most one of those of parts at a time: each divides the rows on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +109,67 @@ def read_lines(
     *,
     tenants: Sequence[str] = (),
     corrections: bool | None = None,
+    as_posted: bool = True,
+    local: LocalTime | None = None,
 ) -> Iterator[CostLine]:
     """`lines` within the caller's transaction. `corrections`: only corrections (True), or all but corrections
-    (False)."""
-    where = [_within(period), *(table.c.tenant == tenant for tenant in set(tenants))]
-    if corrections is not None:
-        where.append(table.c.correction == corrections)
-    if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
-        where.append(table.c.hour < month(names[-1]).start)
-    keys = [_key(name).label(f"key_{index}") for index, name in enumerate(by)]
-    inner = select(*keys, *(table.c[name] for name in (*_FACTS, *SUMS)), _rate(book).label("price")).where(
-        and_(*where)
+    (False). `as_posted`: whole months as posted; False: their hours as known now. `local`: the timezone
+    of the days."""
+
+    def where(table: Table) -> list[ColumnElement[bool]]:
+        found = [_within(table, period, as_posted=as_posted), *(table.c.tenant == t for t in set(tenants))]
+        if corrections is not None:
+            found.append(table.c.correction == corrections)
+        if corrections and (names := months(period)) is not None:  # for the index: all are of earlier months
+            found.append(table.c.hour < month(names[-1]).start)
+        return found
+
+    yield from _read(connection, book, where, by, local)
+
+
+def read_postings(
+    connection: Connection, book: PriceBook, of: str, by: Sequence[str], *, first: str, last: str
+) -> Iterator[CostLine]:
+    """Lines of the hours of the month `of`, as posted to the months from `first` to `last`: the month's own
+    rows, later corrections of them, or both. All are of every tenant."""
+    whole = month(of)
+    names = months(Period(month(first).start, month(last).end)) or ()
+
+    def where(table: Table) -> list[ColumnElement[bool]]:
+        posted = table.c.posted.in_(names)  # not a range, so that the index also narrows the hours
+        return [posted, table.c.hour >= whole.start, table.c.hour < whole.end]
+
+    yield from _read(connection, book, where, by)
+
+
+def _read(
+    connection: Connection,
+    book: PriceBook,
+    where: Callable[[Table], Sequence[ColumnElement[bool]]],
+    by: Sequence[str],
+    local: LocalTime | None = None,
+) -> Iterator[CostLine]:
+    selects = [_rows(source, book, where(source.table), by, local) for source in sources(by)]
+    inner = selects[0] if len(selects) == 1 else union_all(*selects)
+    for row in connection.execute(_grouped(inner, len(by)).execution_options(yield_per=1000)):
+        line = _line(row, by)
+        if len(selects) == 1 or any(getattr(line, name) for name in SUMS):  # parts leave nothing of most rows
+            yield line
+
+
+def _rows(
+    source: Source,
+    book: PriceBook,
+    where: Sequence[ColumnElement[bool]],
+    by: Sequence[str],
+    local: LocalTime | None,
+) -> Select[Any]:
+    table = source.table
+    keys = [_key(source, name, local).label(f"key_{index}") for index, name in enumerate(by)]
+    facts = (table.c[name] for name in _FACTS)
+    return select(*keys, *facts, *source.figures(SUMS), _rate(table, book).label("price")).where(
+        and_(*source.where, *where)
     )
-    for row in connection.execute(_grouped(inner, len(keys)).execution_options(yield_per=1000)):
-        yield _line(row, by)
 
 
 def effective(period: Period) -> Period:
@@ -111,22 +177,35 @@ def effective(period: Period) -> Period:
     return Period(period.start - period.start % HOUR, min(period.end + -period.end % HOUR, LAST_HOUR))
 
 
-def _within(period: Period) -> ColumnElement[bool]:
-    if (names := months(period)) is not None:
+def _within(table: Table, period: Period, *, as_posted: bool) -> ColumnElement[bool]:
+    if as_posted and (names := months(period)) is not None:
         return table.c.posted.between(names[0], names[-1])
     whole = effective(period)
     return and_(table.c.hour >= whole.start, table.c.hour < whole.end)
 
 
-def _key(name: str) -> ColumnElement[Any]:
+def _key(source: Source, name: str, local: LocalTime | None) -> ColumnElement[Any]:
+    table = source.table
+    if name in PART_DIMENSIONS:
+        return source.name
     if name == "day":
-        return table.c.hour - table.c.hour % DAY
+        hour = table.c.hour if local is None else table.c.hour + _ahead(table, local)
+        return hour - hour % DAY
     if name not in DIMENSIONS:
         raise ValueError(f"{name} is not one of {DIMENSIONS}")
     return table.c[name]
 
 
-def _rate(book: PriceBook) -> ColumnElement[int | None]:
+def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
+    """Microseconds that local time is ahead of UTC in a row's hour."""
+    (_, first), *later = local.offsets
+    found: ColumnElement[int] = literal(first, BigInteger)
+    for start, ahead in later:
+        found = case((table.c.hour >= start, literal(ahead, BigInteger)), else_=found)
+    return found
+
+
+def _rate(table: Table, book: PriceBook) -> ColumnElement[int | None]:
     """The rate of a row, in SQL: its frozen rate, or else that of PriceBook.rate."""
     whens: list[tuple[ColumnElement[bool], Any]] = [(table.c.rate_micros.is_not(None), table.c.rate_micros)]
     for rule in book.rules():
@@ -155,7 +234,7 @@ def _at(rates: Sequence[Rate]) -> str:
     return f"CASE WHEN piece >= {rate.start:d}{ends} THEN {rate.rate_micros:d} END"
 
 
-def _grouped(inner: Select[Any], keys: int) -> Select[Any]:
+def _grouped(inner: Select[Any] | CompoundSelect[Any], keys: int) -> Select[Any]:
     """Sums the high and the low digits separately, because SQLite rejects sums beyond 64 bits. (Both
     databases truncate the quotient, and give the remainder the sign of the dividend.)"""
     rows = inner.subquery()

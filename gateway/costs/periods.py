@@ -1,15 +1,21 @@
-"""Parses and formats ISO 8601 times and months; all UTC, all ranges half-open [from, to)."""
+"""Parses and formats ISO 8601 times and months, in UTC or in a named timezone; all ranges half-open [from,
+to)."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
 
 HOUR = 3_600_000_000
 """Microseconds."""
 DAY = 24 * HOUR
 
+_LONGEST_LOCAL = 3660 * DAY
+"""Each of its days is looked at."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
@@ -23,6 +29,10 @@ class PeriodError(ValueError):
         super().__init__(message)
         self.param = param
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it can leave the ledger process."""
+        return type(self), (self.param, str(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Period:
@@ -30,6 +40,22 @@ class Period:
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTime:
+    """A timezone during a period, for days that begin at local midnight."""
+
+    timezone: str
+    """IANA name, like Europe/Berlin."""
+    offsets: tuple[tuple[int, int], ...]
+    """(from, microseconds ahead of UTC), ascending; the first also holds before. Whole hours."""
+
+    def iso(self, at: int) -> str:
+        """`2026-11-01T00:00:00+01:00`"""
+        ahead = next((o for start, o in reversed(self.offsets) if start <= at), self.offsets[0][1])
+        sign, minutes = "-" if ahead < 0 else "+", abs(ahead) // 60_000_000
+        return f"{iso(at + ahead).removesuffix('Z')}{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def micros(at: datetime) -> int:
@@ -46,27 +72,76 @@ def iso(at: int) -> str:
     return when.isoformat().replace("+00:00", "Z")
 
 
-def instant(param: str, value: str) -> int:
-    """Unix microseconds of an ISO 8601 date or time; UTC if it has no zone. Raises PeriodError."""
+def zone(name: str) -> tzinfo:
+    """The timezone of an IANA name. Raises PeriodError."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, LookupError) as error:  # a folder, a path, or no such zone
+        raise PeriodError(
+            "timezone",
+            f"timezone={name[:40]!r} is not a known timezone like Europe/Berlin.",
+        ) from error
+
+
+def local_time(within: Period, at: tzinfo) -> LocalTime | None:
+    """A timezone during a period; None for UTC. Raises PeriodError if it is not whole hours ahead of UTC:
+    GPU-time is kept by the hour of UTC, which a local midnight must not cut; or if the period is too long."""
+    if at is UTC:
+        return None
+    if within.end - within.start > _LONGEST_LOCAL:
+        raise PeriodError("from", "A report in local time covers at most ten years.")
+    days = [(day, _ahead(at, day)) for day in (*range(within.start, within.end, DAY), within.end)]
+    offsets = days[:1]
+    for (start, before), (end, after) in pairwise(days):
+        if before != after:
+            offsets.append((_turn(at, start, end), after))
+    if any(ahead % HOUR for _, ahead in offsets):
+        raise PeriodError(
+            "timezone",
+            f"timezone={at} is not a whole number of hours ahead of UTC, and GPU-time is kept by the hour of "
+            "UTC: use UTC, or a zone like Etc/GMT-5.",
+        )
+    return LocalTime(str(at), tuple(offsets))
+
+
+def _ahead(at: tzinfo, when: int) -> int:
+    found = (_EPOCH + timedelta(microseconds=when)).astimezone(at).utcoffset()
+    return (found or timedelta(0)) // _MICROSECOND
+
+
+def _turn(at: tzinfo, start: int, end: int) -> int:
+    """When the offset changes in (start, end], to the second: never twice in a day."""
+    after = _ahead(at, end)
+    while end - start > 1_000_000:
+        middle = (start + end) // 2
+        start, end = (start, middle) if _ahead(at, middle) == after else (middle, end)
+    return end - end % 1_000_000
+
+
+def instant(param: str, value: str, at: tzinfo = UTC) -> int:
+    """Unix microseconds of an ISO 8601 date or time; in `at` if it has no zone. Raises PeriodError."""
     try:
         if not _INSTANT.fullmatch(value):
             raise ValueError(value)
         when = datetime.fromisoformat(value)
-        return micros(when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC))
+        return micros((when.replace(tzinfo=at) if when.tzinfo is None else when).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise PeriodError(
             param, f"{param}={value[:40]!r} is not an ISO 8601 time like 2026-11-01T00:00:00Z."
         ) from error
 
 
-def month(value: str) -> Period:
-    """The whole month `2026-11`. Raises PeriodError."""
+def month(value: str, at: tzinfo = UTC) -> Period:
+    """The whole month `2026-11`, by default of UTC. Raises PeriodError."""
     match = _MONTH.fullmatch(value)
     year, number = (int(match[1]), int(match[2])) if match else (0, 0)
     if not (1970 <= year < 9999 and 1 <= number <= 12):
         raise PeriodError("month", f"month={value[:40]!r} is not a month like 2026-11.")
     after = (year + 1, 1) if number == 12 else (year, number + 1)
-    return Period(micros(datetime(year, number, 1, tzinfo=UTC)), micros(datetime(*after, 1, tzinfo=UTC)))
+    first, last = datetime(year, number, 1, tzinfo=at), datetime(*after, 1, tzinfo=at)
+    return Period(micros(first.astimezone(UTC)), micros(last.astimezone(UTC)))
 
 
 def months(within: Period) -> tuple[str, ...] | None:
@@ -86,18 +161,20 @@ def months(within: Period) -> tuple[str, ...] | None:
     return tuple(found) or None
 
 
-def period(*, start: str | None, end: str | None, whole_month: str | None, now: int) -> Period:
-    """The period given by `from`, `to` and `month`. Defaults: this month; the start of the month for a
-    missing `from`, now for a missing `to`. Raises PeriodError."""
+def period(
+    *, start: str | None, end: str | None, whole_month: str | None, now: int, at: tzinfo = UTC
+) -> Period:
+    """The period given by `from`, `to` and `month` in the timezone `at`. Defaults: this month; the start of
+    the month for a missing `from`, now for a missing `to`. Raises PeriodError."""
     if whole_month:
         if start or end:
             raise PeriodError("month", "`month` cannot be combined with `from` or `to`.")
-        return month(whole_month)
-    current = month(iso(now)[:7])
+        return month(whole_month, at)
+    current = month((_EPOCH + timedelta(microseconds=now)).astimezone(at).isoformat()[:7], at)
     if not start and not end:
         return current
-    first = instant("from", start) if start else current.start
-    last = instant("to", end) if end else now
+    first = instant("from", start, at) if start else current.start
+    last = instant("to", end, at) if end else now
     if first > last:
         raise PeriodError("from", f"The range is empty: {iso(first)} is after {iso(last)}.")
     return Period(first, last)

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from gateway.config import Settings
+from gateway.dataplane.labels import label_of
 from gateway.errors import FlorinError
 from gateway.fields.grammars import check_tools
 from gateway.fields.media import media_hosts
@@ -63,6 +64,10 @@ class Call:
     """Number of fields without a row that were left out, on all levels."""
     unknown_names: tuple[str, ...]
     """The first of these, truncated."""
+    end_user: str | None = None
+    """The end user for reports, see `labels`: `safety_identifier`, else `user`."""
+    tag: str | None = None
+    """The label `metadata.tag`, for reports."""
     scored: str = ""
     """The field that asks for scores of the prompt's tokens; empty: none does."""
     estimate: int = 0
@@ -131,6 +136,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
     if options is not None and not stream:
         raise _wrong("stream_options", "only be set if `stream` is true")
     usage = bool(options and options.get("include_usage"))
+    metadata = given.get("metadata")
     return Call(
         endpoint=endpoint,
         body=sent,
@@ -141,6 +147,8 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         include_usage=usage,
         continuous_usage=usage and bool(options.get("continuous_usage_stats")),
         user=given.get("user") or given.get("safety_identifier") or "",
+        end_user=label_of(given.get("safety_identifier") or given.get("user")),
+        tag=label_of(metadata.get("tag")) if type(metadata) is dict else None,
         scored=_scored(endpoint, sent),
         unknown=reading.unknown,
         unknown_names=tuple(reading.names),

@@ -83,8 +83,13 @@ SAMPLING: dict[str, Rule] = {
     "model": replaced("with the name of the version on the engine", text()),
     "stream": passed(switch, "format of the answer"),
     "stream_options": bounded(an_object(STREAM_OPTIONS), "only with `stream`"),
-    "user": dropped("Florin uses it to keep an end user on the same canary; vLLM ignores it", text()),
-    "safety_identifier": dropped("used like `user` if that is absent; vLLM ignores it", text()),
+    "user": dropped(
+        "Florin uses it to keep an end user on the same canary, and in reports by end user; vLLM ignores it",
+        text(),
+    ),
+    "safety_identifier": dropped(
+        "used like `user` if that is absent; goes before it in reports by end user; vLLM ignores it", text()
+    ),
     # obeyed by engines, but not for clients to set
     "request_id": dropped(_ENGINE),
     "session_id": dropped(_ENGINE),
@@ -117,7 +122,7 @@ SAMPLING: dict[str, Rule] = {
     "guided_decoding_backend": dropped("the operator sets it"),
     "guided_whitespace_pattern": dropped("the operator sets it"),
     # fields of OpenAI only
-    "metadata": dropped(_HINT),
+    "metadata": dropped("its `tag` is used in reports by tag; vLLM does not get it"),
     "service_tier": dropped(_HINT),
     "store": dropped("Florin stores no answers"),
     "prompt_cache_key": dropped(_HINT),

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import orjson
 
-from gateway.metering.records import CONTINUED, FINAL, Outcome, UsageSource, record_id
+from gateway.metering.records import CONTINUED, FINAL, NO_LABELS, Labels, Outcome, UsageSource, record_id
 from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, plausible
 from gateway.runtime.clock import Clock
 
@@ -59,6 +59,7 @@ class AttemptMeter:
         "_estimate",
         "_exact",
         "_head",
+        "_labels",
         "_loads",
         "_marks",
         "_meter",
@@ -91,6 +92,7 @@ class AttemptMeter:
         estimate: int,
         prompts: int = 1,
         continues: bool = False,
+        labels: Labels = NO_LABELS,
     ) -> None:
         """See `Meter.begin`."""
         self._meter = meter
@@ -109,6 +111,7 @@ class AttemptMeter:
             f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
             f'"attempt":{attempt},{_named(names)},"dispatched":{at},'
         )
+        self._labels = _UNLABELLED if labels == NO_LABELS else _labelled(labels)
         self._prompt = 0
         self._completion = 0
         self._cached: int | None = None
@@ -293,12 +296,20 @@ class AttemptMeter:
             f'"outcome":"{self.outcome if final and self.outcome else ""}",'
             f'"billable":{"true" if final and self._billable else "false"},"adapter_loads":{self._loads},'
             f'"hour_marks":{_marked(marks, prompt, completion) if marks else "null"},'
-            f'"seq":{seq},"seen":{at}}}\n'
+            f'{self._labels}"seq":{seq},"seen":{at}}}\n'
         ).encode()
 
 
 def _text(value: str) -> str:
     return orjson.dumps(value).decode()
+
+
+def _labelled(labels: Labels) -> str:
+    end_user, tag, cost_centre = (orjson.dumps(label).decode() for label in labels)
+    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},'
+
+
+_UNLABELLED = _labelled(NO_LABELS)
 
 
 @lru_cache(maxsize=4096)

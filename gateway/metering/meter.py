@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.metering.attempt import AttemptMeter, Names
 from gateway.metering.attempt_metrics import AttemptMetrics
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.records import Outcome, UsageRecord, UsageSource, record_id
+from gateway.metering.records import NO_LABELS, Labels, Outcome, UsageRecord, UsageSource, record_id
 from gateway.metering.wal.insertion import Inserter
 from gateway.metering.wal.log import WriteAheadLog
 from gateway.metering.wal.segments import WorkerDirectory
@@ -162,6 +162,7 @@ class Meter:
         adapter_loads: int = 0,
         estimate: int = 0,
         continues: bool = False,
+        labels: Labels = NO_LABELS,
     ) -> AttemptMeter:
         """Begin an attempt. Send it to the engine only after `await attempt.logged()`.
 
@@ -180,6 +181,7 @@ class Meter:
             adapter_loads=adapter_loads,
             estimate=estimate,
             continues=continues,
+            labels=labels,
         )
         self._open[made] = None
         self._accounting.changed(made)
@@ -188,7 +190,14 @@ class Meter:
         return made
 
     def reject(
-        self, *, request_id: str, tenant: str, key_id: str, adapter: str | None = None, base_model: str = ""
+        self,
+        *,
+        request_id: str,
+        tenant: str,
+        key_id: str,
+        adapter: str | None = None,
+        base_model: str = "",
+        labels: Labels = NO_LABELS,
     ) -> None:
         """Record a request that ended before it reached an engine: no tokens, and nothing to attribute.
         `adapter` is None if the request named no known adapter. Without a tenant, it is only counted."""
@@ -206,6 +215,7 @@ class Meter:
             adapter=adapter or "",
             base_model=base_model,
             now=self.clock.now(),
+            labels=labels,
         )
         self._final(record.line())
 
@@ -241,7 +251,7 @@ class Meter:
 
 
 def _rejected(
-    *, request_id: str, tenant: str, key_id: str, adapter: str, base_model: str, now: int
+    *, request_id: str, tenant: str, key_id: str, adapter: str, base_model: str, now: int, labels: Labels
 ) -> UsageRecord:
     return UsageRecord(
         id=record_id(request_id, 0),
@@ -266,5 +276,6 @@ def _rejected(
         usage_source=UsageSource.NONE.value,
         outcome=Outcome.REJECTED.value,
         billable=False,
+        **labels._asdict(),
         seen=now,
     )

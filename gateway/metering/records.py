@@ -13,12 +13,13 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import sha1
 from types import NoneType
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from adapters.model import NAME_PATTERN
+from gateway.dataplane.labels import storable
 from gateway.metering.token_counts import MAX_CHOICES, MAX_GPUS, plausible
 
 NAMESPACE = UUID("6f0a9c1e-3d0b-5b52-9a53-0f5c6b1d7a10")
@@ -54,6 +55,17 @@ class UsageSource(StrEnum):
     """The last counts that the engine sent before the attempt was interrupted."""
     ESTIMATED = "estimated"
     NONE = "none"
+
+
+class Labels(NamedTuple):
+    """Whose a request is within its tenant, for reports; None: not said. See `gateway.dataplane.labels`."""
+
+    end_user: str | None = None
+    tag: str | None = None
+    cost_centre: str | None = None
+
+
+NO_LABELS = Labels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,11 @@ class UsageRecord:
     """JSON [[time, prompt, cached or null, completion], …]: the cumulative counts at each full UTC hour
     during the attempt, ascending. None if there was none, or if the engine sent no running counts
     (non-streamed answers); the attempt is then divided by time."""
+    end_user: str | None = None
+    """See `Labels`, as the next two."""
+    tag: str | None = None
+    cost_centre: str | None = None
+    """The label of the key, adapter or tenant when the attempt began."""
     seq: int = FINAL
     seen: int = 0
     """Time of this line; becomes `ended` of an orphaned attempt."""
@@ -129,7 +146,10 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = tuple(f.name for f in fields(UsageRecord))
-_MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks"}
+_UNLABELLED = tuple(name for name in _FIELDS if name not in Labels._fields)
+"""The fields of lines that were written before there were labels: logs outlive upgrades."""
+_LABELS_AT = _FIELDS.index(Labels._fields[0])
+_MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks", *Labels._fields}
 _TYPES: dict[str, type] = {
     f.name: bool if f.type == "bool" else int if "int" in str(f.type) else str for f in fields(UsageRecord)
 }
@@ -157,9 +177,11 @@ def parse_line(line: bytes) -> UsageRecord:
     # Canonical form only. A duplicate key or an unusual number could mean something else to another reader.
     if not isinstance(data, dict) or orjson.dumps(data) != line.rstrip(b"\n"):
         raise ValueError("not a usage record: not in canonical form")
-    if tuple(data) != _FIELDS:
+    names, values = tuple(data), tuple(data.values())
+    if names == _UNLABELLED:
+        values = (*values[:_LABELS_AT], *NO_LABELS, *values[_LABELS_AT:])
+    elif names != _FIELDS:
         raise ValueError("not a usage record")
-    values = tuple(data.values())
     if not _typed(tuple(map(type, values))):
         raise ValueError("not a usage record: a field has a wrong type")
     if _NUL in line and any(isinstance(value, str) and "\0" in value for value in values):
@@ -187,6 +209,8 @@ def _impossible(r: UsageRecord) -> str:
         0 < len(r.request_id) <= _MOST_TEXT
     ):
         return "an invalid name"
+    if not all(label is None or storable(label) for label in (r.end_user, r.tag, r.cost_centre)):
+        return "an invalid label"
     if not _countable(r):
         return "implausible token counts"
     return "" if r.hour_marks is None or _marked(r, r.hour_marks) else "invalid hour marks"

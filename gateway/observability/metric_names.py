@@ -108,6 +108,16 @@ METRICS: Final[dict[str, str]] = {
     "florin_gpu_busy_seconds_total": "GPU-seconds for which engines had attempts in flight.",
     "florin_cost_total": "Cost in `currency`; `bucket` is `usage`, `retry_waste`, `headroom`, `startup` or "
     "`idle`, the last three without an adapter.",
+    "florin_month_cost": "Provisioned GPU cost at list price of the present UTC month so far, in `currency`.",
+    "florin_month_cost_forecast": "The same at the month's end, as forecast: `expected`, and the `low` and "
+    "`high` end of its 80 % interval.",
+    "florin_tenant_month_cost": "Cost of a tenant in the present UTC month so far, in `currency`.",
+    "florin_tenant_month_cost_forecast": "The same at the month's end, as expected.",
+    "florin_cost_budget": "Budget for the cost of a tenant in the present UTC month; without a tenant, of "
+    "the installation.",
+    "florin_cost_budget_used_ratio": "Part of that budget that is used.",
+    "florin_cost_anomaly_ratio": "Present anomalies: cost of a `tenant` or `adapter` on its last day, "
+    "relative to its habit, or idle part of the time of an `engine`.",
     "florin_token_drift_ratio": "Unexplained difference between an engine's own token counters and its usage "
     "records in the last full hour, relative to the counters.",
     "florin_ledger_imbalance_nano_gpu_hours": "Difference between engine-hours and the sum of their parts; "
@@ -126,6 +136,13 @@ LEDGER_METRICS: Final[dict[str, tuple[str, ...]]] = {
     "florin_ledger_imbalance_nano_gpu_hours": (),
     "florin_ledger_set_aside": (),
     "florin_ledger_maintenance_timestamp_seconds": (),
+    "florin_month_cost": ("currency",),
+    "florin_month_cost_forecast": ("bound", "currency"),
+    "florin_tenant_month_cost": ("tenant", "currency"),
+    "florin_tenant_month_cost_forecast": ("tenant", "currency"),
+    "florin_cost_budget": ("tenant", "currency"),
+    "florin_cost_budget_used_ratio": ("tenant",),
+    "florin_cost_anomaly_ratio": ("kind", "subject"),
 }
 """The metrics computed from the ledger, with their labels."""
 

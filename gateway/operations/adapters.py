@@ -11,12 +11,13 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from adapters.errors import EngineError, NoEngineError, NotFoundError, QuotaExceededError
 from adapters.model import Adapter, AdapterName, ServingStatus, Version, dump
 from adapters.placement.requirements import shown
 from adapters.progress import Progress
-from adapters.registry.changes import Registered, plan_scale
+from adapters.registry.changes import Registered, plan_cost_centre, plan_scale
 from adapters.registry.registration import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
@@ -183,6 +184,17 @@ async def scale(state: State, name: AdapterName, bounds: Mapping[str, int | None
     """Set `min_replicas` and `max_replicas`; what is left out stays. Raises NotFoundError, and ConflictError
     if the minimum would exceed the maximum."""
     adapter = await state.registrar.change(name, actor, lambda reading: plan_scale(reading, name, bounds))
+    await catch_up(state)
+    return adapter
+
+
+async def set_cost_centre(
+    state: State, name: AdapterName, label: str | None, *, authority: Authority
+) -> Adapter:
+    """Label its tenant's usage of it in reports; None removes the label. Raises NotFoundError."""
+    authority.check_adapter(name)
+    plan = partial(plan_cost_centre, name=name, label=label or "")
+    adapter = await state.registrar.change(name, authority.actor, plan)
     await catch_up(state)
     return adapter
 

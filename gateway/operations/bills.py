@@ -20,7 +20,7 @@ async def add(
     state: State, path: str, *, file_name: str, reading: BillFormat, skip_bad: bool, actor: str
 ) -> Json:
     """Import the file at `path`. Returns what was imported; `new` is 0 if all lines were imported before.
-    Raises FlorinError with a finding for each invalid line, LedgerUnavailableError."""
+    Raises FlorinError with a finding for each mistake, LedgerUnavailableError."""
     try:
         return await state.ledger_process.run(
             import_bill,
@@ -32,7 +32,7 @@ async def add(
             actor=actor,
         )
     except BillRefusedError as error:
-        findings = tuple(Finding("bill_line", bad.reason, f"line {bad.line}", "") for bad in error.bad)
+        findings = tuple(Finding("bill_line", one.reason, one.where, "") for one in error.mistakes)
         raise FlorinError("bill_rejected", error.message, findings=findings) from error
     except BillConflictError as error:
         raise FlorinError("conflict", str(error)) from error

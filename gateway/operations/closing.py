@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gateway.costs.allocation import PolicyError, policy_of
+from gateway.costs.allocation import AllocationPolicy, policy_of
 from gateway.costs.closing.closing import ClosingError, UnpricedError
+from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.reports.closed_months import close_watched, one, progress_of
+from gateway.costs.reports.closed_months import close_watched, one, previewed, progress_of
 from gateway.costs.verification.verify import NotClosedError
 from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
 from gateway.operations.inputs import ClosingTerms
+from gateway.operations.policies import check_known, policy_for
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 from gateway.tenants.directory import Key
@@ -32,7 +34,8 @@ async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tupl
     """Close a month. Returns the month, and False if the closing is still running after ANSWER_SECONDS, here
     or on another worker; call again with the same terms to wait on. Once closed, `already` in the month says
     whether it was closed before. Raises FlorinError, LedgerUnavailableError."""
-    _check_shares(terms)
+    policy = policy_for(terms.policy, terms.shares, terms.shares_total)
+    await check_known(state, policy.shares)
     if not await state.meter.flush():
         raise FlorinError(
             "cannot_close", "This worker is still bringing records from its log into the ledger: try again."
@@ -40,6 +43,27 @@ async def close(state: State, month: str, terms: ClosingTerms, key: Key) -> tupl
     already = await _closed(state, month, terms, key)
     shown = await state.ledger_process.run(one, month, state.clock.now())
     return (shown, False) if already is None else ({**shown, "already": already}, True)
+
+
+async def preview(state: State, month: str, policy: str | None, shares: str | None) -> Json:
+    """What closing the month now would bill. `policy`: instead of the standing policy. Raises FlorinError,
+    LedgerUnavailableError."""
+    asked = await asked_policy(state, policy, shares)
+    await state.meter.flush()
+    found: Json = await state.ledger_process.run(previewed, month, state.clock.now(), asked)
+    return found
+
+
+async def asked_policy(state: State, name: str | None, shares: str | None) -> AllocationPolicy | None:
+    """The policy of a query, None without one; its shares are of known tenants. Raises FlorinError."""
+    if name is None and shares is None:
+        return None
+    try:
+        policy = policy_of(name or "fixed", shares)
+    except PolicyError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    await check_known(state, policy.shares)
+    return policy
 
 
 async def finished(task: asyncio.Task[Any]) -> bool:
@@ -66,7 +90,7 @@ async def _closed(state: State, month: str, terms: ClosingTerms, key: Key) -> bo
 
     async def run(process: LedgerProcess) -> bool:
         by = {"now": state.clock.now(), "by": key.id, "actor": actor_of(key)}
-        return await process.run(close_watched, month, **by, **terms.model_dump())
+        return await process.run(close_watched, month, **by, **terms.model_dump(exclude={"shares_total"}))
 
     if (await state.ledger_process.run(one, month, state.clock.now()))["state"] == "closed":
         with period_errors():  # quick: `close` only compares the terms
@@ -98,11 +122,3 @@ def _forget(
     running.pop(name, None)
     if not done.cancelled():
         done.exception()  # marks it as retrieved; the next request for this month gets its own
-
-
-def _check_shares(terms: ClosingTerms) -> None:
-    shares = ",".join(f"{tenant}={share}" for tenant, share in (terms.shares or {}).items())
-    try:
-        policy_of(terms.policy or "none", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error

@@ -103,17 +103,29 @@ class NewExchangeRate(StrictBody):
     ] = None
 
 
+FixedShares = Annotated[
+    dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
+    Field(
+        description="For policy `fixed`: shares by tenant, in any proportion. The tenants must be known.",
+        examples=[{"acme": 60, "bolt": 40}],
+    ),
+]
+SharesTotal = Annotated[
+    int | None,
+    Field(ge=1, description="What the shares sum to, for example 100. Otherwise they are refused."),
+]
+
+
 class ClosingTerms(StrictBody):
     policy: Annotated[
         Literal["none", "proportional", "even", "fixed"] | None,
-        Field(description="Who bears idle time, headroom and start-up. Default: none."),
-    ] = None
-    shares: Annotated[
-        dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
         Field(
-            description="For policy `fixed`: shares by tenant, in any proportion.", examples=[{"acme": 60}]
+            description="Who bears idle time, spare capacity and start-up in this month, for all tenants. "
+            "Default: the standing policy."
         ),
     ] = None
+    shares: FixedShares = None
+    shares_total: SharesTotal = None
     allow_missing_prices: Annotated[
         bool,
         Field(description="Charge nothing for unpriced GPU time; a price added later becomes a correction."),
@@ -124,6 +136,25 @@ class ClosingTerms(StrictBody):
             description="Close within an hour of the month's end, although workers may still hold records."
         ),
     ] = False
+
+
+class NewPolicy(StrictBody):
+    policy: Annotated[
+        Literal["none", "proportional", "even", "fixed", "default"],
+        Field(
+            description="Who bears idle time, spare capacity and start-up. A tenant's own policy is `none`, "
+            "`proportional`, `even`, or `default` (the installation's)."
+        ),
+    ]
+    shares: FixedShares = None
+    shares_total: SharesTotal = None
+    tenant: Annotated[
+        str | None, Field(max_length=200, description="Default: the installation, for all other tenants.")
+    ] = None
+    valid_from: Annotated[
+        str | None, Field(description="First month, like `2026-11`. Default: the first open one.")
+    ] = None
+    reason: Annotated[str, Field(max_length=500, description="For the history and the audit log.")] = ""
 
 
 Token = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9-]+$")]

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringCo
 from adapters.errors import InvalidNameError
 from adapters.model import check_name
 from gateway.costs.periods import LAST_HOUR, PeriodError, instant
+from gateway.dataplane.labels import storable
 from gateway.dataplane.request import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.fields.media import media_hosts
@@ -53,6 +54,12 @@ def _printable(label: str) -> str:
     if not label.isprintable() or label != label.strip():
         raise ValueError("use printable characters, without spaces at the ends")
     return label
+
+
+def _label(label: str) -> str:
+    if label and not storable(label):
+        raise ValueError("use at most 64 printable characters, and not `__other__`")
+    return _printable(label)
 
 
 def _scope(pattern: str) -> str:
@@ -95,6 +102,7 @@ Money = Annotated[
 Weight = Annotated[float, Field(strict=True, ge=0.001, le=1000, allow_inf_nan=False)]
 Group = Annotated[str, AfterValidator(_group)]
 Text = Annotated[str, Field(max_length=100), AfterValidator(_printable)]
+CostCentre = Annotated[str, Field(max_length=64), AfterValidator(_label)]
 Hosts = Annotated[
     tuple[Annotated[str, StringConstraints(max_length=260)], ...],
     Field(max_length=100),
@@ -189,6 +197,12 @@ class TenantTerms(StrictBody):
         None,
         description="Tenants of one group share the engines' prefix caches; empty: none is shared.",
     )
+    cost_centre: CostCentre | None = Field(
+        None,
+        description="Label of its usage in reports by cost centre, where neither the key nor the adapter of "
+        "a request has one; null: none.",
+        examples=["R&D"],
+    )
     suspended: bool | None = Field(
         None, description="Whether its requests are refused. Its data stays, and running requests end."
     )
@@ -214,12 +228,18 @@ class KeyTerms(StrictBody):
     scopes: ScopeTerms | None = Field(None, description="What it may do; null: everything that its role may.")
     limits: LimitTerms | None = Field(None, description="Of this key; the tenant's apply, too.")
     budget: BudgetTerms | None = Field(None, description="Of this key; the tenant's applies, too.")
+    cost_centre: CostCentre | None = Field(
+        None,
+        description="Label of its usage in reports by cost centre; goes before that of the adapter and of "
+        "the tenant.",
+        examples=["R&D"],
+    )
     priority: Priority = Field(
         Priority.NORMAL, description="A higher class is served first when requests wait for engines."
     )
 
 
-_TENANTS_ONLY: Final = ("scopes", "limits", "budget", "priority")
+_TENANTS_ONLY: Final = ("scopes", "limits", "budget", "priority", "cost_centre")
 
 
 def check_terms(role: Role, terms: KeyTerms) -> None:

@@ -70,6 +70,8 @@ class Tenant:
     """Its share of a busy fleet, relative to the other tenants' weights."""
     quotas: Quotas = NO_QUOTAS
     policy: RequestPolicy = DEFAULT_POLICY
+    cost_centre: str = ""
+    """Label of its usage in reports, where neither key nor adapter has one."""
     cache_group: str = ""
     """Tenants of one group share the engines' prefix caches; empty: it shares them with nobody."""
     suspended: int | None = None
@@ -115,6 +117,8 @@ class Key:
     priority: Priority = Priority.NORMAL
     replaced_by: str = ""
     """Id of the key to which it was rotated."""
+    cost_centre: str = ""
+    """Label of its usage in reports; goes before that of the adapter and of the tenant."""
 
     def valid(self, now: int) -> bool:
         """Neither revoked nor expired."""
@@ -228,6 +232,14 @@ class Directory:
     def _requires(self, tenant: str) -> Mapping[str, str]:
         found = self.tenants.get(tenant)
         return found.requires if found else NO_LABELS
+
+    def cost_centre(self, key: Key, adapter: str) -> str | None:
+        """The cost centre of a request: that of its key, else `adapter`, that of the tenant's own adapter,
+        else that of the tenant. None: none of them has one."""
+        if key.cost_centre or adapter:
+            return key.cost_centre or adapter
+        known = self.tenants.get(key.tenant)
+        return (known.cost_centre or None) if known else None
 
     def suspended(self, tenant: str) -> bool:
         found = self.tenants.get(tenant)

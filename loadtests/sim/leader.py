@@ -10,15 +10,15 @@ from functools import partial
 
 from adapters.placement.claim_rules import PlacementRules
 from adapters.placement.demand import Demand
-from adapters.placement.planner import (
+from adapters.placement.planned_fleet import (
     FleetSnapshot,
     Kind,
     Move,
     PlacedVersion,
     PlannedEngine,
     PlannedVersion,
-    plan,
 )
+from adapters.placement.planner import plan
 from adapters.placement.residency import Residency
 from adapters.placement.scheduling.view import EngineView
 from adapters.store.protocol.placement import ClaimResult

@@ -94,16 +94,17 @@ async def test_usage_equals_the_engines_own(gateway: Gateway, clean_fleet: Fleet
     assert spent["prompt"] == sum(r.prompt_tokens * r.n for r in records)
 
 
-async def test_a_cold_adapter_with_twenty_waiters_is_loaded_once(
+async def test_a_cold_adapter_with_twenty_waiters_is_loaded_once_per_engine(
     gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel
 ):
     texts = await asyncio.gather(*(ask(gateway, "acme", demo_model.questions[0]) for _ in range(20)))
     assert set(texts) == {demo_model.adapters["acme"].answers[demo_model.questions[0]]}
     name = gateway.state.catalog.versions["acme/support@v1"].engine_name
-    assert sum(name in loaded(engine.url) for engine in clean_fleet.engines) == 1
+    holders = sum(name in loaded(engine.url) for engine in clean_fleet.engines)
+    assert holders in {1, 2}  # while so many wait, a second engine may be worth its load
     metrics = gateway.state.metrics.render().decode()
     loads = re.findall(r'^florin_adapter_loads_total\{.*result="(\w+)"\} (\S+)', metrics, re.MULTILINE)
-    assert loads == [("ok", "1.0")]
+    assert loads == [("ok", "1.0")] * holders
 
 
 async def test_four_adapters_take_turns_on_two_slots(

@@ -16,13 +16,18 @@ from adapters.model import ServingStatus, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import AuditNote, Change
 from gateway.api.finance.common import token
+from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.audit_log import Wanted, read
 from gateway.metering.ledger.audit_shipper import KEEP, tail
 from tests.integration.uploading import adapter_files, path_of, tar_of
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA
 
-BILL = b"start,end,resource,gpu_type,gpu_hours,cost,currency\n2026-10-01T00:00Z,2026-10-01T01:00Z,a,H100,1,2.50,USD\n"
+FINANCE = "/finance/v1"
+COMMITMENT = {
+    "gpu_type": "H100", "gpus": 8, "valid_from": "2026-10-01", "valid_to": "2027-10-01", "rate_per_gpu_hour": "1.80",
+}  # fmt: skip
+WHY = {"reason": "agreed with the provider"}
 WEIGHTS = {"prefill": 1, "cached": 0, "decode": 0, "kv": 0, "load": 0}
 
 
@@ -48,6 +53,15 @@ def closed_month() -> str:
     return f"{now.year - (now.month == 1)}-{(now.month - 2) % 12 + 1:02}"
 
 
+def bill() -> bytes:
+    head, day = "start,end,resource,gpu_type,gpu_hours,cost,currency", f"{closed_month()}-01T"
+    return f"{head}\n{day}00:00Z,{day}01:00Z,a,H100,1,2.50,USD\n".encode()
+
+
+def billed_line() -> str:
+    return line_id(closed_month(), "bill", "", "H100", "", "on_demand", "down")
+
+
 ADMIN, SUPPORT = "/admin/v1", "/admin/v1/adapters/acme/support"
 ROUTE = "/admin/v1/adapters/{tenant}/{name}"
 ENGINE = {
@@ -57,6 +71,7 @@ ENGINE = {
 EXCHANGE_RATE = {
     "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB",
 }  # fmt: skip
+RATE_CARD = {"name": "standard", "input_per_million": "0.60", "output_per_million": "2.40"}
 PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
@@ -130,6 +145,10 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             f"PUT {ROUTE}/replicas", "adapter.scale", "acme/support", "", f"{SUPPORT}/replicas",
             json={"min_replicas": 1}, again=True,
         ),
+        Step(
+            f"PUT {ROUTE}/cost-centre", "adapter.label", "acme/support", "", f"{SUPPORT}/cost-centre",
+            json={"cost_centre": "R&D"}, again=True,
+        ),
         Step(release, "adapter.release", "acme/support", "v2", f"{SUPPORT}/versions/v2/release", again=True),
         Step(
             f"POST {ROUTE}/versions/{{version}}/retire", "adapter.retire", "acme/support", "v2",
@@ -160,9 +179,44 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         ),
         Step(f"POST {ADMIN}/exchange-rates", "exchange_rate.add", "USD to EUR", json=EXCHANGE_RATE, again=True),
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
-        Step("POST /finance/v1/bills", "bill.import", None, content=BILL, again=True),
+        Step(
+            "PUT /finance/v1/budgets", "cost_budget.set", "installation", json={"amount": "5"}, again=True
+        ),
+        Step("PUT /finance/v1/budgets", "cost_budget.remove", "installation", json={"amount": None}, again=True),
+        Step(
+            "PUT /finance/v1/energy/power", "power.set", "H100",
+            json={"gpu_type": "H100", "watts": "700", "source": "us"}, again=True,
+        ),
+        Step(
+            "PUT /finance/v1/energy/grid", "grid.set", "eu-1",
+            json={"region": "eu-1", "grams_per_kwh": "56", "source": "us"}, again=True,
+        ),
+        Step("POST /finance/v1/bills", "bill.import", None, content=bill(), again=True),
+        Step(
+            f"POST {FINANCE}/reconciliation/acceptances", "bill.accept", closed_month(),
+            json={"lines": [billed_line()], **WHY}, again=True,
+        ),
+        Step(
+            f"POST {FINANCE}/true-ups/{{month}}", "bill.true_up", closed_month(), json={"invoice": "2.50"},
+            again=True,
+        ),
+        Step(
+            f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
+            f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
+        ),
+        Step(f"POST {FINANCE}/commitments", "commitment.add", "1", json=COMMITMENT, again=True),
+        Step(
+            f"POST {FINANCE}/commitments/{{number}}/withdraw", "commitment.withdraw", "1", "",
+            f"{FINANCE}/commitments/1/withdraw", json=WHY,
+        ),
         Step("DELETE /finance/v1/bills/{source}", "bill.remove", None),
+        Step("PUT /finance/v1/policy", "policy.set", "installation", json={"policy": "even"}, again=True),
         Step("POST /finance/v1/periods/{month}/close", "period.close", closed_month(), json={}, again=True),
+        Step("POST /finance/v1/rate-cards", "rate_card.add", "standard", json=RATE_CARD, again=True),
+        Step(
+            "POST /finance/v1/rate-cards/assignments", "rate_card.assign", "default",
+            json={"tenant": None, "card": "standard"}, again=True,
+        ),
     ]  # fmt: skip
 
 
@@ -176,10 +230,11 @@ ELSEWHERE = {
     f"POST {ADMIN}/engines/{{name}}/restart",
     f"POST {ADMIN}/enrol",
     "POST /finance/v1/set-aside/exclude",
+    "POST /finance/v1/invoices",
 }
 """The first two need a registry that was lost: their entries are looked at in the tests of that. The next
-asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The last needs
-an hour that is set aside: in those of lying engines."""
+asks an engine: in those of verification; and one its agent: in those of rolls. Then one takes a token: in those of engines' keys. The next needs
+an hour that is set aside: in those of lying engines. The last needs a statement: in those of rate cards."""
 
 
 async def test_every_changing_route_leaves_its_entry(gateway, operator, tmp_path):

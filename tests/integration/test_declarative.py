@@ -78,6 +78,7 @@ async def fleet(gateway, admin, engine, make_adapter):
     await admin.put("adapters/acme/support/live", json={"version": "v2"})
     await admin.put("adapters/acme/support/live", json={"version": "v3", "weight": 10})
     await admin.put("adapters/acme/support/pin", json={"pinned": True})
+    await admin.put("adapters/acme/support/cost-centre", json={"cost_centre": "customer care"})
     await admin.post("adapters", json={"adapter": "bolt/old", "source": make_adapter(4)})
     await admin.delete("adapters/bolt/old")
     await admin.post("prices", json={"gpu_type": "H200", "rate_per_gpu_hour": "2.50"})
@@ -397,6 +398,7 @@ tenants:
     quotas: {bytes: 10000000000}
     policy: {media_hosts: [], chat_templates: false}
     cache_group: group-1
+    cost_centre: R&D
     suspended: true
 keys:
   k1:
@@ -408,6 +410,7 @@ keys:
     scopes: {adapters: [support], read_only: true}
     limits: {concurrent: 2}
     priority: high
+    cost_centre: sales
 """
 
 
@@ -421,6 +424,7 @@ async def test_terms_in_a_file_are_the_words_of_the_api(admin):
     assert tenant["suspended"] > 0
     assert (key["label"], key["priority"], key["expires"]) == ("checkout", "high", 1_814_313_600_000_000)
     assert key["scopes"] == {"adapters": ["support"], "endpoints": [], "read_only": True}
+    assert (tenant["cost_centre"], key["cost_centre"]) == ("R&D", "sales")
     again = await applied(admin, document)
     assert again["actions"] == []
     file = await exported(admin)

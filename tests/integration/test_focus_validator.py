@@ -55,7 +55,7 @@ def test_validator_finds_only_its_own_contradiction(environment, exported, datas
 
 @pytest.mark.timeout(600)
 def test_a_tenant_s_own_file_is_valid_without_unit_prices(environment, exported):
-    path = exported("chargeback", tenants=("acme",), own=True, granularity="daily")
+    path = exported("chargeback", tenants=("acme",), customer="acme", granularity="daily")
     report = validate(path, environment=environment, criteria=TENANT_CRITERIA)
     assert [line.split(" ")[0] for line in report.failed] == [INVOICE]
 

@@ -36,6 +36,7 @@ OF_TENANT_ADMINS = {
     ("DELETE", "/admin/v1/adapters/{tenant}/{name}"),
     ("GET", "/admin/v1/adapters/{tenant}/{name}/versions"),
     ("PUT", "/admin/v1/adapters/{tenant}/{name}/live"),
+    ("PUT", "/admin/v1/adapters/{tenant}/{name}/cost-centre"),
     ("POST", "/admin/v1/adapters/{tenant}/{name}/rollback"),
     ("POST", "/admin/v1/adapters/{tenant}/{name}/versions/{version}/retire"),
     ("GET", "/admin/v1/keys"),
@@ -47,7 +48,23 @@ OF_TENANT_ADMINS = {
     ("GET", "/admin/v1/bases"),
     ("GET", "/admin/v1/audit"),
 }
-OF_STAFF = ("bills", "compare", "reconciliation", "set-aside", "periods/{month}/verify")
+OF_STAFF = (
+    "bills",
+    "commitments",
+    "compare",
+    "margin",
+    "provisioned-time",
+    "quarantine",
+    "reconciliation",
+    "set-aside",
+    "periods/{month}/verify",
+    "periods/{month}/preview",
+    "adapters",
+    "anomalies",
+    "energy",
+    "events",
+    "true-ups",
+)
 
 
 def allowed(method: str, path: str) -> set[Role]:

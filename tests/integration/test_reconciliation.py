@@ -75,7 +75,7 @@ async def test_a_bill_with_differences_of_many_kinds(may, tmp_path):
     )
     imported = await told(may, "import-bill", str(bill))
     assert (imported["new"], imported["gpu_hours"]) == (2, "8.00")
-    found = await told(may, "reconcile", "--month", "2026-05")
+    found = await told(may, "reconcile", "--month", "2026-05", code=1)
     assert {one["kind"]: (one["gpu_hours"], one["cost"]) for one in found["bill"]["lines"]} == {
         "never_registered": ("2.00", "5.00"),
         "down": ("2.00", "5.00"),
@@ -90,16 +90,39 @@ async def test_a_bill_with_differences_of_many_kinds(may, tmp_path):
     ]
     assert [(line["kind"], line["tokens"]) for line in tokens["output"]["lines"]] == [("broken_off", 3)]
     assert [one["unexplained"] for one in tokens.values()] == [0, 0]
+    lines = [one["line"] for account in found["bill"]["accounts"] for one in account["lines"]]
+    refused = await florin(may, "true-up", "2026-05", "--yes")
+    assert (refused.exit_code, "not accepted" in refused.stderr) == (1, True)
+    accepted = await told(may, "accept", *lines, "--reason", "agreed with the provider")
+    assert sorted(one["line"] for one in accepted["data"]) == sorted(lines)
     people = await florin(may, "reconcile", "--month", "2026-05", "--accounts")
-    assert "Everything is explained within 0.10 percent." in people.stdout
+    assert people.exit_code == 0
+    assert "Reconciled: all but at most 0.10 percent of the bill is matched or accepted." in people.stdout
+    await trued_up(may)
     bill.write_text(HEAD + "2026-05-01T01:00Z,2026-05-01T02:00Z,gpu-a,H100,1,2.50,USD\n")
     again = await told(may, "import-bill", str(bill))
     twice = await told(may, "reconcile", "--month", "2026-05", code=1)
     assert twice["bill"]["unexplained_gpu_hours"] == "1.00"
+    assert (await told(may, "true-up", "2026-05", "--dry-run", code=1))["recorded"][0][
+        "invoice_cost"
+    ] == "23.00"
     listed = await told(may, "bills")
     assert [one["source"] for one in listed["data"]] == [again["source"], imported["source"]]
     removed = await told(may, "remove-bill", again["source"][:12], "--yes")
     assert removed["lines"] == 1
+
+
+async def trued_up(gateway):
+    """8.75 at list price are invoiced as 23.00; a total that is not the invoice's is refused."""
+    wrong = await florin(gateway, "true-up", "2026-05", "--invoice", "24.00", "--yes")
+    assert (wrong.exit_code, "sum to 23.00 USD, not to 24.00" in wrong.stderr) == (1, True)
+    done = await told(gateway, "true-up", "2026-05", "--invoice", "23.00", "--yes")
+    assert (done["list_amount_cents"], done["invoice_amount_cents"]) == (875, 2300)
+    assert {one["kind"]: one["amount_cents"] for one in done["lines"]} == {
+        "never_registered": 500, "down": 500, "partly_up": 125, "rate": 300,
+    }  # fmt: skip
+    shown = await told(gateway, "true-up", "2026-05", "--dry-run")
+    assert (shown["current"], shown["blocked"]) == (True, [])
 
 
 async def test_what_florin_exports_as_focus_it_takes_for_a_bill_without_any_difference(may, tmp_path):

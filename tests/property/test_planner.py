@@ -9,16 +9,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from adapters.model import SlotState
-from adapters.placement.planner import (
-    ON_GPU,
+from adapters.placement.plan_draft import ON_GPU
+from adapters.placement.planned_fleet import (
     FleetSnapshot,
     Move,
     PlacedVersion,
     PlanLimits,
     PlannedEngine,
     PlannedVersion,
-    plan,
 )
+from adapters.placement.planner import plan
 from tests.support.search import examples
 
 LIMITS = PlanLimits()

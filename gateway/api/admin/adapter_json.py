@@ -37,6 +37,7 @@ def adapter_json(state: State, adapter: Adapter, authority: Authority) -> Json:
         "pinned": adapter.pinned,
         "min_replicas": adapter.min_replicas,
         "max_replicas": adapter.max_replicas,
+        "cost_centre": adapter.cost_centre,
         "placed": [place for v in shown for place in v["placed"]],
         "trouble": [{key: v[key] for key in ("version", "state", "reason")} for v in shown if v["reason"]],
     }

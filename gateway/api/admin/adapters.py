@@ -15,6 +15,7 @@ from gateway.operations import adapters
 from gateway.operations.authorization import Authority
 from gateway.operations.inputs import Replicas, StrictBody, check_replicas
 from gateway.operations.state import State
+from gateway.operations.terms import CostCentre
 from gateway.operations.transaction import Json
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
@@ -32,6 +33,13 @@ class NewLive(StrictBody):
 
 class NewPin(StrictBody):
     pinned: bool
+
+
+class NewCostCentre(StrictBody):
+    cost_centre: CostCentre | None = Field(
+        description="Label of its tenant's usage of it, where the key has none; null: none.",
+        examples=["R&D"],
+    )
 
 
 class NewReplicas(StrictBody):
@@ -136,6 +144,16 @@ async def scale(tenant: str, name: str, body: NewReplicas, state: StateDep, acto
     adapter = await adapters.scale(state, _name(tenant, name), bounds, actor=actor)
     warnings = adapters.unreachable(state, adapter)
     return adapter_json(state, adapter, Authority(actor)) | {"warnings": warnings}
+
+
+@router.put("/{tenant}/{name}/cost-centre")
+async def label(tenant: str, name: str, body: NewCostCentre, state: StateDep, authority: Manager) -> Json:
+    """Label the usage of an adapter in reports by cost centre, from the next request on. The label of a
+    request's key goes before it; the usage of tenants that share the adapter has their own labels."""
+    adapter = await adapters.set_cost_centre(
+        state, _name(tenant, name), body.cost_centre, authority=authority
+    )
+    return adapter_json(state, adapter, authority)
 
 
 @router.delete("/{tenant}/{name}")

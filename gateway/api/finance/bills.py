@@ -44,15 +44,29 @@ async def add(
     cost: Annotated[
         Literal["billed", "effective"], Query(description="FOCUS: BilledCost or EffectiveCost.")
     ] = "billed",
+    decimal: Annotated[
+        Literal["point", "comma"], Query(description="`comma`: numbers are written like 1.234,56.")
+    ] = "point",
+    end: Annotated[
+        Literal["exclusive", "inclusive"],
+        Query(description="`inclusive`: an end of 2026-10-31 includes that day."),
+    ] = "exclusive",
+    gpus_only: Annotated[
+        bool, Query(description="Leave out taxes, credits and fees that name no GPU type.")
+    ] = False,
     skip_bad: Annotated[bool, Query(description="Import the valid lines and report the others.")] = False,
 ) -> dict[str, Any]:
-    """Import a bill; the body is the file. Returns 201, or 200 if all lines were imported before. Nothing is
-    imported unless every line is valid; the error lists the invalid lines with their reasons."""
+    """Import a bill; the body is the file, with commas, semicolons or tabs. Returns 201, or 200 if all lines
+    were imported before. Nothing is imported unless every line is valid; the error has a finding for each
+    mistake, with the number of lines that have it."""
     reading = BillFormat(
         format=format_ or "",
         columns=dict(_pair("map", text) for text in map_),
         renames={_field(left): right for left, right in (_pair("rename", text) for text in rename)},
         effective=cost == "effective",
+        decimal_comma=decimal == "comma",
+        inclusive_ends=end == "inclusive",
+        gpus_only=gpus_only,
     )
     with tempfile.NamedTemporaryFile(prefix="florin-bill-") as file:
         await _receive(request, file)

@@ -7,21 +7,29 @@ import binascii
 import hashlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, tzinfo
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
-from gateway.costs.periods import Period, PeriodError, period
+from gateway.costs.periods import LocalTime, Period, PeriodError, iso, local_time, period, zone
 from gateway.costs.periods import month as whole_month
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
+from gateway.operations.known_tenants import require_tenant
 from gateway.operations.state import State
 from gateway.tenants.directory import Key
 
-From = Annotated[str | None, Query(alias="from", description="Start, ISO 8601, UTC; inclusive.")]
-To = Annotated[str | None, Query(description="End, ISO 8601, UTC; exclusive.")]
+From = Annotated[str | None, Query(alias="from", description="Start, ISO 8601; inclusive.")]
+To = Annotated[str | None, Query(description="End, ISO 8601; exclusive.")]
 Month = Annotated[str | None, Query(description="`2026-11`, instead of from and to.")]
+Zone = Annotated[
+    str,
+    Query(max_length=64, description="IANA name; months, days and times without an offset are in it."),
+]
 Tenant = Annotated[str | None, Query(description="Only this tenant's rows.")]
 After = Annotated[str | None, Query(max_length=2000, description="`next` of the previous page.")]
 
@@ -97,14 +105,45 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
             raise FlorinError(
                 "invalid_value", f"by: {name[:40]!r} is not one of {', '.join(known)}.", param="by"
             )
+    parts = [name for name in names if name in PART_DIMENSIONS]
+    if len(parts) > 1:
+        raise FlorinError(
+            "invalid_value",
+            f"by: {' and '.join(parts)} cannot be combined; ask for one of them at a time.",
+            param="by",
+        )
     return names
 
 
-def period_of(start: str | None, to: str | None, month: str | None, now: int) -> Period:
+def zone_of(name: str) -> tzinfo:
+    """Raises FlorinError."""
     try:
-        return period(start=start, end=to, whole_month=month, now=now)
+        return zone(name)
     except PeriodError as error:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
+
+
+def local_time_of(within: Period, at: tzinfo) -> LocalTime | None:
+    """None for UTC. Raises FlorinError."""
+    try:
+        return local_time(within, at)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+
+
+def period_of(start: str | None, to: str | None, month: str | None, now: int, at: tzinfo = UTC) -> Period:
+    """The requested period, in the timezone `at`. Raises FlorinError if it is none, or lies in the future:
+    that is a slip of the pen, and an empty report would hide it."""
+    try:
+        found = period(start=start, end=to, whole_month=month, now=now, at=at)
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    if found.start > now:
+        param, what = ("month", month) if month else ("from", iso(found.start))
+        raise FlorinError(
+            "invalid_value", f"{param}: {what} is in the future; it is {iso(now)} now.", param=param
+        )
+    return found
 
 
 def month_of(value: str) -> str:
@@ -122,9 +161,29 @@ def tenants_of(key: Key, asked: str | None) -> tuple[str, ...]:
     return own if asked is None else (*own, asked)
 
 
+async def known_tenants_of(state: State, key: Key, asked: str | None) -> tuple[str, ...]:
+    """`tenants_of`, if there is such a tenant. A tenant's key hears the same of every tenant but its own,
+    whether it exists or not. Raises FlorinError, LedgerUnavailableError."""
+    if key.own_tenant is None:
+        if asked is not None:
+            await require_tenant(state, asked)
+    elif asked not in {None, key.own_tenant}:
+        raise FlorinError(
+            "not_found", f"This key sees only its own tenant, {key.own_tenant}.", param="tenant"
+        )
+    return tenants_of(key, asked)
+
+
 def ledger_process_of(state: State, key: Key) -> LedgerProcess:
     """The ledger process that answers: tenants have their own, so that operators and analysts do not wait."""
     return state.ledger_process if key.own_tenant is None else state.ledger_process.for_tenants()
+
+
+def missing_price(error: MissingPriceError, key: Key) -> FlorinError:
+    """For staff: which price, and how to add it. A customer can only wait or ask."""
+    if key.own_tenant is None:
+        return FlorinError("missing_price", str(error))
+    return FlorinError("missing_price", "Your provider has not entered all prices for this month yet.")
 
 
 def rendered(data: bytes, **beside: Any) -> Response:

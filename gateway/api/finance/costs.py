@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,22 +17,29 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    Zone,
     dimensions_of,
+    known_tenants_of,
     ledger_process_of,
+    local_time_of,
     only_staff,
     period_of,
     position,
     preferred,
-    tenants_of,
     token,
+    zone_of,
 )
-from gateway.costs.allocation import AllocationPolicy, PolicyError, policy_of
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
 from gateway.costs.prices.exchange_rates import ExchangeRateError
+from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
+from gateway.operations.closing import asked_policy
+from gateway.operations.state import State
+from gateway.tenants.directory import Key
 
 router = APIRouter(route_class=Tagged)
 
@@ -50,18 +58,28 @@ async def costs(
     request: Request,
     key: FinanceKey,
     state: StateDep,
-    by: Annotated[str, Query(description=f"Comma-separated list of {', '.join(DIMENSIONS)}.")] = ",".join(
-        DEFAULT_BY
-    ),
+    by: Annotated[
+        str,
+        Query(
+            description=f"Comma-separated list of {', '.join(DIMENSIONS)}; only one of the last "
+            f"{len(PART_DIMENSIONS)} at a time."
+        ),
+    ] = ",".join(DEFAULT_BY),
     start: From = None,
     to: To = None,
     month: Month = None,
+    timezone: Zone = "UTC",
     tenant: Tenant = None,
     policy: Annotated[
-        str | None, Query(description="How to allocate unused GPU time: none, proportional, even, fixed.")
+        str | None,
+        Query(
+            description="How to allocate unused GPU time: none, proportional, even, fixed. Default: as each "
+            "month was closed, or by the standing policy."
+        ),
     ] = None,
     shares: Annotated[
-        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+        str | None,
+        Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`, or `acme=60%,bolt=40%`."),
     ] = None,
     currency: Annotated[
         str | None,
@@ -84,58 +102,58 @@ async def costs(
     """Requests, tokens, GPU-time and cost, grouped; this month if no time is given. `rows` hold delivered
     usage; retry waste, headroom, start-up, idle time and corrections are separate, and together with the rows
     they sum to the `whole`. `cost` is an exact decimal, or null if a price is missing; `missing_prices` lists
-    those. A whole month shows what is posted to it; any other time range shows its hours as known now.
-    `complete` is false while records are still arriving in the ledger. A tenant's key sees its own rows."""
-    dimensions = dimensions_of(by, DIMENSIONS)
+    those. A whole month of UTC shows what is posted to it; any other time range, and every range in a
+    `timezone`, shows its hours as known now. `day` is a day of the timezone, `hour` is UTC. `complete` is
+    false while records are still arriving in the ledger. A tenant's key sees its own rows, without GPU-time
+    and engines; with a rate card, `cost` is the price of the tokens (`priced_by`)."""
+    dimensions = dimensions_of(by, _dimensions_for(key))
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
+    at = zone_of(timezone)
+    within = period_of(start, to, month, state.clock.now(), at)
     question = Question(
-        period_of(start, to, month, state.clock.now()),
+        within,
         dimensions,
-        tenants_of(key, tenant),
-        _policy(policy, shares),
+        await known_tenants_of(state, key, tenant),
+        await asked_policy(state, policy, shares),
         limit if limit or kind != "json" else ROWS,
         None if after is None else position(after, len(dimensions)),
+        local_time_of(within, at),
     )
     flushed = await state.meter.flush()
     if kind == "json":
-        report = ledger_process_of(state, key).run(
-            report_text, question, now=state.clock.now(), currency=currency
-        )
-        text, beside = await _converted(report)
+        make = report_text if key.own_tenant is None else partial(customer_text, tenant=key.own_tenant)
+        text, beside = await _run(state, key, make, question, currency=currency)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    report_ = ledger_process_of(state, key).run(
-        report_file, question, made, now=state.clock.now(), currency=currency
-    )
-    return await _file(report_, made, flushed=flushed)
+    return await _file(state, key, question, made, currency, flushed=flushed)
 
 
-async def _converted(report: Awaitable[_T]) -> _T:
+async def _run(state: State, key: Key, make: Callable[..., _T], *asked: object, currency: str | None) -> _T:
     try:
-        return await report
+        return await ledger_process_of(state, key).run(make, *asked, now=state.clock.now(), currency=currency)
     except ExchangeRateError as error:
         raise FlorinError("invalid_value", error.message, param=error.param) from error
 
 
-def _policy(name: str | None, shares: str | None) -> AllocationPolicy | None:
-    if name is None and shares is None:
-        return None
-    try:
-        return policy_of(name or "fixed", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+def _dimensions_for(key: Key) -> tuple[str, ...]:
+    """Customers do not see which engine served them."""
+    if key.own_tenant is None:
+        return DIMENSIONS
+    return tuple(name for name in DIMENSIONS if name not in HIDDEN_DIMENSIONS)
 
 
 async def _file(
-    report: Awaitable[tuple[bytes, dict[str, Any]]], kind: FileFormat, *, flushed: bool
+    state: State, key: Key, question: Question, kind: FileFormat, currency: str | None, *, flushed: bool
 ) -> Response:
+    make: Callable[..., tuple[bytes, dict[str, Any]]]
+    make = report_file if key.own_tenant is None else partial(customer_file, tenant=key.own_tenant)
     try:
-        content, beside = await _converted(report)
+        content, beside = await _run(state, key, make, question, kind, currency=currency)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

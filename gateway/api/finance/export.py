@@ -9,7 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tenant, ledger_process_of, month_of, only_staff, tenants_of
+from gateway.api.finance.common import (
+    Tenant,
+    ledger_process_of,
+    missing_price,
+    month_of,
+    only_staff,
+    tenants_of,
+)
 from gateway.costs.export.columns import Dataset, Format, Granularity
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
 from gateway.costs.export.spool import unwritable
@@ -54,7 +61,7 @@ async def export_month(
         parquet,
         tenants,
         granularity,
-        own=key.own_tenant is not None,
+        key.own_tenant or "",
     )
     return _Download(state, key, order)
 
@@ -90,7 +97,7 @@ class _Download(Response):
         try:
             return await ledger_process.run(export, self._order, path, most)
         except MissingPriceError as error:
-            raise FlorinError("missing_price", str(error)) from error
+            raise missing_price(error, self._key) from error
         except ParquetMissingError as error:
             raise FlorinError("invalid_value", str(error), param="format") from error
         except TooLargeError as error:

@@ -17,10 +17,18 @@ class StatementSums(BaseModel):
     tenant: str
     records: int
     root: Annotated[str, Field(description="Merkle root over the tenant's records.")]
-    nano_gpu_hours: int
-    allocated_nano_gpu_hours: int
-    cost: Annotated[str, Field(description="Exact decimal.")]
-    amount_cents: Annotated[int, Field(description="Rounded so that all statements sum to the total.")]
+    nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
+    allocated_nano_gpu_hours: Annotated[int | None, Field(description="For staff.")] = None
+    cost: Annotated[str | None, Field(description="Exact decimal; for staff.")] = None
+    amount_cents: Annotated[
+        int,
+        Field(
+            description="For staff: the cost, rounded so that all statements sum to the total. For a tenant: "
+            "what it is charged."
+        ),
+    ]
+    charged_cents: Annotated[int | None, Field(description="What the tenant is charged; for staff.")] = None
+    rate_card: Annotated[str | None, Field(description="By which it is charged; null: the cost.")] = None
 
 
 class PeriodModel(BaseModel):
@@ -35,6 +43,7 @@ class PeriodModel(BaseModel):
     closed_by: str | None = None
     policy: str | None = None
     shares: dict[str, int] | None = None
+    own: Annotated[dict[str, str] | None, Field(description="Tenants with policies of their own.")] = None
     currency: str | None = None
     records: Annotated[int | None, Field(description="Number of usage records covered.")] = None
     tenants: int | None = None
@@ -45,6 +54,42 @@ class PeriodModel(BaseModel):
     progress: Annotated[ClosingProgress | None, Field(description="Progress of a closing.")] = None
     statements: list[StatementSums] | None = None
     already: Annotated[bool | None, Field(description="Whether it was closed before.")] = None
+
+
+class ClosingPreview(BaseModel):
+    """What closing the month now would bill; of a closed month, what it billed."""
+
+    month: str
+    state: Literal["open", "closing", "closed"]
+    policy: str
+    shares: dict[str, int]
+    own: Annotated[dict[str, str], Field(description="Tenants with policies of their own.")]
+    standing: Annotated[bool, Field(description="By the standing policy, or as closed.")]
+    currency: str | None
+    missing_prices: list[str]
+    obstacles: Annotated[
+        list[str], Field(description="Why the month cannot be closed now, and what to do about it.")
+    ]
+    totals: Annotated[
+        dict[str, Any],
+        Field(description="As of a closed month: billed, retry waste, and what no tenant bears."),
+    ]
+    statements: Annotated[list[dict[str, Any]], Field(description="Each tenant's amount, with its lines.")]
+
+
+class PolicyInForce(BaseModel):
+    """Who bears unused GPU time in a month. A tenant's key sees its own policy."""
+
+    month: str
+    policy: str
+    frozen: Annotated[bool, Field(description="The month is closed, so this can no longer change.")]
+    shares: dict[str, int] | None = None
+    own: Annotated[dict[str, str] | None, Field(description="Tenants with policies of their own.")] = None
+    history: Annotated[
+        list[dict[str, Any]] | None,
+        Field(description="Every policy ever set, oldest first; tenant null: the installation's."),
+    ] = None
+    changed: Annotated[bool | None, Field(description="Whether it was set just now.")] = None
 
 
 class Periods(BaseModel):

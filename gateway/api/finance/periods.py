@@ -12,7 +12,14 @@ from fastapi.responses import StreamingResponse
 
 from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
 from gateway.api.finance.common import After, Tagged, ledger_process_of, month_of, rendered
-from gateway.api.finance.period_models import PeriodModel, Periods, Proof, Records, Verification
+from gateway.api.finance.period_models import (
+    ClosingPreview,
+    PeriodModel,
+    Periods,
+    Proof,
+    Records,
+    Verification,
+)
 from gateway.api.finance.usage import position_of, token_of
 from gateway.costs.reports.closed_months import covered_page, no_statement, one, overview, proof_of, verified
 from gateway.costs.verification.verify import NotClosedError
@@ -57,13 +64,38 @@ async def close_period(
     return PeriodModel.model_validate(shown)
 
 
+@router.get("/{month}/preview")
+async def preview_period(
+    month: Month,
+    _: StaffKey,
+    state: StateDep,
+    policy: Annotated[
+        str | None, Query(description="Instead of the standing policy: none, proportional, even, fixed.")
+    ] = None,
+    shares: Annotated[
+        str | None, Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`.")
+    ] = None,
+) -> ClosingPreview:
+    """Preview a closing: each tenant's statement, what no tenant bears, and what is in the way. Changes
+    nothing."""
+    return ClosingPreview.model_validate(await closing.preview(state, month_of(month), policy, shares))
+
+
 @router.get("/{month}/verify")
-async def verify_period(month: Month, _: StaffKey, state: StateDep) -> Verification:
-    """Recompute a closed month from its records, roll-ups and prices, and compare. Takes as long as closing;
-    meanwhile, spaces are sent before the JSON to keep the connection alive."""
+async def verify_period(
+    month: Month,
+    _: StaffKey,
+    state: StateDep,
+    *,
+    quick: Annotated[bool, Query(description="Do not read the records; such checks are `null`.")] = False,
+) -> Verification:
+    """Recompute a closed month from its records, roll-ups and prices, and compare. Takes as long as closing,
+    unless it is `quick`; meanwhile, spaces are sent before the JSON to keep the connection alive."""
     month_of(month)
     await state.meter.flush()
-    task = asyncio.create_task(state.ledger_process.aside().run(verified, month, state.clock.now()))
+    task = asyncio.create_task(
+        state.ledger_process.aside().run(verified, month, state.clock.now(), quick=quick)
+    )
     if await closing.finished(task):
         with closing.period_errors():
             return Verification.model_validate(task.result())
@@ -80,7 +112,9 @@ async def proof(month: Month, key: FinanceKey, state: StateDep, tenant: Tenant =
     with closing.period_errors():
         if key.own_tenant not in {None, whose}:  # not yours: as if there were none
             raise NotClosedError(no_statement(month_of(month), whose))
-        return Proof.model_validate(await ledger_process_of(state, key).run(proof_of, month_of(month), whose))
+        own = key.own_tenant is not None
+        made = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
+        return Proof.model_validate(made)
 
 
 @router.get("/{month}/records", response_model=Records)
@@ -93,14 +127,15 @@ async def records(
     after: After = None,
 ) -> Response:
     """The records that a closed month covers, in the order of its Merkle trees: those that ended in it and
-    had arrived by the cutoff, and late records of earlier months."""
+    had arrived by the cutoff, and late records of earlier months. Those of one tenant have the fields that
+    its proof covers, which do not include the engine."""
     position = None if after is None else position_of(after)
     whose = tenant or key.own_tenant
     if key.own_tenant not in {None, whose}:  # not yours: as if there were none
         return rendered(b"[]", next=None)
     with closing.period_errors():
         page, last = await ledger_process_of(state, key).run(
-            covered_page, month_of(month), whose, position, limit
+            covered_page, month_of(month), whose, position, limit, by_staff=key.own_tenant is None
         )
     return rendered(page, next=None if last is None else token_of(*last))
 

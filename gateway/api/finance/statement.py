@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gateway.api.dependencies import FinanceKey, StateDep
-from gateway.api.finance.common import Tagged, ledger_process_of, month_of
+from gateway.api.finance.common import Tagged, ledger_process_of, missing_price, month_of
 from gateway.costs.export.files import MissingPriceError
-from gateway.costs.statement.page import statement_page
+from gateway.costs.statement.page import statement_json, statement_page
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import refresh
 
@@ -30,9 +30,13 @@ async def statement(
     key: FinanceKey,
     state: StateDep,
     month: Annotated[str, Query(description="`2026-11`.")],
-) -> HTMLResponse:
-    """A tenant's usage and cost in a month, as a self-contained HTML page that prints on one sheet of A4.
-    Preliminary until the month is closed. A tenant's key gets only its own."""
+    form: Annotated[Literal["html", "json"], Query(alias="format", description="A page, or its figures.")] = (
+        "html"
+    ),
+) -> Response:
+    """What a tenant is charged for a month: by its rate card, or without one what its usage cost. A
+    self-contained HTML page that prints on one sheet of A4, or JSON. Preliminary until the month is closed. A
+    tenant's key gets only its own."""
     unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
     if key.own_tenant not in (None, tenant):
         raise unknown
@@ -41,11 +45,10 @@ async def statement(
     await refresh(state, process)
     now, known = state.clock.now(), tenant in state.directory.tenants
     try:
-        page = await process.run(
-            statement_page, tenant, month, issuer=state.settings.issuer, now=now, known=known
-        )
+        make = statement_json if form == "json" else statement_page
+        page = await process.run(make, tenant, month, issuer=state.settings.issuer, now=now, known=known)
     except MissingPriceError as error:
-        raise FlorinError("missing_price", str(error)) from error
+        raise missing_price(error, key) from error
     if page is None:
         raise unknown
-    return HTMLResponse(page, headers=_HEADERS)
+    return HTMLResponse(page, headers=_HEADERS) if isinstance(page, str) else JSONResponse(page)

@@ -17,11 +17,13 @@ from gateway.api.finance.common import (
     Tagged,
     Tenant,
     To,
+    Zone,
+    known_tenants_of,
     period_of,
     position,
     rendered,
-    tenants_of,
     token,
+    zone_of,
 )
 from gateway.costs.periods import iso
 from gateway.costs.reports.usage_page import usage_page
@@ -41,30 +43,30 @@ async def usage(
     start: From = None,
     to: To = None,
     month: Month = None,
+    timezone: Zone = "UTC",
     tenant: Tenant = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = None,
 ) -> Response:
     """List usage records by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are still arriving in the ledger."""
-    within = period_of(start, to, month, state.clock.now())
+    within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
     complete = await state.meter.flush()
-    tenants = tenants_of(key, tenant)
+    [*one] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)
-    page, last = b"[]", None
-    if len(set(tenants)) <= 1:  # else not yours: as if there were none
-        asked = partial(
-            usage_page,
-            start=within.start,
-            end=within.end,
-            tenant=tenants[0] if tenants else None,
-            after=position,
-            limit=limit,
-        )
-        if key.own_tenant is not None:
-            page, last = await state.ledger_process.for_tenants().run(asked)
-        else:
-            page, last = await asyncio.to_thread(asked, state.ledger)
+    asked = partial(
+        usage_page,
+        start=within.start,
+        end=within.end,
+        tenant=one[0] if one else None,
+        after=position,
+        limit=limit,
+        for_tenant=key.own_tenant is not None,
+    )
+    if key.own_tenant is not None:
+        page, last = await state.ledger_process.for_tenants().run(asked)
+    else:
+        page, last = await asyncio.to_thread(asked, state.ledger)
     return rendered(
         page,
         **{"from": iso(within.start), "to": iso(within.end)},

@@ -23,6 +23,16 @@ class BillFileFormat(StrEnum):
     FOCUS = "focus"
 
 
+class DecimalMark(StrEnum):
+    POINT = "point"
+    COMMA = "comma"
+
+
+class End(StrEnum):
+    EXCLUSIVE = "exclusive"
+    INCLUSIVE = "inclusive"
+
+
 class Cost(StrEnum):
     BILLED = "billed"
     EFFECTIVE = "effective"
@@ -51,14 +61,26 @@ def import_bill(
         ),
     ] = None,
     cost: Annotated[Cost, typer.Option(help="FOCUS: the cost column to use.")] = Cost.BILLED,
+    decimal: Annotated[
+        DecimalMark, typer.Option(help="`comma`: numbers are written like 1.234,56.")
+    ] = DecimalMark.POINT,
+    end: Annotated[
+        End, typer.Option(help="`inclusive`: an end of 2026-10-31 includes that day.")
+    ] = End.EXCLUSIVE,
+    gpus_only: Annotated[
+        bool,
+        typer.Option("--gpus-only", help="Leave out taxes, credits and fees that name no GPU type."),
+    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Import the valid lines and skip the others.")
     ] = False,
 ) -> None:
     """Import a GPU provider's bill for reconciliation: plain CSV or FOCUS 1.0 to 1.4.
 
-    CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description.
-    Importing the same file again changes nothing. Nothing is imported unless every line is valid.
+    CSV columns: start, end, resource, gpu_type, region, purchase, gpu_hours, cost, currency, description,
+    category (usage, tax, credit, purchase or adjustment; only usage needs GPU type and hours), separated by
+    commas, semicolons or tabs. Importing the same file again changes nothing. Nothing is imported unless
+    every line is valid.
 
     Example: florin cost import-bill july.csv --map resource=Tags.engine
     """
@@ -70,6 +92,9 @@ def import_bill(
         "map": columns or None,
         "rename": rename or None,
         "cost": cost.value,
+        "decimal": None if decimal is DecimalMark.POINT else decimal.value,
+        "end": None if end is End.EXCLUSIVE else end.value,
+        "gpus_only": "true" if gpus_only else None,
         "skip_bad": "true" if skip_bad else None,
     }
     try:
@@ -96,8 +121,16 @@ def _imported(body: Json) -> None:
         note(f"Skipped, not about GPUs: {_lines(body['ignored'])}, {_money(body['ignored_cost'])}.")
     if body["bad_lines"]:
         note(f"Skipped, invalid: {_lines(body['bad_lines'])}:")
-        for bad in body["bad"]:
-            note(f"  line {bad['line']}: {clean(bad['reason'])}")
+        for bad in body["bad_reasons"]:
+            note(f"  {clean(bad['where'])}: {clean(bad['reason'])}")
+    if body["charges"]:
+        note(f"Of it taxes, credits and fees that name no GPU type: {_money(body['charges'])}.")
+    if body["inclusive_looking"]:
+        note(
+            f"{_lines(body['inclusive_looking'])} end on the last day of a month or in the last second of a "
+            "minute, and ends are read as exclusive. If this bill's ends are inclusive, remove it and import "
+            "it again with --end inclusive."
+        )
     note(f"To undo: florin cost remove-bill {body['source'][:_SHOWN]}")
 
 

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.commands.client import Api, Json, UsageError, segment
+from gateway.commands.client import Api, Json, segment
+from gateway.commands.cost.closing_preview import announce, money, question, show_preview
+from gateway.commands.cost.shares import Share, policy_in_words, shares_of
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
 
@@ -39,7 +41,7 @@ def _periods(body: Json) -> None:
     rows = []
     for period in body["data"]:
         totals = period.get("totals") or {}
-        billed = _money((totals.get("billed") or {}).get("amount_cents"), period.get("currency"))
+        billed = money((totals.get("billed") or {}).get("amount_cents"), period.get("currency"))
         state = "open, can be closed" if period.get("can_be_closed") else period["state"]
         row = (period["month"], period["state"] if period["state"] != "open" else state)
         rows.append((*row, period.get("records"), billed, period.get("closed_at"), period.get("root")))
@@ -47,13 +49,6 @@ def _periods(body: Json) -> None:
         note("No month has any usage yet.")
         return
     show(table(("month", "state", "records", "billed", "closed", "root"), rows, right=("records", "billed")))
-
-
-def _money(cents: int | None, currency: str | None) -> str | None:
-    if cents is None:
-        return None
-    sign, cents = ("-", -cents) if cents < 0 else ("", cents)
-    return f"{sign}{cents // 100:,}.{cents % 100:02d} {currency or ''}".strip()
 
 
 @command(app, "close")
@@ -64,13 +59,12 @@ def close(
     policy: Annotated[
         IdlePolicy | None,
         typer.Option(
-            help="Who bears idle time, headroom and start-up. Default: no tenant.", show_default=False
+            help="Who bears idle time, spare capacity and start-up in this month. Default: the standing "
+            "policy (florin cost policy show).",
+            show_default=False,
         ),
     ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
-    ] = None,
+    share: Share = None,
     allow_missing_prices: Annotated[
         bool,
         typer.Option(
@@ -86,7 +80,15 @@ def close(
             "records.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show each customer's statement and what is in the way; close nothing."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Skip the confirmation prompt. Required without a terminal.")
+    ] = False,
 ) -> None:
     """Close a month: its figures never change again, and a Merkle root proves what they are.
 
@@ -94,39 +96,26 @@ def close(
     next open month. A gateway flushes only its own usage log: close the month when every worker has been
     running, or was restarted, since the month ended.
 
-    Example: florin cost close 2026-11 --policy proportional
+    Example: florin cost close 2026-11 --dry-run
     """
+    shares, total = shares_of(share) if share else (None, None)
     body: Json = {
         "policy": None if policy is None else policy.value,
-        "shares": _shares(share) if share else None,
+        "shares": shares,
+        "shares_total": total,
         "allow_missing_prices": allow_missing_prices,
         "force": force,
     }
     api, path = session.api, f"{_PATH}/{segment(month)}"
+    asked = {"policy": body["policy"], "shares": ",".join(share) if share else None}
+    if dry_run:
+        session.result(api.get(f"{path}/preview", asked), show_preview)
+        return
     if api.get(path)["state"] != "closed":
-        _announce(api, month, force=force)
-        confirm(f"Close {month}? This cannot be undone.", yes=yes)
+        preview = api.get(f"{path}/preview", asked)
+        announce(preview, force=force)
+        confirm(question(preview), yes=yes, unattended=False)
     session.result(_close(api, path, body), _closed)
-
-
-def _shares(given: list[str]) -> dict[str, int]:
-    shares: dict[str, int] = {}
-    for text in given:
-        tenant, _, share = text.partition("=")
-        if not tenant or not share.isascii() or not share.isdigit() or tenant in shares:
-            raise UsageError(
-                f"--share: {text!r} is not TENANT=SHARE, like acme=60, given once for each tenant."
-            )
-        shares[tenant] = int(share)
-    return shares
-
-
-def _announce(api: Api, month: str, *, force: bool) -> None:
-    totals = api.get("/finance/v1/costs", {"month": month, "by": "tenant"})["totals"]
-    hours = f"{totals['gpu_seconds'] / 3600:,.3f}"
-    note(f"{month}: {totals['requests']:,} delivered requests used {hours} GPU-hours.")
-    if force:
-        note("Closing early: records that workers have not shipped yet become corrections in the next month.")
 
 
 def _close(api: Api, path: str, body: Json) -> Json:
@@ -163,12 +152,9 @@ def _closed(period: Json) -> None:
             (
                 ("month", period["month"]),
                 ("records", period["records"]),
-                ("policy", period["policy"]),
-                *(
-                    (name.replace("_", " "), _money(totals[name]["amount_cents"], currency))
-                    for name in _PARTS
-                ),
-                ("total", _money(totals["amount_cents"], currency)),
+                ("policy", policy_in_words(period)),
+                *((name.replace("_", " "), money(totals[name]["amount_cents"], currency)) for name in _PARTS),
+                ("total", money(totals["amount_cents"], currency)),
                 ("root", period["root"]),
                 ("previous root", period["previous_root"]),
             )
@@ -179,7 +165,7 @@ def _closed(period: Json) -> None:
     rows = [
         (
             s["tenant"], s["records"], f"{s['nano_gpu_hours'] / 10**9:,.6f}",
-            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", _money(s["amount_cents"], currency), s["root"],
+            f"{s['allocated_nano_gpu_hours'] / 10**9:,.6f}", money(s["amount_cents"], currency), s["root"],
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row

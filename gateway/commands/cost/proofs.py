@@ -67,6 +67,13 @@ def verify(
         str | None,
         typer.Option(help="Month, for example 2026-11. Default: every closed month.", show_default=False),
     ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Check seal, roll-ups, prices, costs and statements, without reading the usage records.",
+        ),
+    ] = False,
     proof: Annotated[
         Path | None,
         typer.Option(help="Check this proof file, without a gateway.", show_default=False),
@@ -85,13 +92,15 @@ def verify(
     Example: florin cost verify --month 2026-11; florin cost verify --proof proof.json --records records.jsonl
     """
     if proof is not None and month is None:
+        if quick:
+            raise UsageError("--quick cannot be combined with --proof, which is always complete.")
         found = [_offline(proof, records, root)]
     elif proof is not None or records is not None:
         raise UsageError("--records requires --proof, and --proof cannot be combined with --month.")
     elif root is not None and month is None:
         raise UsageError("--root requires one --month or a --proof.")
     else:
-        found = _online(session.api, month, root)
+        found = _online(session.api, month, root, quick=quick)
     if session.json:
         print_json({"ok": all(v["ok"] for v in found), "data": found})
     elif not found:
@@ -102,9 +111,10 @@ def verify(
         raise typer.Exit(REFUSED)
 
 
-def _online(api: Api, month: str | None, root: str | None) -> list[Json]:
+def _online(api: Api, month: str | None, root: str | None, *, quick: bool) -> list[Json]:
     closed = [p["month"] for p in api.get(_PATH)["data"] if p["state"] == "closed"]
-    found = [api.get(f"{_PATH}/{segment(name)}/verify") for name in ([month] if month else closed)]
+    params = {"quick": "true" if quick else None}
+    found = [api.get(f"{_PATH}/{segment(name)}/verify", params) for name in ([month] if month else closed)]
     for made in found if root else ():
         same = made["root"] == str(root).strip().lower()
         said = made["root"] if same else f"The root is {made['root']}; expected {root}."
@@ -156,7 +166,12 @@ def _verified(found: list[Json]) -> None:
         False: Text("FAILED", "bold red"),
         None: Text("not checked", "yellow"),
     }
-    rows = [(v["month"], c["name"], words[c["ok"]], c["detail"]) for v in found for c in v["checks"]]
+    seals = {"root": "seal", "root expected": "seal expected"}
+    rows = [
+        (v["month"], seals.get(c["name"], c["name"]), words[c["ok"]], c["detail"])
+        for v in found
+        for c in v["checks"]
+    ]
     show(table(("month", "check", "result", "details"), rows))
     failed = [v["month"] for v in found if not v["ok"]]
     say(f"Changed since it was closed: {', '.join(failed)}." if failed else "All checks passed.")

@@ -14,6 +14,10 @@ from gateway.commands.session import REFUSED, Session, command
 
 app = typer.Typer()
 
+_SHOWN = 20
+"""Lines that are shown for acceptance; --json has all."""
+_LISTED = "provisioned GPU cost at list price"
+
 
 @command(app, "reconcile")
 def reconcile(
@@ -23,13 +27,14 @@ def reconcile(
         str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: this month so far.")
     ] = None,
     tolerance: Annotated[
-        str, typer.Option(help="Percentage that may remain unexplained, for example 0.5.")
+        str, typer.Option(help="Percentage that need not be accepted, for example 0.5.")
     ] = "0.1",
     accounts: Annotated[bool, typer.Option("--accounts", help="Also show the bill for each engine.")] = False,
 ) -> None:
     """Compare usage records with the engines' counters, and GPU-hours with the bill.
 
-    Each difference is listed with its cause. Exit code 1 if more than the tolerance is unexplained.
+    Each difference is a line with its cause and a verdict: matched, cause identified, or accepted (florin
+    cost accept). Exit code 1 if no bill was imported, or if what is not accepted exceeds the tolerance.
 
     Example: florin cost reconcile --month 2026-07
     """
@@ -49,16 +54,19 @@ def _people(body: Json, *, accounts: bool) -> None:
     note(f"{clean(body['from'])} to {clean(body['to'])}")
     _tokens(body["tokens"])
     if body["bill"] is None:
-        note("No bill imported for this period: florin cost import-bill FILE")
+        note("No bill imported for this period.")
     else:
         _bill(body["bill"], accounts=accounts)
     _completeness(body["completeness"])
     if not body["complete"]:
         note("Records are still arriving in the ledger; try again shortly.")
     for sentence in body["unexplained"]:
-        note(f"Unexplained: {clean(sentence)}")
+        note(f"Not reconciled: {clean(sentence)}")
     if body["ok"]:
-        say(f"Everything is explained within {clean(body['tolerance_percent'])} percent.")
+        say(
+            "Reconciled: all but at most "
+            f"{clean(body['tolerance_percent'])} percent of the bill is matched or accepted."
+        )
 
 
 def _tokens(tokens: Json) -> None:
@@ -69,18 +77,21 @@ def _tokens(tokens: Json) -> None:
         rows.append(
             [
                 one["engine"], one["from"], one["token_type"], one["engine_tokens"], one["record_tokens"],
-                _signed(one["difference"]), _rest(one["unexplained"]),
+                _signed(one["difference"]), _rest(one["unexplained"]), _to_accept(one),
             ]
         )  # fmt: skip  # as the columns
         rows += [
-            [Text(f"  {_reason(line)}", "dim"), "", "", "", "", Text(_signed(line["tokens"]), "dim"), ""]
+            [Text(f"  {_reason(line)}", "dim"), "", "", "", "", Text(_signed(line["tokens"]), "dim"), "", ""]
             for line in one["lines"]
         ]
     if rows:
-        columns = ("engine", "since", "tokens", "engine counted", "in records", "difference", "unexplained")
+        columns = (
+            *("engine", "since", "tokens", "engine counted", "in records", "difference", "cause unknown"),
+            "line",
+        )
         blank = [[cell if cell != "" else Text("") for cell in row] for row in rows]
         say("Tokens: engine counters and usage records")
-        show(table(columns, blank, right=columns[3:]))
+        show(table(columns, blank, right=columns[3:7]))
     elif not tokens["note"]:
         note("No engine counters were sampled in this period.")
     for one in tokens["unsampled"]:
@@ -94,53 +105,126 @@ def _reason(line: Json) -> str:
     return f"{line['reason']} ({line['records']:,} records)"
 
 
+def _to_accept(check: Json) -> Text:
+    """The name of a line that can be accepted, or that it is."""
+    if check["verdict"] == "accepted":
+        return Text("accepted", "dim")
+    return Text(check["line"] if check["unexplained"] else "")
+
+
 def _bill(bill: Json, *, accounts: bool) -> None:
     currency = clean(bill["currency"])
     say("")
     say("GPU-hours and cost: Florin compared with the bill")
+    columns = ("", "GPU-hours", f"cost {currency}", "verdict")
     rows = [
-        ["Florin: provisioned", _hours(bill["provisioned_gpu_hours"]), _money(bill["own_cost"]), Text("")],
-        *_differences(bill["lines"]),
         [
-            Text("billed", "bold"), _hours(bill["billed_gpu_hours"]), _money(bill["billed_cost"]),
+            _LISTED,
+            _hours(bill["provisioned_gpu_hours"]),
+            _money(bill["own_cost"]),
             Text(""),
         ],
-    ]  # fmt: skip  # as the columns
-    columns = ("", "GPU-hours", f"cost {currency}", "explained")
+        *([*_difference(line), _of_kind(line)] for line in bill["lines"]),
+        [Text("billed", "bold"), _hours(bill["billed_gpu_hours"]), _money(bill["billed_cost"]), Text("")],
+    ]
     show(table(columns, rows, right=columns[1:3]))
     note(f"{bill['attributed_gpu_hours']} of the provisioned hours are attributed to tenants' requests.")
     if accounts:
         _accounts(bill["accounts"], columns)
+    _open_lines(bill)
+    _accepted(bill)
 
 
 def _accounts(accounts: list[Json], columns: tuple[str, ...]) -> None:
     for one in accounts:
-        name = " ".join(
-            part for part in (one["engine"], one["gpu_type"], one["region"], one["purchase"]) if part
-        )
         rates = (
             f"billed at {one['billed_rate'] or '-'}, by the price book {one['own_rate'] or '-'} per GPU-hour"
         )
         say("")
-        say(f"{name}: {rates}")
+        say(f"{_name(one)}: {rates}")
         rows = [
-            ["provisioned", _hours(one["provisioned_gpu_hours"]), _money(one["own_cost"]), Text("")],
-            *_differences(one["lines"]),
+            [_LISTED, _hours(one["provisioned_gpu_hours"]), _money(one["own_cost"]), Text("")],
+            *([*_difference(line), _verdict(line["verdict"])] for line in one["lines"]),
             ["billed", _hours(one["billed_gpu_hours"]), _money(one["billed_cost"]), Text("")],
         ]
         show(table(columns, rows, right=columns[1:3]))
 
 
-def _differences(lines: list[Json]) -> list[list[Any]]:
-    return [
-        [
-            f"  {line['reason']}{_when(line)}",
-            _hours(line["gpu_hours"], sign="+"),
-            _money(line["cost"], sign="+"),
-            "yes" if line["explained"] else Text("no", "bold"),
-        ]
-        for line in lines
+def _open_lines(bill: Json) -> None:
+    """What a person must still accept, the largest first."""
+    found = [
+        (account, line)
+        for account in bill["accounts"]
+        for line in account["lines"]
+        if line["verdict"] not in {"matched", "accepted"}
     ]
+    if not found:
+        return
+    found.sort(key=lambda one: (-abs(Decimal(one[1]["cost"])), -abs(Decimal(one[1]["gpu_hours"]))))
+    rows = [
+        [line["line"], _name(account), *_difference(line, indent=""), _verdict(line["verdict"])]
+        for account, line in found[:_SHOWN]
+    ]
+    columns = ("line", "engine", "cause", "GPU-hours", f"cost {clean(bill['currency'])}", "verdict")
+    say("")
+    say("Not accepted")
+    show(table(columns, rows, right=columns[3:5]))
+    if len(found) > _SHOWN:
+        note(f"{len(found) - _SHOWN:,} smaller lines are not shown: --json has all.")
+    note('To accept: florin cost accept LINE --reason "…"')
+
+
+def _accepted(bill: Json) -> None:
+    rows = []
+    for account in bill["accounts"]:
+        for line in account["lines"]:
+            if not (given := line["accepted"]):
+                continue
+            amounts = (_hours(given["gpu_hours"], sign="+"), _money(given["cost"], sign="+"))
+            state = "" if given["current"] else "no longer: the amount changed"
+            row = (line["line"], _name(account), *amounts, given["by"], given["at"], given["reason"])
+            rows.append([*row, Text(state, "bold")])
+    if rows:
+        cost = f"cost {clean(bill['currency'])}"
+        columns = ("line", "engine", "GPU-hours", cost, "by key", "at", "reason", "")
+        say("")
+        say("Accepted")
+        show(table(columns, rows, right=columns[2:4]))
+
+
+def _name(account: Json) -> str:
+    if not account["gpu_type"]:
+        return account["engine"] or "no GPU type"
+    return " ".join(account[part] for part in ("engine", "gpu_type", "region", "purchase") if account[part])
+
+
+def _difference(line: Json, indent: str = "  ") -> list[Any]:
+    return [
+        f"{indent}{line['reason']}{_when(line)}",
+        _hours(line["gpu_hours"], sign="+"),
+        _money(line["cost"], sign="+"),
+    ]
+
+
+_VERDICTS = {
+    "matched": "matched",
+    "accepted": "accepted",
+    "identified": "cause identified",
+    "unidentified": "cause unknown",
+}
+
+
+def _verdict(verdict: str) -> Text:
+    settled = verdict in {"matched", "accepted"}
+    return Text(_VERDICTS.get(verdict, clean(verdict)), "" if settled else "bold")
+
+
+def _of_kind(line: Json) -> Text:
+    """The verdict on the lines of one kind."""
+    shown = _verdict(line["verdict"])
+    if 0 < line["unaccepted"] < line["lines"]:
+        shown.append(f", {line['unaccepted']:,} of {line['lines']:,} not accepted")
+    return shown
 
 
 def _when(line: Json) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,9 @@ class ReportFormat(StrEnum):
     PARQUET = "parquet"
 
 
+_FILES = {ReportFormat.CSV, ReportFormat.PARQUET}
+
+
 @command(app, "report")
 def report(
     session: Session,
@@ -39,12 +43,21 @@ def report(
     by: Annotated[
         str,
         typer.Option(
-            help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour, day."
+            help="Any of tenant, adapter, version, base_model, gpu_type, engine, region, purchase, hour and "
+            "day, and one of key, end_user, tag and cost_centre."
         ),
     ] = "tenant,adapter,gpu_type",
-    month: Annotated[str | None, typer.Option(help="Month in UTC, for example 2026-07.")] = None,
+    month: Annotated[str | None, typer.Option(help="Month, for example 2026-07.")] = None,
     start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            help="Timezone of days, months and times, for example Europe/Berlin. Default: UTC, in which "
+            "months are closed.",
+            show_default=False,
+        ),
+    ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
     policy: Annotated[
         IdlePolicy | None,
@@ -65,14 +78,21 @@ def report(
             show_default=False,
         ),
     ] = None,
+    unit_prices: Annotated[
+        bool,
+        typer.Option(
+            "--unit-prices",
+            help="Also show what a million tokens cost, excluding and including unused time.",
+        ),
+    ] = False,
     kind: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TABLE,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File to write, for csv and parquet.", show_default=False),
     ] = None,
 ) -> None:
-    """Report what each customer used and cost, and where the rest of the GPU time went, adding up to the
-    whole bill. Default: this month.
+    """Report what each customer used and cost, and the cost of unused time. Together they are the provisioned
+    GPU cost at list price. Default: this month.
 
     Example: florin cost report --month 2026-07 --by tenant,gpu_type
     """
@@ -80,23 +100,26 @@ def report(
         raise UsageError("--month cannot be combined with --from or --to.")
     if output is None and kind is ReportFormat.PARQUET:
         raise UsageError("--format parquet requires --output FILE, since it is binary.")
-    if output is not None and kind not in {ReportFormat.CSV, ReportFormat.PARQUET}:
+    if output is not None and kind not in _FILES:
         raise UsageError("--output requires --format csv or parquet.")
+    if unit_prices and kind in _FILES:
+        raise UsageError("--unit-prices cannot be combined with --format csv or parquet.")
     params: Json = {
         "by": by,
         "month": month,
         "from": start,
         "to": end,
+        "timezone": timezone,
         "tenant": tenant,
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,
         "currency": currency,
     }
-    if kind in {ReportFormat.CSV, ReportFormat.PARQUET}:
+    if kind in _FILES:
         _file(session, {**params, "format": kind.value}, output)
         return
     asked = replace(session, json=session.json or kind is ReportFormat.JSON)
-    asked.result(_all(session, params), report_tables.show_report)
+    asked.result(_all(session, params), partial(report_tables.show_report, unit_prices=unit_prices))
 
 
 def _all(session: Session, params: Json) -> Json:

@@ -16,13 +16,13 @@ from gateway.commands.output import clean, console, note, show, table
 
 _COUNTS = {
     "requests": "requests",
-    "prompt_tokens": "prompt",
-    "cached_tokens": "cached",
-    "completion_tokens": "completion",
+    "prompt_tokens": "input",
+    "cached_tokens": "of which cached",
+    "completion_tokens": "output",
 }
 _PARTS = {
     "retry_waste": "retry waste",
-    "headroom": "headroom",
+    "headroom": "spare capacity while busy",
     "startup": "start-up",
     "idle": "idle",
     "corrections": "corrections",
@@ -35,14 +35,18 @@ _SAID = {
     "closing": "being closed",
     "closed": "closed",
 }
-_UNUSED = ("idle", "startup", "headroom")
+_UNUSED = ("idle", "startup")
 _KINDS = {"input": "input", "cached": "cached input", "output": "output"}
 INCOMPLETE = "Incomplete: records are still arriving in the ledger. Try again shortly."
-_WAYS = {"saturated": "saturated", "busy": "busy", "loaded": "fully loaded"}
+_WAYS = {
+    "saturated": "at saturation",
+    "busy": "excluding unused time",
+    "loaded": "including unused time",
+}
 
 
-def show_report(body: Json) -> None:
-    """Tables to stdout; remarks about them to stderr."""
+def show_report(body: Json, *, unit_prices: bool = False) -> None:
+    """Tables to stdout; remarks about them to stderr. `unit_prices`: also the cost of a million tokens."""
     note(_heading(body))
     parts = {"delivered": body["totals"]}
     parts |= {label: body[n]["totals"] for n, label in _PARTS.items() if _present(body.get(n))}
@@ -52,7 +56,7 @@ def show_report(body: Json) -> None:
         _main(body, parts)
     if body.get("utilisation"):
         _utilisation(body["utilisation"])
-    if body.get("unit_prices"):
+    if unit_prices and body.get("unit_prices"):
         _unit_prices(body["unit_prices"], body["currency"])
     for remark in _remarks(body):
         note(remark)
@@ -63,8 +67,10 @@ def _heading(body: Json) -> str:
     state = {"open": "still open", "closing": "being closed", "closed": "closed"}.get(
         body.get("state") or "", ""
     )
-    said = ", ".join(filter(None, (basis, state)))
-    return f"{clean(body['from'])} to {clean(body['to'])}{f' ({said})' if said else ''}"
+    local = body.get("local") or {}
+    said = ", ".join(filter(None, (clean(local["timezone"]) if local else "", basis, state)))
+    start, end = ((local or body)[name] for name in ("from", "to"))
+    return f"{clean(start)} to {clean(end)}{f' ({said})' if said else ''}"
 
 
 def _present(part: Json | None) -> bool:
@@ -74,7 +80,10 @@ def _present(part: Json | None) -> bool:
 def _main(body: Json, parts: dict[str, Json]) -> None:
     groups, rows, whole = body["by"], body["rows"], body.get("whole")
     currency = f" {body['currency']}" if body["currency"] else ""
-    hours, costs = _column(rows, parts, whole, _hours, least=3), _column(rows, parts, whole, _cost)
+    hours, costs = (
+        _column(rows, parts, whole, _hours, least=3),
+        _column(rows, parts, whole, _cost, cents=_cents),
+    )
     names = [_names(row, groups) for row in rows]
     counts = [_counts(row) for row in rows]
     blank = [""] * (len(groups) - 1)
@@ -84,11 +93,13 @@ def _main(body: Json, parts: dict[str, Json]) -> None:
     if whole is not None:
         names.append(["total", *blank])
         counts.append([""] * len(_COUNTS))
-    heads = [*_COUNTS.values(), "GPU-hours", f"cost{currency}"]
-    columns = [hours, costs]
+    heads, columns = [*_COUNTS.values(), f"cost{currency}"], [costs]
+    if any("gpu_hours" in figures for figures in parts.values()):
+        heads.insert(len(_COUNTS), "GPU-hours")
+        columns.insert(0, hours)
     if "allocated_cost" in body["totals"]:
-        heads.append(f"allocated{currency}")
-        columns.append(_allocated(body, len(names)))
+        heads.append(f"share of unused time{currency}")
+        columns.append(_allocated(body, parts, len(names)))
     cells = [[*n, *c, *more] for n, c, *more in zip(names, counts, *columns, strict=True)]
     styles = [*[""] * len(rows), "bold", *["dim"] * (len(parts) - 1), "bold"]
     shown = [
@@ -104,7 +115,7 @@ def _fitting(
 ) -> Table:
     """Shows as many token columns as fit the window. `ends`: rows after which a section ends."""
     screen = console()
-    for hidden in ((), ("cached",), ("cached", "prompt", "completion")):
+    for hidden in ((), ("of which cached",), ("of which cached", "input", "output")):
         kept = [index for index, name in enumerate(columns) if name not in hidden]
         made = table([columns[i] for i in kept], ([row[i] for i in kept] for row in rows), right=heads)
         made.padding = (0, 1, 0, 0)
@@ -117,7 +128,7 @@ def _fitting(
 
 def _names(row: Json, groups: Sequence[str]) -> list[str]:
     """An empty adapter is the base model; a row without usage only bears allocated time."""
-    used = row["requests"] or row["gpu_seconds"]
+    used = row["requests"] or row.get("gpu_seconds")
     return [row[g] or ("(base model)" if g == "adapter" and used else "-") for g in groups]
 
 
@@ -135,13 +146,18 @@ def _cost(figures: Json) -> Decimal | None:
     return None if cost is None or (figures["cost"] is None and not Decimal(cost)) else Decimal(cost)
 
 
-def _allocated(body: Json, length: int) -> list[str]:
-    """Unused time allocated to each row, and the rest that no tenant bears."""
+def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
+    """Unused time allocated to each row, and by corrections."""
     figures = [*body["rows"], body["totals"]]
     known = [None if row["allocated_cost"] is None else Decimal(row["allocated_cost"]) for row in figures]
     places = _places(known)
+    if places == 2:
+        known = _rather([_cents(row, "allocated_amount_cents") for row in figures], known)
     shown = [*_rounded(known[:-1], known[-1], places), known[-1]]
-    return [*(_text(amount, places) for amount in shown), *[""] * (length - len(shown))]
+    blank = [""] * (length - len(shown))
+    if late := parts.get("corrections", {}).get("allocated_cost"):
+        blank[list(parts).index("corrections") - 1] = _text(Decimal(late), places)
+    return [*(_text(amount, places) for amount in shown), *blank]
 
 
 def _column(
@@ -151,15 +167,30 @@ def _column(
     amount: Callable[[Json], Decimal | None],
     *,
     least: int = 2,
+    cents: Callable[[Json], Decimal | None] = lambda _: None,
 ) -> list[str]:
     """Cells of the rows, the parts (the first is the rows' total) and the whole. The rounded amounts add up
-    to the sums shown, because a reader will check."""
+    to the sums shown, because a reader will check. `cents`: amounts that are rounded already, as on the
+    statements."""
     inside, outside = [amount(row) for row in rows], [amount(part) for part in parts.values()]
     total = _sum(outside) if whole is None else amount(whole)
     places = max(least, _places([total, *outside]))
+    if places == 2:  # more places contradict no statement
+        inside = _rather([cents(row) for row in rows], inside)
+        outside = _rather([cents(part) for part in parts.values()], outside)
+        total = _sum(outside) if whole is None else total
     outside = _rounded(outside, total, places)
     inside = _rounded(inside, outside[0], places)
     return [_text(a, places) for a in (*inside, *outside, *([] if whole is None else [total]))]
+
+
+def _rather(cents: list[Decimal | None], amounts: list[Decimal | None]) -> list[Decimal | None]:
+    return amounts if None in cents else cents
+
+
+def _cents(figures: Json, name: str = "amount_cents") -> Decimal | None:
+    cents = figures.get(name)
+    return None if cents is None else Decimal(cents).scaleb(-2)
 
 
 def _sum(amounts: Sequence[Decimal | None]) -> Decimal | None:
@@ -193,7 +224,7 @@ def _text(amount: Decimal | None, places: int) -> str:
 
 
 def _utilisation(rows: Sequence[Json]) -> None:
-    heads = ("GPU-hours paid", "busy", "utilisation", "cost of idle time")
+    heads = ("GPU-hours provisioned", "busy", "utilisation", "cost of unused time")
     costs = [None if row["idleness_cost"] is None else Decimal(row["idleness_cost"]) for row in rows]
     cells = []
     for row, cost in zip(rows, costs, strict=True):
@@ -225,12 +256,7 @@ def _unit_prices(rows: Sequence[Json], currency: str | None) -> None:
 
 
 def _remarks(body: Json) -> Iterator[str]:
-    whole = body.get("whole")
-    unused = _sum([_cost(body[name]["totals"]) for name in _UNUSED if name in body])
-    cost = None if whole is None else _cost(whole)
-    if unused and cost:
-        money = f"{_text(unused, _places([unused]))} {body['currency']}"
-        yield f"Idle time, start-up and headroom cost {money}, {unused / cost:.1%} of the total."
+    yield from _unused(body)
     if (left := body.get("unallocated")) is not None and left["cost"] and Decimal(left["cost"]):
         yield f"Of it, {_text(Decimal(left['cost']), 6)} {body['currency']} is not allocated to any tenant."
     if body.get("rejected"):
@@ -251,6 +277,21 @@ def _remarks(body: Json) -> Iterator[str]:
         yield f"Not in these figures: {clean(what)} is set aside{clean(why)}."
     if body.get("complete") is False:
         yield INCOMPLETE
+
+
+def _unused(body: Json) -> Iterator[str]:
+    """What the total is, and how much of it no request used."""
+    cost = None if body.get("whole") is None else _cost(body["whole"])
+    if not cost:
+        return
+    yield "The total is the provisioned GPU cost at list price."
+    for what, names in (
+        ("Cost of unused time (idle and start-up)", _UNUSED),
+        ("Cost of spare capacity while busy", ("headroom",)),
+    ):
+        if part := _sum([_cost(body[name]["totals"]) for name in names if name in body]):
+            money = f"{_text(part, _places([cost]))} {body['currency']}"
+            yield f"{what}: {money}, {part / cost:.1%} of the total."
 
 
 def _missing(series: dict[str, str]) -> str:

@@ -15,15 +15,22 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, select, tuple_
 
 from gateway.costs.periods import HOUR, month
-from gateway.costs.proofs.merkle import RECORD_FIELDS, canonical
+from gateway.costs.proofs.merkle import STORED_FIELDS, canonical, present
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods, rollups, usage_records
+from gateway.metering.ledger.schema import periods, rollup_parts, rollups, usage_records
 
 BEFORE_ALL = -1
 """The cutoff before the first period."""
 _PAGE = 10_000
-_SORTED_FIELDS = tuple(sorted(RECORD_FIELDS))
-_ROW = tuple(sorted(str(c.name) for c in rollups.columns if c.name not in {"id", "posted"}))
+_SORTED_FIELDS = tuple(sorted(STORED_FIELDS))
+_ROWS = tuple(
+    (table, order, tuple(sorted(str(c.name) for c in table.columns if c.name not in {"id", "posted"})))
+    for table, order in (
+        (rollups, (rollups.c.hour, rollups.c.id)),
+        (rollup_parts, (rollup_parts.c.dimension, rollup_parts.c.hour, rollup_parts.c.id)),
+    )
+)
+"""Tables of roll-ups, their order, and what is hashed of their rows."""
 
 Record = Mapping[str, Any]
 
@@ -55,7 +62,7 @@ def late_hours(connection: Connection, of: str) -> list[int]:
 
 
 def records(ledger: Ledger, cover: Coverage, *, tenant: str | None = None) -> Iterator[Record]:
-    """All covered records, in order, with RECORD_FIELDS. Reads page by page to keep transactions short;
+    """All covered records, in order, with STORED_FIELDS. Reads page by page to keep transactions short;
     covered records never change. Raises LedgerUnavailableError."""
     after: tuple[int, str] | None = None
     while page := record_page(ledger, cover, tenant=tenant, after=after, limit=_PAGE):
@@ -106,15 +113,18 @@ def _page(connection: Connection, where: list[ColumnElement[bool]], limit: int) 
     table = usage_records.c
     columns = (table[name] for name in _SORTED_FIELDS)
     query = select(*columns).where(and_(*where)).order_by(table.ended, table.id).limit(limit)
-    return [dict(zip(_SORTED_FIELDS, row, strict=True)) for row in connection.execute(query)]
+    return [
+        present(dict(zip(_SORTED_FIELDS, row, strict=True)), _SORTED_FIELDS)
+        for row in connection.execute(query)
+    ]
 
 
 def rollups_digest(connection: Connection, of: str) -> str:
-    """SHA-256 over the rows posted to a month, in order of (hour, id): each row's canonical JSON without its
-    id, and a newline."""
-    table = rollups.c
-    query = select(*(table[name] for name in _ROW)).where(table.posted == of).order_by(table.hour, table.id)
+    """SHA-256 over the rows posted to a month, and then over their parts, which months closed before there
+    were parts do not have; each in their order: the row's canonical JSON without its id, and a newline."""
     made = hashlib.sha256()
-    for row in connection.execute(query.execution_options(yield_per=_PAGE)):
-        made.update(canonical(dict(zip(_ROW, row, strict=True))) + b"\n")
+    for table, order, names in _ROWS:
+        query = select(*(table.c[name] for name in names)).where(table.c.posted == of).order_by(*order)
+        for row in connection.execute(query.execution_options(yield_per=_PAGE)):
+            made.update(canonical(dict(zip(names, row, strict=True))) + b"\n")
     return made.hexdigest()

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, select, update
 
 from gateway.costs.periods import HOUR
 from gateway.costs.prices.book import PriceBook, Series
 from gateway.costs.prices.price_store import read_prices
-from gateway.metering.ledger.schema import calibrations, rollups
+from gateway.costs.rollups.parts import DIMENSIONS
+from gateway.metering.ledger.schema import calibrations, rollup_parts, rollups
 
 _CALIBRATION = tuple(str(c.name) for c in calibrations.columns if c.name != "document")
 
@@ -23,29 +24,45 @@ def freeze(connection: Connection, of: str) -> tuple[str | None, list[Series], l
     prices = read_prices(connection)
     book = PriceBook(prices)
     table = rollups.c
-    unfrozen = [table.posted == of, table.rate_micros.is_(None)]
     series = (table.gpu_type, table.region, table.purchase)
     spans = connection.execute(
-        select(*series, func.min(table.piece), func.max(table.piece)).where(*unfrozen).group_by(*series)
+        select(*series, func.min(table.piece), func.max(table.piece))
+        .where(*_unfrozen(rollups, of))
+        .group_by(*series)
     ).all()
     missing: set[Series] = set()
-    for *names, first, last in spans:
-        gpu_type, region, purchase = names
+    for gpu_type, region, purchase, first, last in spans:
+        names = (gpu_type, region, purchase)
         edges = [first, *book.changes(gpu_type, region, purchase, first, last + 1), last + 1]
         for start, end in pairwise(edges):
             rate = book.rate(gpu_type, region, purchase, start)
-            here = and_(
-                *unfrozen,
-                *(column == name for column, name in zip(series, names, strict=True)),
-                table.hour > start - HOUR,  # uses the index; pieces begin within their hour
-                table.piece >= start,
-                table.piece < end,
-            )
-            if rate is None and _uses_time(connection, here):
+            if rate is None and _uses_time(connection, _within(rollups, of, names, start, end)):
                 missing.add((gpu_type, region, purchase))
             currency = None if rate is None else book.currency
-            connection.execute(update(rollups).where(here).values(rate_micros=rate or 0, currency=currency))
+            for of_table in (rollups, rollup_parts):
+                here = _within(of_table, of, names, start, end)
+                connection.execute(
+                    update(of_table).where(here).values(rate_micros=rate or 0, currency=currency)
+                )
     return book.currency, sorted(missing), [asdict(price) for price in prices]
+
+
+def _unfrozen(table: Table, of: str) -> list[ColumnElement[bool]]:
+    return [table.c.posted == of, table.c.rate_micros.is_(None)]
+
+
+def _within(table: Table, of: str, series: Series, start: int, end: int) -> ColumnElement[bool]:
+    """Unfrozen rows of a series whose pieces begin in [start, end)."""
+    names = ("gpu_type", "region", "purchase")
+    at_index = [table.c.dimension.in_(DIMENSIONS)] if table is rollup_parts else []
+    return and_(
+        *at_index,
+        *_unfrozen(table, of),
+        *(table.c[name] == value for name, value in zip(names, series, strict=True)),
+        table.c.hour > start - HOUR,  # uses the index; pieces begin within their hour
+        table.c.piece >= start,
+        table.c.piece < end,
+    )
 
 
 def _uses_time(connection: Connection, where: Any) -> bool:

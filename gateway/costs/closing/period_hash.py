@@ -1,29 +1,40 @@
 """The period hash: the root of a closed month, computed from the ledger. A function of what was frozen at the
 cutoff, so every computation gives the same result.
 
-    record ──► tree of each tenant ──► its statement ──► tree of statements ─┐
+    record ──► tree of each tenant ──► public statement ──► tree of these ───┐
     roll-up rows of the month ──► digest ────────────────────────────────────┤
     price book at the cutoff ──► digest ─────────────────────────────────────┼─► header ──► root
-    summary: cutoff, policy, totals ──► digest ──────────────────────────────┤
+    summary: cutoff, policy, rate cards, totals ──► digest ──────────────────┤
+    full statements, with costs and GPU-time ──► digest ─────────────────────┤
     root of the previous period ─────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.allocation import AllocationPolicy, allocate
+from gateway.costs.closing.charging import add_charges
 from gateway.costs.closing.coverage import Coverage, records, rollups_digest
 from gateway.costs.closing.settlement import Settlement, settle
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import month
+from gateway.costs.policies.terms import MonthTerms, allocate_month
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.proofs.merkle import MerkleTree, digest, header_hash, record_leaf
-from gateway.costs.proofs.proof import SUMS, VERSION, tenants_root
+from gateway.costs.proofs.merkle import (
+    VERSION,
+    MerkleTree,
+    digest,
+    header_hash,
+    record_leaf,
+    withheld_line,
+)
+from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
+from gateway.costs.selling.cards import RateCards
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 
@@ -36,17 +47,22 @@ _EVERY = 10_000
 class TenantSums:
     """Mutable: a tenant's records so far."""
 
+    version: int = VERSION
     tree: MerkleTree = field(default_factory=MerkleTree)
+    withheld: Any = field(default_factory=hashlib.sha256)
+    """A hash over what customers do not see of their records."""
     tokens: list[int] = field(default_factory=lambda: [0] * len(SUMS))
 
     def add(self, record: Mapping[str, Any]) -> None:
-        self.tree.add(record_leaf(record))
+        self.tree.add(record_leaf(record, self.version))
+        self.withheld.update(withheld_line(record))
         for index, name in enumerate(SUMS):
             self.tokens[index] += record[name] or 0
 
     def document(self) -> dict[str, Any]:
         tokens = dict(zip(SUMS, self.tokens, strict=True))
-        return {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
+        made = {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
+        return made if self.version == 1 else {**made, "withheld": self.withheld.hexdigest()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +78,11 @@ def sums_of_records(
     cover: Coverage,
     progress: Progress,
     each: Callable[[Mapping[str, Any]], None] | None = None,
+    *,
+    version: int = VERSION,
 ) -> dict[str, TenantSums]:
-    """Sums by tenant, in one pass over the records. `each` is called with every record, in order."""
+    """Sums by tenant, in one pass over the records. `each` is called with every record, in order. `version`:
+    by which the period was closed."""
     with ledger.read() as connection:
         query = select(func.coalesce(func.sum(rollups.c.requests), 0)).where(rollups.c.posted == cover.month)
         expected = int(connection.execute(query).scalar_one())
@@ -73,16 +92,21 @@ def sums_of_records(
             progress("records", count, expected)
         if each is not None:
             each(record)
-        sums.setdefault(record["tenant"], TenantSums()).add(record)
+        sums.setdefault(record["tenant"], TenantSums(version)).add(record)
     return sums
 
 
 def settlement_of(
     connection: Connection, of: str, terms: Mapping[str, Any], tenants: Sequence[str]
 ) -> Settlement:
-    """The settlement of a month, from its rows with frozen rates."""
-    lines = list(read_lines(connection, PriceBook([]), month(of), ("tenant", "adapter")))
-    return settle(lines, allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines), tenants)
+    """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
+    book = PriceBook([])
+    lines = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
+    cards = RateCards.of_rows(terms.get("rate_cards", {}))
+    allocated = allocate_month(connection, book, of, MonthTerms.of(terms), lines)
+    settled = settle(lines, allocated, [*tenants, *cards.charged(of)])
+    add_charges(connection, book, of, cards, settled)
+    return settled
 
 
 def compute_hash(
@@ -123,6 +147,7 @@ def compute_hash(
         "month": cover.month,
         "previous_root": previous_root,
         "tenants_root": tenants_root(statements),
+        "statements": digest(in_order(statements)),
         "rollups": rows,
         "prices": digest(terms["prices"]),
         "summary": digest(summary),

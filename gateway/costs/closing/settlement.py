@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from gateway.costs.allocation import UNUSED, Allocated
+from gateway.costs.allocation import UNUSED
 from gateway.costs.cost_lines import CostLine
+from gateway.costs.policies.terms import MonthAllocation
 from gateway.costs.prices.amounts import decimal_text
 
 CENT = 10**13
@@ -39,8 +40,11 @@ class StatementEntry:
     """As in COUNTS."""
     nano_gpu_hours: int
     cost: int
+    corrects: str = ""
+    """For a correction of kind `allocated`: the month that it corrects."""
 
     def document(self, cents: int | None) -> dict[str, Any]:
+        about = {"corrects": self.corrects} if self.corrects else {}
         return {
             "kind": self.kind,
             "adapter": self.adapter,
@@ -48,6 +52,7 @@ class StatementEntry:
             "region": self.region,
             "purchase": self.purchase,
             "correction": self.correction,
+            **about,
             **dict(zip(COUNTS, self.counts, strict=True)),
             "nano_gpu_hours": self.nano_gpu_hours,
             "cost": decimal_text(self.cost, 15),
@@ -63,7 +68,7 @@ class Settlement:
     """Of all tenants, and what the operator bears."""
 
 
-def settle(lines: Sequence[CostLine], allocated: Allocated, tenants: Iterable[str] = ()) -> Settlement:
+def settle(lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Iterable[str] = ()) -> Settlement:
     """`lines` by (tenant, adapter), each with a rate. `tenants`: get a statement even without lines."""
     entries = _entries(lines, allocated)
     whole = sum(_cost(line) for line in lines)
@@ -92,7 +97,17 @@ def rounded(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any,
     return floors
 
 
-def _entries(lines: Sequence[CostLine], allocated: Allocated) -> list[StatementEntry]:
+def apportioned(parts: Mapping[Any, int], whole: int, unit: int = CENT) -> dict[Any, int]:
+    """`rounded`, also where `whole` is a few units off the sum of the parts, because it is what other rounded
+    amounts leave: each part bears the same of the difference."""
+    if not parts:
+        return {}
+    floor = sum(part // unit for part in parts.values())
+    each, rest = divmod(whole - floor, len(parts))
+    return {key: cents + each for key, cents in rounded(parts, floor + rest, unit).items()}
+
+
+def _entries(lines: Sequence[CostLine], allocated: MonthAllocation) -> list[StatementEntry]:
     """Lines of the same kind, adapter and GPU form one entry, regardless of their rates."""
     sums: dict[tuple[Any, ...], list[int]] = {}
 
@@ -100,17 +115,35 @@ def _entries(lines: Sequence[CostLine], allocated: Allocated) -> list[StatementE
         held = sums.setdefault(key, [0] * (len(COUNTS) + 2))
         sums[key] = [a + b for a, b in zip(held, values, strict=True)]
 
-    counts = attrgetter(*COUNTS)
+    counted = attrgetter(*COUNTS)
     for line in lines:
         tenant, adapter = line.keys
-        key = (tenant, line.bucket, adapter, line.gpu_type, line.region, line.purchase, line.correction)
-        add(key, (*counts(line), line.nano_gpu_hours, _cost(line)))
-    for (tenant, gpu_type, region, purchase, rate), nano in allocated.items():
-        if nano:
-            assert rate is not None
-            key = (tenant, "allocated", "", gpu_type, region, purchase, False)
+        key = (tenant, line.bucket, adapter, line.gpu_type, line.region, line.purchase, line.correction, "")
+        add(key, (*counted(line), line.nano_gpu_hours, _cost(line)))
+    for corrects, parts in (("", allocated.own), *sorted(allocated.corrections.items())):
+        for (tenant, gpu_type, region, purchase, rate), nano in parts.items():
+            assert rate is not None, "rates must be frozen first"
+            key = (tenant, "allocated", "", gpu_type, region, purchase, bool(corrects), corrects)
             add(key, (*(0 for _ in COUNTS), nano, nano * rate))
-    return [StatementEntry(*(*key, tuple(values[:-2]), *values[-2:])) for key, values in sorted(sums.items())]
+    entries = []
+    for key, (*counts, nano, cost) in sorted(sums.items()):
+        tenant, kind, adapter, gpu_type, region, purchase, correction, corrects = key
+        entries.append(
+            StatementEntry(
+                tenant,
+                kind,
+                adapter,
+                gpu_type,
+                region,
+                purchase,
+                correction,
+                tuple(counts),
+                nano,
+                cost,
+                corrects,
+            )
+        )
+    return entries
 
 
 def _cost(line: CostLine) -> int:
@@ -134,7 +167,7 @@ def _totals(
     lines: Sequence[CostLine],
     parts: Mapping[tuple[str, str], int],
     cents: Mapping[tuple[str, str], int],
-    allocated: Allocated,
+    allocated: MonthAllocation,
 ) -> dict[str, Any]:
     buckets: dict[str, list[int]] = {}
     for line in lines:
@@ -144,7 +177,7 @@ def _totals(
     return {
         **{name: sum(getattr(line, name) for line in lines) for name in COUNTS},
         "nano_gpu_hours": sum(line.nano_gpu_hours for line in lines),
-        "allocated_nano_gpu_hours": sum(allocated.values()),
+        "allocated_nano_gpu_hours": sum(allocated.whole.values()),
         "cost": decimal_text(sum(parts.values()), 15),
         "amount_cents": sum(cents.values()),
         "buckets": {

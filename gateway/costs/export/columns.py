@@ -82,7 +82,7 @@ _BOTH = (
     Column("RegionName", "text", nullable=True),
     Column("ResourceId", "text"),
     Column("ResourceName", "text"),
-    _one_of("ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool"),
+    _one_of("ResourceType", "GPU Engine", "LoRA Adapter", "Base Model", "GPU Pool", "Rate Card"),
     _one_of("ServiceCategory", "AI and Machine Learning"),
     Column("ServiceName", "text"),
     Column("ServiceProviderName", "text", versions=("1.4",)),
@@ -141,27 +141,12 @@ _LINES = (
 )
 
 
-HIDDEN = frozenset(
-    {
-        *(c.name for c in _BOTH if c.name.startswith("CommitmentDiscount") or c.name.endswith("UnitPrice")),
-        *("SkuPriceDetails", "SkuPriceId", "x_GpuHours"),
-        *("gpu_hours", "rate_per_gpu_hour"),
-    }
-)
-"""Columns that a tenant's own file does not have: what a GPU-hour costs the operator, and how many there
-were."""
-
-_REFERRED_TO = "CommitmentDiscountStatus"
-"""Stays, empty: the 1.2 rules for ConsumedQuantity refer to it."""
-
-
-def focus(version: str, *, own: bool = False) -> tuple[Column, ...]:
-    """Columns of a row in either dataset. `own`: of a tenant's own file."""
+def focus(version: str) -> tuple[Column, ...]:
+    """Columns of a row in either dataset."""
     named = sorted((*_BOTH, *_ALLOCATED), key=lambda column: column.name)
-    hidden = HIDDEN - {_REFERRED_TO} if own else frozenset()
-    return tuple(c for c in (*named, *_OWN) if version in c.versions and c.name not in hidden)
+    return tuple(column for column in (*named, *_OWN) if version in column.versions)
 
 
-def plain(*, own: bool = False) -> tuple[Column, ...]:
-    """Columns of a ledger line. `own`: of a tenant's own file."""
-    return tuple(column for column in _LINES if not (own and column.name in HIDDEN))
+def plain() -> tuple[Column, ...]:
+    """Columns of a ledger line."""
+    return _LINES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,16 +13,18 @@ from typing import Any, BinaryIO, cast
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.allocation import Allocated, AllocationPolicy, allocate
+from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.export import chargeback, infrastructure, ledger_lines, tenant_rows
+from gateway.costs.export import chargeback, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
 from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_price_of
 from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
+from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
+from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
@@ -75,8 +77,8 @@ class Order:
     tenants: tuple[str, ...] = ()
     """Only rows whose tenant equals every entry; two different tenants match nothing."""
     granularity: Granularity = "hourly"
-    own: bool = False
-    """For the tenant itself: without what a GPU-hour costs the operator."""
+    customer: str = ""
+    """The tenant whose key asks: its file shows what it is charged, no GPU-hours and no prices of GPUs."""
 
     @property
     def as_parquet(self) -> bool:
@@ -100,17 +102,45 @@ def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) ->
 
 def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     book = PriceBook(read_prices(connection))
+    if order.customer:
+        return _write_for_customer(connection, book, order, file)
     if order.format.startswith("focus"):
         _check_prices(connection, book, order)
         facts = FileFacts(order.month, book.currency or "", order.issuer)
         version = order.format.removeprefix("focus-")
-        columns, constants = focus(version, own=order.own), facts.constants()
+        columns, constants = focus(version), facts.constants()
         rows = _focus_rows(connection, book, order, version)
     else:
-        columns, constants = plain_columns(own=order.own), {}
+        columns, constants = plain_columns(), {}
         rows = _plain_rows(connection, book, order)
     put = write_parquet if order.as_parquet else write_csv
     return put(file, columns, constants, rows)
+
+
+def _write_for_customer(connection: Connection, book: PriceBook, order: Order, file: BinaryIO) -> int:
+    customer = Customer.read(connection, order.customer, order.month, order.granularity)
+    put = write_parquet if order.as_parquet else write_csv
+    if not order.format.startswith("focus"):
+        by = _by(order)
+        used = (line for line in _lines(connection, book, order, by) if line.bucket == "usage")
+        plain = (
+            customer.plain(line, row)
+            for line in used
+            for row in ledger_lines.rows([line], by, month=order.month, currency=book.currency)
+        )
+        return put(file, columns_for(plain_columns()), {}, plain)
+    by_hour = _lines(connection, book, order, ("hour",))
+    if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
+        raise MissingPriceError(_no_price(missing, order))
+    lines = map(customer.charged, _lines(connection, book, order, chargeback.BY))
+    rows = customer.focus(_charges(lines, unlisted, order))
+    if all(name == order.customer for name in order.tenants):
+        allocated = customer.at_cost(_allocated(connection, book, order))
+        shares = map(customer.hidden, _allocated_rows(allocated, order, unlisted))
+        rows = chain(rows, shares, customer.month_rows(connection, book))
+    facts = FileFacts(order.month, book.currency or customer.currency, order.issuer)
+    columns = columns_for(focus(order.format.removeprefix("focus-")))
+    return put(file, columns, facts.constants(), rows)
 
 
 def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str, ...]) -> Iterator[CostLine]:
@@ -118,70 +148,87 @@ def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str,
 
 
 def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: str) -> Iterable[Row]:
-    terms = _closed_terms(connection, order)
-    listed = list_price_of(book if terms is None else _book_of(terms))
+    listed = list_price_of(_closed_book(connection, order) or book)
 
     def charges(by: tuple[str, ...]) -> Iterator[Charge]:
-        found = hourly(_lines(connection, book, order, by), listed)
-        return found if order.granularity == "hourly" else daily(found)
+        return _charges(_lines(connection, book, order, by), listed, order)
 
     if order.dataset == "infrastructure":
         return infrastructure.rows(charges(infrastructure.BY), version)
-    rows = chain(
+    allocated = _allocated(connection, book, order)
+    return chain(
         chargeback.rows(charges(chargeback.BY)),
-        _month_rows(connection, book, order, _allocated(connection, order, terms), listed),
+        _allocated_rows(allocated, order, listed),
+        _leftover_rows(connection, book, order, allocated, listed),
     )
-    return tenant_rows.rows(rows, order.granularity) if order.own else rows
 
 
-def _closed_terms(connection: Connection, order: Order) -> dict[str, Any] | None:
+def _charges(lines: Iterable[CostLine], listed: ListPrice, order: Order) -> Iterator[Charge]:
+    found = hourly(lines, listed)
+    return found if order.granularity == "hourly" else daily(found)
+
+
+def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
+    """The price book with which a month was closed, so that its files never change. None: it is open."""
     query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
     document = connection.execute(query).scalar_one_or_none()
-    return None if document is None else json.loads(document)["terms"]
-
-
-def _book_of(terms: dict[str, Any]) -> PriceBook:
-    """The price book with which a month was closed, so that its files never change."""
-    held = terms["prices"]
+    if document is None:
+        return None
+    held = json.loads(document)["terms"]["prices"]
     return PriceBook((Price(**one) for one in held), before_corrections=not any("id" in one for one in held))
 
 
-def _allocated(connection: Connection, order: Order, terms: dict[str, Any] | None) -> dict[str, Allocated]:
-    """Unused time allocated to tenants, by the month that it is for."""
-    if terms is None:  # not decided before the month is closed
-        return {}
-    lines = read_lines(connection, PriceBook([]), month(order.month), ("tenant",))
-    return {order.month: allocate(AllocationPolicy(terms["policy"], terms["shares"]), lines)}
+def _allocated(connection: Connection, book: PriceBook, order: Order) -> dict[str, Allocated]:
+    """Unused time allocated to tenants, by the month that it is for. By the month's terms: as it was closed,
+    or by the standing policy."""
+    lines = read_lines(connection, book, month(order.month), ("tenant",))
+    found = allocate_month(connection, book, order.month, terms_of(connection, order.month), lines)
+    return {order.month: found.own, **found.corrections}
 
 
-def _month_rows(
+def _allocated_rows(allocated: Mapping[str, Allocated], order: Order, listed: ListPrice) -> Iterator[Row]:
+    for name, parts in sorted(allocated.items()):
+        borne = (key for key in parts if all(key[0] == tenant for tenant in order.tenants))
+        if missing := sorted({key[1:4] for key in borne if key[4] is None}):
+            raise MissingPriceError(_no_price(", ".join(_series(*series) for series in missing), order))
+        correction = name != order.month
+        yield from chargeback.allocated_rows(parts, order.tenants, name, listed, correction=correction)
+
+
+def _leftover_rows(
     connection: Connection,
     book: PriceBook,
     order: Order,
-    allocated: dict[str, Allocated],
+    allocated: Mapping[str, Allocated],
     listed: ListPrice,
 ) -> Iterator[Row]:
-    for name, parts in sorted(allocated.items()):
-        correction = name != order.month
-        yield from chargeback.allocated_rows(parts, order.tenants, name, listed, correction=correction)
+    """What nobody is charged for: in files of all tenants."""
     if not order.tenants:
         left = chargeback.leftover(_lines(connection, book, order, ("day",)), allocated)
         yield from chargeback.leftover_rows(left, order.month, listed)
 
 
 def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
-    by: tuple[str, ...] = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
-    if order.granularity == "daily":
-        by = tuple("day" if name == "hour" else name for name in by)
+    by = _by(order)
     lines = _lines(connection, book, order, by)
     if order.dataset == "chargeback":
         lines = (line for line in lines if line.bucket == "usage")
     return ledger_lines.rows(lines, by, month=order.month, currency=book.currency)
 
 
+def _by(order: Order) -> tuple[str, ...]:
+    """Dimensions of plain lines."""
+    by: tuple[str, ...] = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    return by if order.granularity == "hourly" else tuple("day" if name == "hour" else name for name in by)
+
+
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:
     if missing := missing_prices(_lines(connection, book, order, ())):
-        raise MissingPriceError(f"No price for {missing} during {order.month}: add it with florin price add.")
+        raise MissingPriceError(_no_price(missing, order))
+
+
+def _no_price(series: str, order: Order) -> str:
+    return f"No price for {series} during {order.month}: add it with florin price add."
 
 
 def missing_prices(lines: Iterable[CostLine]) -> str:

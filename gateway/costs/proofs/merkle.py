@@ -6,24 +6,50 @@ of the empty string. A period's header is prefixed with 0x02, so that it can pas
 
 Hashed content is canonical JSON: UTF-8, sorted keys, no spaces, integers only, minimal escaping:
 `json.dumps(x, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()` in Python. A record's leaf
-covers the object that /finance/v1/periods/{month}/records returns, with exactly its fields.
+covers the object that /finance/v1/periods/{month}/records returns to a tenant's key, with exactly its fields:
+end user, tag and cost centre only where they are not null.
+
+What a customer may not see (on which engine, with how many GPUs) is not part of a leaf, so that a proof needs
+neither to reveal nor to hide it. It has a digest of its own in the tenant's full statement, which the
+period's header covers. Periods that were closed by version 1 have it in their leaves.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import orjson
 
-from gateway.metering.records import UsageRecord
+from gateway.metering.records import Labels, UsageRecord
 
-RECORD_FIELDS = tuple(f.name for f in fields(UsageRecord) if f.name not in {"seq", "seen"})
-"""The fields that a record's leaf covers: all that the ledger stores except its time of arrival."""
+VERSION = 2
+"""Of the leaves and the header. Earlier ones stay verifiable."""
+STORED_FIELDS = tuple(f.name for f in fields(UsageRecord) if f.name not in {"seq", "seen"})
+"""All that the ledger stores of a record except its time of arrival."""
+WITHHELD_FIELDS = ("engine", "gpu_count")
+"""Not for customers: they say how the fleet is built."""
+RECORD_FIELDS = tuple(name for name in STORED_FIELDS if name not in WITHHELD_FIELDS)
+"""The fields that a record's leaf covers."""
 
-_SORTED = tuple(sorted(RECORD_FIELDS))
+_OPTIONAL = frozenset(Labels._fields)
+"""Fields that a record has only if they are not null, so that the leaves of records from before there were
+such fields stay as they were."""
+_FIELDS_OF = {
+    1: tuple(
+        sorted(
+            (
+                *("id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model"),
+                *("engine", "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens"),
+                *("cached_tokens", "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome"),
+                *("billable", "adapter_loads", "hour_marks"),
+            )
+        )
+    ),
+    2: tuple(sorted(RECORD_FIELDS)),
+}
 Side = Literal["left", "right"]
 
 
@@ -40,9 +66,24 @@ def canonical(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def record_leaf(record: Mapping[str, Any]) -> bytes:
+def record_content(record: Mapping[str, Any], version: int = VERSION) -> dict[str, Any]:
+    """What a record's leaf covers. Raises KeyError if a field is missing; ignores other keys."""
+    return present(record, _FIELDS_OF[version])
+
+
+def present(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """These fields of a record, without labels that are null. Raises KeyError if another is missing."""
+    return {name: record[name] for name in names if name not in _OPTIONAL or record.get(name) is not None}
+
+
+def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:
     """The leaf's hash. Raises KeyError if a field is missing; ignores other keys."""
-    return leaf_hash(canonical({name: record[name] for name in _SORTED}))
+    return leaf_hash(canonical(record_content(record, version)))
+
+
+def withheld_line(record: Mapping[str, Any]) -> bytes:
+    """What the digest of a tenant's withheld fields covers of a record."""
+    return canonical([record["id"], *(record[name] for name in WITHHELD_FIELDS)]) + b"\n"
 
 
 def leaf_hash(data: bytes) -> bytes:

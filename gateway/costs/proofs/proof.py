@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.costs.proofs.merkle import (
+    VERSION,
     MerkleStep,
     canonical,
     climb,
@@ -22,8 +23,10 @@ from gateway.costs.proofs.merkle import (
     root_of,
 )
 
-VERSION = 1
 SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+
+_WITHHELD = frozenset({"cost", "nano_gpu_hours", "allocated_nano_gpu_hours", "withheld"})
+"""Of a statement and of its lines: from these, a customer could compute what a GPU costs."""
 
 
 class ProofError(ValueError):
@@ -38,22 +41,40 @@ class ProofCheck:
     detail: str
 
 
+def public(statement: Mapping[str, Any]) -> dict[str, Any]:
+    """What a statement's leaf covers: what the customer is charged, and for how many tokens, without costs
+    and GPU-time. With a rate card, the charges by SKU; without one, the amount of each line."""
+    made = {name: value for name, value in statement.items() if name not in _WITHHELD}
+    if (charges := statement.get("charges")) is not None:
+        del made["lines"]
+        return {**made, "amount_cents": charges["amount_cents"]}
+    if "lines" in made:
+        made["lines"] = [
+            {name: value for name, value in line.items() if name not in _WITHHELD}
+            for line in made["lines"]
+            if line["amount_cents"] is not None
+        ]
+    return made
+
+
 def prove(
     header: Mapping[str, Any], root: str, statements: Sequence[Mapping[str, Any]], tenant: str
 ) -> dict[str, Any]:
-    """The proof document for a tenant. `statements`: those of all tenants. Raises KeyError if the tenant has
-    none."""
+    """The proof document for a tenant. `statements`: the full ones of all tenants. Raises KeyError if the
+    tenant has none."""
     ordered = in_order(statements)
     index = next((i for i, s in enumerate(ordered) if s["tenant"] == tenant), None)
     if index is None:
         raise KeyError(tenant)
-    leaves = [leaf_hash(canonical(s)) for s in ordered]
+    version = version_of(header)
+    shown = [_covered(s, version) for s in ordered]
+    leaves = [leaf_hash(canonical(s)) for s in shown]
     return {
-        "version": VERSION,
+        "version": version,
         "month": header["month"],
         "root": root,
         "header": dict(header),
-        "statement": dict(ordered[index]),
+        "statement": shown[index],
         "path": [{"side": step.side, "hash": step.hash.hex()} for step in path(leaves, index)],
     }
 
@@ -63,8 +84,20 @@ def in_order(statements: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return sorted(statements, key=lambda s: str(s["tenant"]))
 
 
-def tenants_root(statements: Iterable[Mapping[str, Any]]) -> str:
-    return root_of([leaf_hash(canonical(s)) for s in in_order(statements)]).hex()
+def tenants_root(statements: Iterable[Mapping[str, Any]], version: int = VERSION) -> str:
+    return root_of([leaf_hash(canonical(_covered(s, version))) for s in in_order(statements)]).hex()
+
+
+def version_of(header: Mapping[str, Any]) -> int:
+    """The version by which a period was closed. Raises ValueError for an unknown one."""
+    version = header.get("version", VERSION)
+    if version not in (1, VERSION):
+        raise ValueError(f"version {version!r}: a newer Florin made it")
+    return int(version)
+
+
+def _covered(statement: Mapping[str, Any], version: int) -> dict[str, Any]:
+    return dict(statement) if version == 1 else public(statement)
 
 
 def verify_proof(
@@ -76,7 +109,8 @@ def verify_proof(
         checks = [_root_check(proof, root), _header_check(proof), _statement_check(proof)]
         if records is None:
             return [*checks, ProofCheck("records", None, "Not given.")]
-        return [*checks, *_records_checks(proof["statement"], list(records))]
+        version = version_of(proof["header"])
+        return [*checks, *_records_checks(proof["statement"], list(records), version)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProofError(f"A field is missing or invalid: {error}") from error
 
@@ -85,23 +119,25 @@ def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
     root = proof["root"]
     if expected is None:
         return ProofCheck(
-            "root", None, f"Compare {root} with the one on the invoice, or pass it with --root."
+            "root", None, f"Compare the seal {root} with that on the invoice, or pass it with --root."
         )
     same = expected.strip().lower() == root
-    return ProofCheck("root", same, root if same else f"The proof is of {root}, you expect {expected}.")
+    return ProofCheck(
+        "root", same, root if same else f"The proof has the seal {root}; you expect {expected}."
+    )
 
 
 def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
     header = proof["header"]
     made = header_hash(header).hex()
     if made != proof["root"]:
-        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the root.")
+        return ProofCheck("header", ok=False, detail=f"The header hashes to {made}, not to the seal.")
     months = {proof["month"], header["month"], proof["statement"]["month"]}
     if len(months) != 1:
         return ProofCheck(
             "header", ok=False, detail=f"It mixes the months {', '.join(sorted(map(str, months)))}."
         )
-    return ProofCheck("header", ok=True, detail=f"The root is that of {header['month']}'s header.")
+    return ProofCheck("header", ok=True, detail=f"The seal is that of {header['month']}'s header.")
 
 
 def _statement_check(proof: Mapping[str, Any]) -> ProofCheck:
@@ -121,13 +157,15 @@ def _side(text: Any) -> Any:
     return text
 
 
-def _records_checks(statement: Mapping[str, Any], records: list[Mapping[str, Any]]) -> list[ProofCheck]:
+def _records_checks(
+    statement: Mapping[str, Any], records: list[Mapping[str, Any]], version: int
+) -> list[ProofCheck]:
     tenant = statement["tenant"]
     ordered = sorted(records, key=lambda r: (r["ended"], r["id"]))
     foreign = [r["id"] for r in ordered if r["tenant"] != tenant]
     if foreign:
         return [ProofCheck("records", ok=False, detail=f"{len(foreign)} are not {tenant}'s: {foreign[0]} …")]
-    made = root_of([record_leaf(r) for r in ordered]).hex()
+    made = root_of([record_leaf(r, version) for r in ordered]).hex()
     count, covered = len(ordered), statement["records"]
     if made == statement["root"] and count == covered:
         detail = f"The statement covers these {count:,} records and no others."

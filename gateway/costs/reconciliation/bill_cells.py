@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 
 import orjson
 
@@ -17,9 +19,20 @@ class BillError(ValueError):
     """The file as a whole cannot be read as a bill."""
 
 
+SEPARATORS = (",", ";", "\t")
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?", re.ASCII)
+
+
 def rows_of(text: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
-    """(line number, cells, error) of every non-empty line."""
-    reader = csv.reader(text, strict=True)
+    """(line number, cells, error) of every non-empty line. The header tells the separator: a comma, a
+    semicolon or a tab."""
+    lines = iter(text)
+    try:
+        first = next(lines, "")
+    except UnicodeDecodeError as error:
+        raise BillError("The file is not UTF-8 text (near line 1).") from error
+    separator = max(SEPARATORS, key=first.count)
+    reader = csv.reader(chain([first], lines), strict=True, delimiter=separator)
     while True:
         number = reader.line_num + 1
         try:
@@ -53,6 +66,7 @@ class Cells:
     columns: Mapping[str, int]
     sources: Mapping[str, tuple[str, ...]]
     renames: Mapping[tuple[str, str], str]
+    decimal_comma: bool = False
 
     def get(self, name: str) -> str:
         """The first non-empty source, renamed; empty if there is none."""
@@ -77,6 +91,10 @@ class Cells:
             raise BillError(f"{' or '.join(self.sources[name])} is empty.")
         return value
 
+    def number(self, name: str, value: str) -> Decimal:
+        """Raises BillError."""
+        return decimal_in(name, value, comma=self.decimal_comma)
+
     def name(self, name: str) -> str:
         value = self.get(name)
         if len(value) > LONGEST:
@@ -94,7 +112,17 @@ def _key_of(text: str, key: str) -> str:
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
-def decimal_in(name: str, value: str) -> Decimal:
+def decimal_in(name: str, value: str, *, comma: bool = False) -> Decimal:
+    """`comma`: `1.234,56` is 1234.56. Otherwise a comma is refused: 1,234 may be either. Raises BillError."""
+    if comma:
+        if not _COMMA.fullmatch(value):
+            raise BillError(f"{name}: {value[:40]!r} is not a decimal number with a comma, like 1234,56.")
+        value = value.replace(".", "").replace(",", ".")
+    elif "," in value:
+        raise BillError(
+            f"{name}: {value[:40]!r} has a comma. If it is the decimal separator, import with "
+            "--decimal comma (API: decimal=comma); otherwise remove the thousands separators."
+        )
     try:
         number = Decimal(value)
     except InvalidOperation:

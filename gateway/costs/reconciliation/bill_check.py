@@ -1,82 +1,30 @@
 """Compares GPU-hours and cost on the provider's bill with those that Florin observed. Pure.
 
 In each account (see `bill_accounts`), the hours of a bill line are matched with the hours of its period:
-first where an engine was up, then the rest of those hours, then hours in which none was up. What remains
+first where an engine was up, then with reserved capacity that no engine used, then the rest of those hours,
+then hours in which none was up. What remains
 splits into differences, each with its hours, that sum exactly to the total difference. The same holds for the
 cost: hours are valued at the price book's rate, and deviations become differences of rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from gateway.costs.commitments.commitment import UnusedCapacity
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciliation.bill_accounts import Ours, Side, hours_of, sides
+from gateway.costs.reconciliation.bill_differences import KINDS, BillAccount, BillDifference
 from gateway.costs.reconciliation.bill_files import NANO, BillLine
 
 MINUTE = NANO // 60
 """A GPU-minute in nano-GPU-hours."""
 HALF_A_CENT = Fraction(5, 1000)
 
-KINDS: Mapping[str, tuple[bool, str]] = {
-    "never_registered": (True, "billed, but no engine of this name was ever registered"),
-    "down": (True, "billed for hours in which the engine was down or not registered"),
-    "partly_up": (True, "billed for full hours in which the engine was up only partly"),
-    "rounding": (True, "rounded to whole minutes by the provider"),
-    "not_billed": (True, "up according to Florin, but not billed"),
-    "taken_back": (True, "hours credited by the provider"),
-    "other_charges": (True, "charges without GPU-time: taxes, credits, purchases"),
-    "rate": (True, "charged at a different rate than the price book's"),
-    "cost_rounding": (True, "cost of each line rounded by the provider"),
-    "no_price": (False, "no price in the price book for this time"),
-    "other_currency": (False, "billed in a different currency than the price book's; not compared"),
-    "billed_less": (False, "billed for fewer hours than the engine was up"),
-    "more_than_time": (False, "billed for more hours than its GPUs have: billed twice, or for more GPUs"),
-    "remaining": (False, "unknown cause (possibly a price that changed within an hour)"),
-}
-"""Kind of a difference → whether it counts as explained, and its description."""
-
 RateAt = Callable[[str, str, str, int], int | None]
 """GPU type, region, purchase model, time → millionths of the currency per GPU-hour."""
-
-
-@dataclass(frozen=True, slots=True)
-class BillDifference:
-    kind: str
-    nano: int
-    """Billed less provisioned."""
-    cost: Fraction
-    """Billed less the cost by the price book."""
-    hours: int
-    """Number of hours affected; 0: none in particular."""
-    first: int | None
-    last: int | None
-    """Start of the first and of the last of these hours."""
-
-    @property
-    def explained(self) -> bool:
-        return KINDS[self.kind][0]
-
-
-@dataclass(frozen=True, slots=True)
-class BillAccount:
-    """`billed_nano` - `provisioned_nano` and `billed_cost` - `own_cost` are the sums of `differences`."""
-
-    engine: str
-    """The engine, or a resource that no engine is named after; empty: all engines of the series."""
-    gpu_type: str
-    region: str
-    purchase: str
-    billed_nano: int
-    provisioned_nano: int
-    attributed_nano: int
-    billed_cost: Fraction
-    """In the price book's currency."""
-    own_cost: Fraction
-    other_currencies: Mapping[str, Fraction]
-    differences: tuple[BillDifference, ...]
 
 
 @dataclass(slots=True)
@@ -95,16 +43,21 @@ def check_bill(
     rate_at: RateAt,
     currency: str | None,
     within: Period,
+    *,
+    unused: UnusedCapacity | None = None,
 ) -> list[BillAccount]:
-    """`within`: a period of whole hours. `currency`: of the price book. For the others, see `sides`."""
-    return [_Layout(side, rate_at, currency).result() for side in sides(bill, ours, known, within)]
+    """`within`: a period of whole hours. `currency`: of the price book. `unused`: what commitments pay for
+    and no engine used. For the others, see `sides`."""
+    unused = unused or UnusedCapacity()
+    return [_Layout(side, rate_at, currency, unused).result() for side in sides(bill, ours, known, within)]
 
 
 class _Layout:
     """Assigns the lines of one account to its hours. Mutable until `result`."""
 
-    def __init__(self, account: Side, rate_at: RateAt, currency: str | None) -> None:
+    def __init__(self, account: Side, rate_at: RateAt, currency: str | None, unused: UnusedCapacity) -> None:
         self._account = account
+        self._unused = unused
         self._rate_at = rate_at
         self._currency = currency
         self._left: dict[int, int] = {}
@@ -161,12 +114,16 @@ class _Layout:
             cost = Fraction(0)
         self._billed_cost += cost
         if line.nano_gpu_hours <= 0:
-            self._add("taken_back" if line.nano_gpu_hours else "other_charges", line.nano_gpu_hours, cost)
+            self._add(_without_time(line), line.nano_gpu_hours, cost)
             return
-        if not self._account.known:
-            self._add("never_registered", line.nano_gpu_hours, cost, hours_of(line))
-            return
-        value, priced = self._lay(line)
+        if self._account.known:
+            value, priced = self._lay(line)
+        else:
+            nano, value = self._lay_reserved(line, line.nano_gpu_hours)
+            if not nano or nano < line.nano_gpu_hours:
+                self._add("never_registered", line.nano_gpu_hours - nano, cost - value, hours_of(line))
+                return
+            priced = True
         odd = cost - value
         if not odd:
             return
@@ -186,6 +143,10 @@ class _Layout:
         for kind, hour in self._places(line):
             if want <= 0:
                 break
+            if kind == "reserved_unused":
+                nano, worth = self._lay_reserved(line, want)
+                want, value = want - nano, value + worth
+                continue
             limit = min(room[hour], self._left.get(hour, 0)) if kind == "" else room[hour]
             nano = min(want, limit)
             if nano <= 0:
@@ -207,10 +168,26 @@ class _Layout:
         self._covered.update(hours_of(line))
         return value, priced
 
+    def _lay_reserved(self, line: BillLine, want: int) -> tuple[int, Fraction]:
+        """Assign at most `want` to reserved capacity that no engine used. Returns what was assigned, and its
+        value at the commitments' rates."""
+        if line.purchase != "reserved":
+            return 0, Fraction(0)
+        done, value = 0, Fraction(0)
+        for hour in hours_of(line):
+            for nano, rate in self._unused.take(line.gpu_type, line.region, hour, want - done):
+                worth = Fraction(nano * rate, 10**15)
+                done, value = done + nano, value + worth
+                self._add("reserved_unused", nano, worth, [hour])
+        return done, value
+
     def _places(self, line: BillLine) -> Iterator[tuple[str, int]]:
-        """Hours it can be assigned to, most likely first, each with the kind of difference; empty: none."""
+        """Hours it can be assigned to, most likely first, each with the kind of difference; empty: none.
+        `reserved_unused` stands for all hours."""
         hours = hours_of(line)
         yield from (("", hour) for hour in hours if hour in self._up)
+        if line.purchase == "reserved":
+            yield "reserved_unused", hours.start
         yield from (("partly_up", hour) for hour in hours if hour in self._up)
         yield from (("down", hour) for hour in hours if hour not in self._up)
 
@@ -246,3 +223,10 @@ class _Layout:
         found.nano += nano
         found.cost += cost
         found.hours.update(hours)
+
+
+def _without_time(line: BillLine) -> str:
+    """The kind of a line that has no GPU-time, or takes some back."""
+    if line.nano_gpu_hours:
+        return "taken_back"
+    return "other_charges" if line.category == "usage" else line.category

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
-from gateway.costs.periods import PeriodError, instant
+from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PURCHASES
-from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, column_of, decimal_in, rows_of
+from gateway.costs.reconciliation.bill_cells import LONGEST, BillError, Cells, column_of, rows_of
+from gateway.costs.reconciliation.bill_times import looks_inclusive, span
 
 NANO = 1_000_000_000
 MAX_BYTES = 64 * 1024 * 1024
@@ -27,7 +28,7 @@ _CSV: dict[str, tuple[str, ...]] = {
     name: (name,)
     for name in (
         "start", "end", "resource", "gpu_type", "region", "purchase", "gpu_hours", "cost", "currency",
-        "description",
+        "description", "category",
     )
 }  # fmt: skip  # one name a line says no more
 _FOCUS: dict[str, tuple[str, ...]] = {
@@ -50,6 +51,8 @@ _REQUIRED = {
     "focus": ("start", "end", "cost", "currency"),
 }
 _PURCHASE = {"standard": "on_demand", "dynamic": "spot", "committed": "reserved", "": "on_demand"}
+CATEGORIES = ("usage", "tax", "credit", "purchase", "adjustment")
+"""FOCUS's categories of charges, in lower case. `purchase`: fees and upfront payments of commitments."""
 _UNIT = re.compile(r"(gpu[ -]?)?(h|hrs?|hours?|m|min|minutes?|s|secs?|seconds?)")
 _PER_HOUR = {"h": 1, "m": 60, "s": 3600}
 _LARGEST = 10**6
@@ -73,6 +76,8 @@ class BillLine:
     """Exact decimal."""
     currency: str
     description: str
+    category: str = "usage"
+    """One of CATEGORIES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,12 @@ class BillFormat:
     effective: bool = False
     """FOCUS: use EffectiveCost, which spreads commitments over the usage they cover, instead of the invoiced
     cost."""
+    decimal_comma: bool = False
+    """Numbers are written like 1.234,56."""
+    inclusive_ends: bool = False
+    """An end is the last day or second of the line, not the first after it."""
+    gpus_only: bool = False
+    """Leave out taxes, credits and fees that name no GPU type."""
 
 
 @dataclass(slots=True)
@@ -107,6 +118,8 @@ class Parsed:
     """Lines about other things than GPUs."""
     ignored_cost: dict[str, Decimal] = field(default_factory=dict)
     """By currency."""
+    inclusive_looking: int = 0
+    """Lines whose end was read as exclusive and looks inclusive."""
 
 
 class _NotGpuError(Exception):
@@ -135,7 +148,9 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
             parsed.bad.append(BadLine(number, reason))
             continue
         try:
-            parsed.lines.append(_line(number, Cells(cells, columns, sources, reading.renames), kind))
+            row = Cells(cells, columns, sources, reading.renames, reading.decimal_comma)
+            parsed.lines.append(_line(number, row, kind, reading))
+            parsed.inclusive_looking += not reading.inclusive_ends and looks_inclusive(row.get("end"))
         except _NotGpuError as other:
             parsed.ignored += 1
             before = parsed.ignored_cost.get(other.currency, Decimal(0))
@@ -171,15 +186,17 @@ def _check_heading(kind: str, sources: Mapping[str, tuple[str, ...]], columns: M
         raise BillError(f"The header of a {kind} bill must name {', '.join(missing)}.")
 
 
-def _line(number: int, cells: Cells, kind: str) -> BillLine:
-    cost = decimal_in("cost", cells.need("cost"))
+def _line(number: int, cells: Cells, kind: str, reading: BillFormat) -> BillLine:
+    cost = cells.number("cost", cells.need("cost"))
     currency = cells.need("currency").upper()
     if not re.fullmatch("[A-Z]{3}", currency):
         raise BillError(f"currency: {currency[:40]!r} is not three letters.")
-    hours = _csv_hours(cells) if kind == "csv" else _focus_hours(cells, currency, cost)
-    start, end = instant("start", cells.need("start")), instant("end", cells.need("end"))
-    if end <= start:
-        raise BillError("The line ends before it begins.")
+    category = _category(cells.get("category"))
+    if category != "usage" and not cells.get("gpu_type") and reading.gpus_only:
+        raise _NotGpuError(currency, cost)
+    of = _csv_hours if kind == "csv" else _focus_hours
+    hours = of(cells, category, currency, cost)
+    start, end = span(cells.need("start"), cells.need("end"), inclusive=reading.inclusive_ends)
     if abs(hours) > _LARGEST:
         raise BillError(f"More than {_LARGEST:,} GPU-hours in one line.")
     return BillLine(
@@ -194,31 +211,36 @@ def _line(number: int, cells: Cells, kind: str) -> BillLine:
         cost=f"{cost:f}",
         currency=currency,
         description=cells.get("description")[:LONGEST],
+        category=category,
     )
 
 
-def _csv_hours(cells: Cells) -> Fraction:
+def _csv_hours(cells: Cells, category: str, _currency: str, _cost: Decimal) -> Fraction:
+    """GPU-hours of a line, which only usage must state."""
+    stated = cells.get("gpu_hours")
+    if category != "usage" and not stated:
+        return Fraction(0)
     cells.need("gpu_type")
-    return Fraction(decimal_in("gpu_hours", cells.need("gpu_hours")))
+    return Fraction(cells.number("gpu_hours", cells.need("gpu_hours")))
 
 
-def _focus_hours(cells: Cells, currency: str, cost: Decimal) -> Fraction:
+def _focus_hours(cells: Cells, category: str, currency: str, cost: Decimal) -> Fraction:
     """GPU-hours of a line; 0 for taxes, credits and purchases. Raises _NotGpuError."""
     if stated := cells.get("gpu_hours"):
         cells.need("gpu_type")
-        return Fraction(decimal_in("gpu_hours", stated))
+        return Fraction(cells.number("gpu_hours", stated))
+    if category != "usage":
+        return Fraction(0)
     quantities = [(cells.raw(quantity), cells.raw(unit)) for quantity, unit in _QUANTITIES]
     of_gpus = any(unit.casefold().startswith("gpu") for _, unit in quantities)
     if not cells.get("gpu_type"):
         if of_gpus:
             raise BillError("No GPU type: map gpu_type to the column that has it.")
         raise _NotGpuError(currency, cost)
-    if (cells.get("category") or "Usage") != "Usage":
-        return Fraction(0)
     for quantity, unit in quantities:
         match = _UNIT.fullmatch(unit.casefold())
         if match and quantity:
-            hours = Fraction(decimal_in("quantity", quantity)) / _PER_HOUR[match[2][0]]
+            hours = Fraction(cells.number("quantity", quantity)) / _PER_HOUR[match[2][0]]
             return hours if match[1] else hours * _gpus(cells, unit)
     units = " or ".join(repr(unit) for _, unit in quantities if unit) or "nothing"
     raise BillError(f"The unit must be GPU-Hours or Hours, not {units[:80]}.")
@@ -228,7 +250,16 @@ def _gpus(cells: Cells, unit: str) -> Fraction:
     count = cells.get("gpu_count")
     if not count:
         raise BillError(f"The unit is {unit!r} but the number of GPUs is missing: map gpu_count.")
-    return Fraction(decimal_in("gpu_count", count))
+    return Fraction(cells.number("gpu_count", count))
+
+
+def _category(value: str) -> str:
+    known = value.casefold() or "usage"
+    if known not in CATEGORIES:
+        raise BillError(
+            f"category: {value[:40]!r} is not one of {', '.join(CATEGORIES)}; rename it to one of them."
+        )
+    return known
 
 
 def _purchase(value: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,29 +13,32 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, in
 from gateway.costs.periods import Period, iso
 from gateway.costs.prices.amounts import decimal_of, total
 from gateway.costs.reconciliation.bill_cells import BillError
-from gateway.costs.reconciliation.bill_files import NANO, BadLine, BillFormat, BillLine, Parsed, parse_bill
+from gateway.costs.reconciliation.bill_files import NANO, BillFormat, BillLine, Parsed, parse_bill
+from gateway.costs.reconciliation.bill_mistakes import Mistake, mistakes
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import bill_lines as table
 
 _SHOWN = 100
-"""Invalid lines that are listed; all are counted."""
+"""Invalid lines that are listed after an import; all are counted."""
+_REASONS = 20
+"""Mistakes that are listed."""
 _CHUNK = 1000
 _CONTENT = (
     "start", "end", "resource", "gpu_type", "region", "purchase", "nano_gpu_hours", "cost", "currency",
-    "description",
+    "description", "category",
 )  # fmt: skip  # one name a line says no more
 PREFIX = 8
 """Hexadecimal digits of a file's SHA-256 that identify it in messages."""
 
 
 class BillRefusedError(Exception):
-    """Nothing was imported; `bad` lists the invalid lines."""
+    """Nothing was imported; `mistakes` says what is wrong with which lines."""
 
-    def __init__(self, message: str, bad: tuple[BadLine, ...] = ()) -> None:
-        super().__init__(message, bad)  # both, so that it can be unpickled from the ledger process
+    def __init__(self, message: str, mistakes: tuple[Mistake, ...] = ()) -> None:
+        super().__init__(message, mistakes)  # both, so that it can be unpickled from the ledger process
         self.message = message
-        self.bad = bad
+        self.mistakes = mistakes
 
 
 class BillConflictError(Exception):
@@ -67,12 +70,11 @@ def import_bill(
             parsed = parse_bill(text, reading)
         except BillError as error:
             raise BillRefusedError(str(error)) from error
+    wrong = mistakes(parsed.bad)
     if parsed.bad and not skip_bad:
-        count = len(parsed.bad)
-        what = "1 line is invalid" if count == 1 else f"{count:,} lines are invalid"
-        raise BillRefusedError(f"{what}; nothing was imported.", tuple(parsed.bad[:_SHOWN]))
+        raise BillRefusedError(_refusal(len(parsed.bad), wrong), tuple(wrong[:_REASONS]))
     if not parsed.lines:
-        raise BillRefusedError("The file has no lines for GPUs.", tuple(parsed.bad[:_SHOWN]))
+        raise BillRefusedError("The file has no lines for GPUs.", tuple(wrong[:_REASONS]))
     with ledger.write() as connection:
         new = _store(connection, digest, parsed, file_name, now)
         if new:
@@ -92,7 +94,18 @@ def import_bill(
         "ignored_cost": {c: f"{cost:f}" for c, cost in sorted(parsed.ignored_cost.items())},
         "bad": [{"line": bad.line, "reason": bad.reason} for bad in parsed.bad[:_SHOWN]],
         "bad_lines": len(parsed.bad),
+        "bad_reasons": [
+            {"reason": one.reason, "lines": one.count, "where": one.where} for one in wrong[:_REASONS]
+        ],
+        "charges": _by_currency((line.currency, line.cost) for line in parsed.lines if not line.gpu_type),
+        "inclusive_looking": parsed.inclusive_looking,
     }
+
+
+def _refusal(lines: int, wrong: Sequence[Mistake]) -> str:
+    what = "1 line is invalid" if lines == 1 else f"{lines:,} lines are invalid"
+    why = "" if len(wrong) == 1 else f", for {len(wrong):,} reasons"
+    return f"{what}{why}; nothing was imported."
 
 
 def _store(connection: Connection, digest: str, parsed: Parsed, file_name: str, now: int) -> int:
@@ -193,6 +206,12 @@ def read_bill(connection: Connection, within: Period) -> Iterator[BillLine]:
     )
     for row in connection.execute(query):
         yield BillLine(*row)
+
+
+def sources_of(connection: Connection, within: Period) -> list[str]:
+    """SHA-256 of the files that have lines in a period."""
+    query = select(table.c.source).where(table.c.start < within.end, table.c.end > within.start).distinct()
+    return sorted(connection.execute(query).scalars())
 
 
 def _is(digest: str) -> ColumnElement[bool]:

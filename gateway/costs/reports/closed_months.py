@@ -12,10 +12,13 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select
 
+from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.closing.coverage import cover_of, record_page
+from gateway.costs.closing.preview import preview
 from gateway.costs.periods import iso, month
-from gateway.costs.proofs.proof import prove
+from gateway.costs.proofs.merkle import RECORD_FIELDS, STORED_FIELDS, present
+from gateway.costs.proofs.proof import prove, version_of
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import NotClosedError, read_stored, verify
 from gateway.metering.ledger.database import LedgerUnavailableError, insert
@@ -27,7 +30,10 @@ ALIVE_SECONDS = 15
 _ROLL_SECONDS = 3.0
 _SUMMARY = (
     "tenant", "records", "root", "nano_gpu_hours", "allocated_nano_gpu_hours", "cost", "amount_cents",
+    "charged_cents",
 )  # fmt: skip  # one name a line says no more
+_OF_TENANT = ("tenant", "records", "root", "amount_cents")
+"""What a tenant sees of its own: what it is charged."""
 
 
 def overview(ledger: Ledger, now: int, tenant: str | None = None) -> list[dict[str, Any]]:
@@ -52,8 +58,26 @@ def one(ledger: Ledger, of: str, now: int, tenant: str | None = None) -> dict[st
         if tenant is not None:
             query = query.where(period_tenants.c.tenant == tenant)
         documents = connection.execute(query.order_by(period_tenants.c.tenant)).scalars()
-        statements = [{name: made[name] for name in _SUMMARY} for made in map(json.loads, documents)]
+        shown = _SUMMARY if tenant is None else _OF_TENANT
+        statements = [_sums(made, shown) for made in map(json.loads, documents)]
         return {**_period(connection, row, now, tenant), "statements": statements}
+
+
+def _sums(statement: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """`amount_cents` is what it costs, `charged_cents` what the customer is charged."""
+    charges = statement.get("charges")
+    made = {name: statement[name] for name in names if name in statement}
+    charged = statement["amount_cents"] if charges is None else charges["amount_cents"]
+    if "charged_cents" in names:
+        return {**made, "charged_cents": charged, "rate_card": None if charges is None else charges["card"]}
+    return {**made, "amount_cents": charged}
+
+
+def previewed(ledger: Ledger, of: str, now: int, policy: AllocationPolicy | None) -> dict[str, Any]:
+    """What closing the month now would bill; see `preview`. Raises LedgerUnavailableError."""
+    roll(ledger, now, patience=_ROLL_SECONDS)
+    with ledger.read() as connection:
+        return preview(connection, of, now=now, policy=policy)
 
 
 def _open_months(connection: Connection, latest: str, now: int) -> list[str]:
@@ -92,6 +116,7 @@ def _period(connection: Connection, row: RowMapping, now: int, tenant: str | Non
         "closed_by": row["closed_by"],
         "policy": row["policy"],
         "shares": document["terms"]["shares"],
+        "own": document["terms"].get("own", {}),
         "records": row["records"],
         "tenants": summary.get("tenants"),
         "missing_prices": [" ".join(filter(None, series)) for series in document["terms"]["missing_prices"]],
@@ -143,38 +168,61 @@ def _name(of: str) -> str:
     return f"closing {of}"
 
 
-def verified(ledger: Ledger, of: str, now: int) -> dict[str, Any]:
-    """Verify a closed month. Rolls up first, because hours that await a correction cannot be compared.
+def verified(ledger: Ledger, of: str, now: int, *, quick: bool = False) -> dict[str, Any]:
+    """Verify a closed month; `quick`: without its records. Rolls up first, because hours that await a
+    correction cannot be compared.
 
     Raises NotClosedError, LedgerUnavailableError."""
     roll(ledger, now)
-    return verify(ledger, of)[0].document()
+    return verify(ledger, of, quick=quick)[0].document()
 
 
-def proof_of(ledger: Ledger, of: str, tenant: str) -> dict[str, Any]:
-    """Raises NotClosedError, also if the tenant has no statement, and LedgerUnavailableError."""
+def proof_of(ledger: Ledger, of: str, tenant: str, *, for_tenant: bool = False) -> dict[str, Any]:
+    """`for_tenant`: the caller is the tenant itself. Raises NotClosedError, also if the tenant has no
+    statement, and LedgerUnavailableError."""
     try:
         with ledger.read() as connection:
             stored = read_stored(connection, of)
-        return prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
+        made = prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
     except (KeyError, NotClosedError):
         raise NotClosedError(no_statement(of, tenant)) from None
+    if for_tenant and made["version"] == 1:
+        raise NotClosedError(
+            f"{of} was closed by an earlier version of Florin, whose proofs name engines: ask your provider."
+        )
+    return made
 
 
 def no_statement(of: str, tenant: str) -> str:
     return f"{tenant} has no statement in {of}, or {of} is not closed."
 
 
+def _closed_by(connection: Connection, of: str) -> int:
+    """The version that closed a month; the present one if it is being closed."""
+    document = connection.execute(select(periods.c.document).where(periods.c.month == of)).scalar_one()
+    return version_of(json.loads(document or "{}").get("header", {}))
+
+
 def covered_page(
-    ledger: Ledger, of: str, tenant: str | None, after: tuple[int, str] | None, limit: int
+    ledger: Ledger,
+    of: str,
+    tenant: str | None,
+    after: tuple[int, str] | None,
+    limit: int,
+    *,
+    by_staff: bool = True,
 ) -> tuple[bytes, tuple[int, str] | None]:
     """A JSON array of at most `limit` records, rendered here because a thousand would block the event loop,
-    and the position of the last if there are more. Raises NotClosedError, LedgerUnavailableError."""
+    and the position of the last if there are more. Of one tenant: as it sees them, with the fields that its
+    proof covers; a month that an earlier version closed has proofs that cover all fields, for staff
+    (`by_staff`). Raises NotClosedError, LedgerUnavailableError."""
     with ledger.read() as connection:
         cover = cover_of(connection, of)
+        whole = by_staff and cover is not None and _closed_by(connection, of) == 1
     if cover is None:
         raise NotClosedError(f"{of} is not closed.")
     page = record_page(ledger, cover, tenant=tenant, after=after, limit=limit + 1)
-    shown = [dict(record) for record in page[:limit]]
+    names = STORED_FIELDS if tenant is None or whole else RECORD_FIELDS
+    shown = [present(record, names) for record in page[:limit]]
     last = (shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
     return orjson.dumps(shown), last

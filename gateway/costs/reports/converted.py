@@ -25,14 +25,19 @@ from gateway.costs.prices.exchange_rates import (
 _AMOUNTS = {"cost", "priced_cost", "allocated_cost", "priced_allocated_cost", "idleness_cost"}
 _PRICES = "unit_prices"
 """Its decimals, at any depth, are amounts too."""
+_OF_STATEMENTS = {"amount_cents", "allocated_amount_cents", "billed_cents"}
+"""Left out: statements are in the price book's currency, and what they round is not rounded anew."""
 
 
-def in_currency(connection: Connection, document: dict[str, Any], currency: str, now: int) -> dict[str, Any]:
-    """The report `document` in `currency`. Raises ExchangeRateError if no rate is known."""
+def in_currency(
+    connection: Connection, document: dict[str, Any], currency: str, now: int, *, tenant: str | None = None
+) -> dict[str, Any]:
+    """The report `document` in `currency`. `tenant`: whose own report it is. Raises ExchangeRateError if no
+    rate is known."""
     if document["currency"] in {None, currency}:
         return document
     rates = read_exchange_rates(connection)
-    found = chosen(rates, document["currency"], currency, instant("to", document["to"]), now)
+    found = chosen(rates, document["currency"], currency, instant("to", document["to"]), now, tenant)
     factor = Fraction(found.rate_nanos, 10**PLACES)
     begin = instant("from", document["from"])
     same = [r for r in rates if (r.currency, r.target) == (found.currency, found.target)]
@@ -47,16 +52,18 @@ def in_currency(connection: Connection, document: dict[str, Any], currency: str,
     return {**made, "currency": currency, "exchange_rate": said}
 
 
-def chosen(rates: Sequence[ExchangeRate], currency: str, target: str, end: int, now: int) -> ExchangeRate:
-    """The rate at the end of a period, exclusive. Raises ExchangeRateError."""
+def chosen(
+    rates: Sequence[ExchangeRate], currency: str, target: str, end: int, now: int, tenant: str | None = None
+) -> ExchangeRate:
+    """The rate at the end of a period, exclusive. Raises ExchangeRateError, which tells a tenant no command
+    of the operator's."""
     at = min(end - 1, now)
     found = rate_at(rates, currency, target, at)
     if found is None:
-        raise ExchangeRateError(
-            "currency",
-            f"No exchange rate from {currency} to {target} on {iso(at)[:10]}: florin exchange-rate add "
-            f"--from {currency} --to {target} --rate … --date {iso(at)[:8]}01 --source …",
-        )
+        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(at)[:8]}01"
+        do = f"{add} --source …" if tenant is None else f"ask your provider, or ask for {currency}."
+        missing = f"No exchange rate from {currency} to {target} on {iso(at)[:10]}"
+        raise ExchangeRateError("currency", f"{missing}: {do}")
     return found
 
 
@@ -65,7 +72,8 @@ def _converted(value: Any, factor: Fraction, *, amounts: bool = False) -> Any:
         return [_converted(one, factor, amounts=amounts) for one in value]
     if not isinstance(value, dict):
         return value
-    return {name: _member(name, one, factor, amounts=amounts) for name, one in value.items()}
+    kept = {name: one for name, one in value.items() if name not in _OF_STATEMENTS}
+    return {name: _member(name, one, factor, amounts=amounts) for name, one in kept.items()}
 
 
 def _member(name: str, value: Any, factor: Fraction, *, amounts: bool) -> Any:

@@ -55,7 +55,7 @@ class Figures:
     def empty(self) -> bool:
         """Whether everything is zero, for example because corrections cancel out."""
         counts = (getattr(self, name) for name in COUNTS)
-        return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated)
+        return not (any(counts) or self.nano_gpu_hours or self.cost or self.allocated or self.allocated_cost)
 
     def document(self, *, counts: bool = True, allocated: bool = False) -> dict[str, Any]:
         made: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}
@@ -133,7 +133,7 @@ class Table:
         """Only for a table without `most`."""
         whole = Figures()
         for figures in self._rows.values():
-            for name in (*COUNTS, "nano_gpu_hours", "cost", "unpriced_nano"):
+            for name in (*COUNTS, "nano_gpu_hours", "cost", "unpriced_nano", "allocated", "allocated_cost"):
                 setattr(whole, name, getattr(whole, name) + getattr(figures, name))
             whole.unpriced |= figures.unpriced
         return whole

@@ -35,7 +35,7 @@ def report_file(
 def columns(report: dict[str, Any]) -> list[Column]:
     allocated: dict[str, Kind] = {"allocated_gpu_hours": "quantity", "allocated_cost": "cost"}
     times: dict[str, Kind] = {"gpu_hours": "quantity", "cost": "cost"}
-    times |= allocated if report["policy"] != "none" else {}
+    times |= allocated if "allocated_cost" in report["totals"] else {}
     return [
         Column("from", "time"),
         Column("to", "time"),

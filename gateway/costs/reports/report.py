@@ -15,25 +15,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
-from gateway.costs.allocation import NONE, UNUSED, Allocated, AllocationPolicy, Pool, allocate, pool, spread
+from gateway.costs.allocation import UNUSED, Allocated, AllocationPolicy, Pool, allocate, merged, pool, spread
+from gateway.costs.closing.preview import settlement_now
 from gateway.costs.cost_lines import CostLine, effective, read_lines
-from gateway.costs.periods import Period, iso, months
-from gateway.costs.prices.book import PriceBook, Series
+from gateway.costs.periods import LocalTime, Period, iso, months
+from gateway.costs.policies.terms import MonthAllocation, allocate_month
+from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
+from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
+from gateway.costs.reports.statement_amounts import StatementAmounts
+from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import read_set_aside
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import periods
 
 DEFAULT_BY = ("tenant", "adapter", "gpu_type")
 POSTED, AS_KNOWN_NOW = "posted", "as known now"
-_TENANTS = {"tenant", "adapter", "version"}
+_TENANTS = {"tenant", "adapter", "version", *PART_DIMENSIONS}
 """Dimensions that unused time does not have."""
 _ROLL_SECONDS = 30.0
 _MOST_SET_ASIDE = 100
@@ -48,22 +51,14 @@ class Question:
     tenants: tuple[str, ...] = ()
     """Only rows whose tenant equals every entry, and nothing without a tenant. (): everything."""
     policy: AllocationPolicy | None = None
-    """How to allocate unused time. None: as the closed month did, or not at all."""
+    """How to allocate unused time. None: each month as it was closed, or by the standing policy."""
     limit: int | None = None
     """Maximum number of rows."""
     after: Key | None = None
     """Start after this key."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """The terms of the months in the period."""
-
-    state: str | None
-    """None: the period is not whole months."""
-    policy: AllocationPolicy
-    unpriced: frozenset[Series]
-    """Series without a price when the month was closed."""
+    local: LocalTime | None = None
+    """The timezone of its days. None: UTC. Months are closed in UTC, so a report in local time shows its
+    hours as known now."""
 
 
 def cost_report(
@@ -97,41 +92,60 @@ def report_text(
 def read_report(connection: Connection, question: Question) -> dict[str, Any]:
     """`cost_report` without rolling up first."""
     prices = PriceBook(read_prices(connection))
-    posted = months(question.period)
-    terms = _terms(connection, posted, question.policy)
-    sums = _Sums(question, terms.policy)
-    for line in read_lines(
-        connection,
-        prices,
-        question.period,
-        sums.by,
-        tenants=sums.read_only,
-        corrections=None if posted is None else False,
-    ):
-        sums.add(line)
-    if posted is not None:  # otherwise they are included in the hours as known now
-        by = (*sums.by, "day")
+    posted = months(question.period) if question.local is None else None
+    parts = parts_of(connection, question.period, posted, question.policy)
+    sums = _Sums(question, allocating=any(part.terms.policy.allocates for part in parts))
+    amounts = None if posted is None else sums.amounts
+    for part in parts:
+        sums.begin(part.month)
         for line in read_lines(
-            connection, prices, question.period, by, tenants=sums.read_only, corrections=True
+            connection,
+            prices,
+            part.period,
+            sums.by,
+            tenants=sums.read_only,
+            corrections=None if posted is None else False,
+            as_posted=posted is not None,
+            local=question.local,
         ):
-            sums.correct(line)
-    sums.allocate()
+            sums.add(line)
+        if posted is not None:  # otherwise they are included in the hours as known now
+            by = (*sums.by, "day")
+            for line in read_lines(
+                connection, prices, part.period, by, tenants=sums.read_only, corrections=True
+            ):
+                sums.correct(line)
+        if sums.allocating:
+            sums.allocate(connection, prices, part, posted=posted is not None)
     whole = question.period if posted is not None else effective(question.period)
-    return {
+    report = {
         "currency": prices.currency,
         "from": iso(whole.start),
         "to": iso(whole.end),
+        **_local(question.local, whole),
         "by": list(question.by),
         "basis": AS_KNOWN_NOW if posted is None else POSTED,
-        "state": terms.state,
-        "policy": terms.policy.name,
+        "state": None if posted is None else state_of(connection, posted),
+        "policy": policy_name(parts, question.tenants),
         **made_with(connection, sums.facts),
-        "missing_prices": missing_prices(sums.facts, terms.unpriced),
+        "missing_prices": missing_prices(sums.facts, unpriced_when_closed(connection, posted or ())),
         "set_aside": _set_aside(connection, whole, mine_only=bool(question.tenants)),
         **sums.document(),
-        **({} if question.tenants else sums.nobodys(terms.policy)),
+        **({} if question.tenants else sums.nobodys([part.terms.policy for part in parts])),
         **({} if question.tenants else of_everything(connection, sums.facts, sums.corrected)),
     }
+    if amounts is not None:
+        asked = question.policy
+        settled = [settlement_now(connection, part.month, policy=asked, book=prices) for part in parts]
+        amounts.put(report, settled)
+    return report
+
+
+def _local(local: LocalTime | None, whole: Period) -> dict[str, Any]:
+    if local is None:
+        return {}
+    times = {"from": local.iso(whole.start), "to": local.iso(whole.end)}
+    return {"local": {"timezone": local.timezone, **times}}
 
 
 def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> list[dict[str, Any]]:
@@ -146,13 +160,18 @@ def _set_aside(connection: Connection, whole: Period, *, mine_only: bool) -> lis
 class _Sums:
     """Mutable: the report's tables while lines are added."""
 
-    def __init__(self, question: Question, policy: AllocationPolicy) -> None:
+    def __init__(self, question: Question, *, allocating: bool) -> None:
         self._question = question
-        self._policy = policy
         self._width = len(question.by)
-        allocating = policy != NONE
-        self.by = (*question.by, "tenant") if allocating else question.by
+        self._month = ""
+        self.allocating = allocating
+        self.amounts = StatementAmounts(question.by, question.tenants)
+        self.by = question.by
         """Dimensions of the lines to read; those of corrections include the day."""
+        if allocating or self.amounts.divides:
+            self.by += ("tenant",)
+        if self.amounts.divides:
+            self.by += ("adapter",)
         self.read_only = () if allocating else question.tenants
         """Tenants whose lines to read."""
         self.rows = Table(question.by, allocated=allocating, after=question.after, most=question.limit)
@@ -160,13 +179,18 @@ class _Sums:
         own = tuple(n for n in question.by if n not in _TENANTS)
         self._nobodys = own if "gpu_type" in own else (*own, "gpu_type")
         self.unused = {bucket: Table(self._nobodys, counts=False) for bucket in UNUSED}
-        self.corrections = Table(("month", "bucket", *question.by))
+        self.corrections = Table(("month", "bucket", *question.by), allocated=allocating)
         self.totals = Figures()
         self.facts = PriceFacts()
         """Without corrections, if these are separate."""
         self.corrected = PriceFacts()
         self._all: list[CostLine] = []
         self.allocated: Allocated = {}
+
+    def begin(self, month: str) -> None:
+        """Start with the lines of another month."""
+        self._month = month
+        self._all = []
 
     def add(self, line: CostLine) -> None:
         if not self._takes(line):
@@ -176,6 +200,9 @@ class _Sums:
         if line.bucket == "usage":
             self.rows.at(key).add(line)
             self.totals.add(line)
+            if self.amounts.divides:
+                tenant, adapter = line.keys[self._width : self._width + 2]
+                self.amounts.add(self._month, tenant, adapter, line, key)
         elif line.bucket == "retry_waste":
             self.wasted.at(key).add(line)
         elif line.bucket in self.unused:
@@ -188,7 +215,7 @@ class _Sums:
             self.corrections.at((line.keys[-1][:7], line.bucket, *line.keys[: self._width])).add(line)
 
     def _takes(self, line: CostLine) -> bool:
-        if self._policy == NONE:
+        if not self.allocating:
             return True
         self._all.append(line)
         return self._shows(line.keys[self._width])
@@ -196,59 +223,74 @@ class _Sums:
     def _shows(self, tenant: str) -> bool:
         return all(name == tenant for name in self._question.tenants)
 
-    def allocate(self) -> None:
-        """Divide unused time among the tenants, and each tenant's share among its rows."""
-        if self._policy == NONE:
-            return
+    def allocate(self, connection: Connection, book: PriceBook, part: Part, *, posted: bool) -> None:
+        """Divide a month's unused time among the tenants, and each tenant's share among its rows."""
         used: defaultdict[tuple[str, Pool], defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        unused: defaultdict[Pool, defaultdict[Key, int]] = defaultdict(lambda: defaultdict(int))
         for line in self._all:
+            key = line.keys[: self._width]
             if line.bucket == "usage" and not line.correction:
-                key = line.keys[: self._width]
-                used[line.keys[self._width], pool(line)][key] += line.nano_gpu_hours
-        self.allocated = allocate(self._policy, self._all, lambda line: line.keys[self._width])
-        for (tenant, gpu_type, region, purchase, rate), nano in self.allocated.items():
+                used[self._tenant(line), pool(line)][key] += line.nano_gpu_hours
+            elif line.bucket in UNUSED:
+                unused[pool(line)][key] += line.nano_gpu_hours
+        if posted:
+            made = allocate_month(connection, book, part.month, part.terms, self._all, self._tenant)
+        else:
+            made = MonthAllocation(allocate(part.terms.policy, self._all, self._tenant))
+        self.allocated = merged(self.allocated, made.whole)
+        for (tenant, *where, rate), nano in made.own.items():
             if not self._shows(tenant):
                 continue
             self.totals.bear(nano, rate)
-            known = {"tenant": tenant, "gpu_type": gpu_type, "region": region, "purchase": purchase}
-            nothing = {tuple(known.get(name, "") for name in self._question.by): 0}
-            rows = used.get((tenant, (gpu_type, region, purchase, rate)), nothing)
-            for key, part in spread(nano, rows).items():
-                self.rows.at(key).bear(part, rate)
+            of = (where[0], where[1], where[2])
+            at: Pool = (*of, rate)
+            # A tenant that used nothing bears its share where the time went unused.
+            rows = (
+                used.get((tenant, at))
+                or self._borne_by(tenant, unused[at])
+                or {self._row_without_use(tenant, of): 0}
+            )
+            for key, share in spread(nano, rows).items():
+                self.rows.at(key).bear(share, rate)
+                self.amounts.bear(part.month, tenant, of, share * (rate or 0), key)
+        for corrected, shares in made.corrections.items():
+            for (tenant, gpu_type, region, purchase, rate), nano in shares.items():
+                if self._shows(tenant):
+                    row = self._row_without_use(tenant, (gpu_type, region, purchase))
+                    self.corrections.at((corrected, "allocated", *row)).bear(nano, rate)
+
+    def _tenant(self, line: CostLine) -> str:
+        return line.keys[self._width]
+
+    def _row_without_use(self, tenant: str, of: tuple[str, str, str]) -> Key:
+        known = {"tenant": tenant, **dict(zip(("gpu_type", "region", "purchase"), of, strict=True))}
+        return tuple(known.get(name, "") for name in self._question.by)
+
+    def _borne_by(self, tenant: str, unused: dict[Key, int]) -> dict[Key, int]:
+        """Keys of unused time, with the tenant that bears it."""
+        by = self._question.by
+        return {
+            tuple(tenant if name == "tenant" else value for name, value in zip(by, key, strict=True)): nano
+            for key, nano in unused.items()
+        }
 
     def document(self) -> dict[str, Any]:
         rows, after = self.rows.page()
         return {
             "rows": rows,
             "next": after,
-            "totals": self.totals.document(allocated=self._policy != NONE),
+            "totals": self.totals.document(allocated=self.allocating),
             "rejected": sum(line.requests for line in self.facts if line.bucket == "rejected"),
             "retry_waste": self.wasted.document(),
             "corrections": self.corrections.document(),
         }
 
-    def nobodys(self, policy: AllocationPolicy) -> dict[str, Any]:
-        """Unused time, and the part of it that is not allocated."""
+    def nobodys(self, policies: Sequence[AllocationPolicy]) -> dict[str, Any]:
+        """Unused time, the part of it that is not allocated, and the policies by which the rest is."""
         made: dict[str, Any] = {bucket: table.document() for bucket, table in self.unused.items()}
-        if policy != NONE:
+        if self.allocating:
             made["unallocated"] = unallocated([*self.facts, *self.corrected], self.allocated)
-        if policy.shares:
-            made["shares"] = dict(policy.shares)
+        if all(policy == policies[0] for policy in policies):
+            made |= {"shares": dict(policies[0].shares)} if policies[0].shares else {}
+            made |= {"own_policies": dict(policies[0].own)} if policies[0].own else {}
         return made
-
-
-def _terms(connection: Connection, posted: Sequence[str] | None, policy: AllocationPolicy | None) -> _Terms:
-    if posted is None:
-        return _Terms(None, policy or NONE, frozenset())
-    table = periods.c
-    columns = (table.month, table.state, table.policy, table.policy_shares, table.document)
-    held = connection.execute(select(*columns).where(table.month.between(posted[0], posted[-1]))).all()
-    states = {row.state for row in held} if len(held) == len(posted) else {"open"}
-    state = next(name for name in ("open", "closing", "closed") if name in states)
-    if policy is None and len(posted) == 1 and held:
-        policy = AllocationPolicy(held[0].policy, orjson.loads(held[0].policy_shares or "{}"))
-    unpriced: set[Series] = set()
-    for row in held:
-        missing = orjson.loads(row.document or "{}").get("terms", {}).get("missing_prices", ())
-        unpriced |= {(gpu_type, region, purchase) for gpu_type, region, purchase in missing}
-    return _Terms(state, policy or NONE, frozenset(unpriced))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,10 @@ from gateway.costs.periods import HOUR
 from gateway.costs.prices.book import NOT_SAID, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.attribution import BRIDGED, HourInput, divide
+from gateway.costs.rollups.parts import PartKey, parts_of
 from gateway.costs.rollups.plausibility import check_figures, check_place, check_records
 from gateway.costs.rollups.posting import (
+    BASE_MODEL,
     BILLABLE,
     OUTCOME,
     READ,
@@ -22,7 +24,8 @@ from gateway.costs.rollups.posting import (
     HourContext,
     RowKey,
     continued,
-    tally,
+    details,
+    rows_of,
 )
 from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
@@ -74,6 +77,14 @@ class ComputedHour:
     """The row of engine_hours."""
     rows: dict[RowKey, Figures]
     """Of rollups."""
+    parts: dict[PartKey, Figures]
+    """Of rollup_parts."""
+
+    def postings(self, *, divided: bool = True) -> Iterator[tuple[RowKey | PartKey, Figures]]:
+        """Rows and parts; if not `divided`, only rows."""
+        yield from self.rows.items()
+        if divided:
+            yield from self.parts.items()
 
 
 class HourTerms:
@@ -145,11 +156,12 @@ def compute(connection: Connection, terms: HourTerms, place: Place) -> ComputedH
         "records": len(attempts) + len(rejected),
         "calibration": weights.id,
     }
-    rows = tally(pool, pieces, attempts, rejected, said)
-    for figures in rows.values():
+    found = details(pool, pieces, attempts, rejected, said)
+    rows = rows_of(found)
+    for figures in rows.values():  # and so for the parts of each: no figure is negative
         check_figures(FIGURE_NAMES, figures)
     check_figures(_WHOLE, (whole[name] for name in _WHOLE))
-    return ComputedHour(place, whole, rows)
+    return ComputedHour(place, whole, rows, parts_of(found))
 
 
 def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[str, str, str]:
@@ -159,4 +171,4 @@ def _terms_of(hour: int, spans: Iterable[Any], records: Sequence[Any]) -> tuple[
     if inside:
         last = max(inside, key=lambda s: (s.started, s.seen, s.worker, s.phase))
         return last.region, last.purchase, last.base_model
-    return *NOT_SAID, min((r[-1] for r in records), default="")
+    return *NOT_SAID, min((r[BASE_MODEL] for r in records), default="")

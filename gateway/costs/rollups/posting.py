@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.costs.rollups.attribution import Piece
 
 READ = (
     "id", "dispatched", "ended", "prompt_tokens", "cached_tokens", "completion_tokens", "adapter_loads",
     "hour_marks", "reasoning_tokens", "outcome", "billable", "tenant", "adapter", "version", "base_model",
+    "key_id", "end_user", "tag", "cost_centre",
 )  # fmt: skip  # one name a line says no more
-"""Columns of a usage record, in the order that `tally` expects; the first eight are an
+"""Columns of a usage record, in the order that `details` expects; the first eight are an
 `attribution.Attempt`."""
-REASONING, OUTCOME, BILLABLE, OWNER = 8, 9, 10, slice(10, 15)
+REASONING, OUTCOME, BILLABLE, BASE_MODEL, OWNER = 8, 9, 10, 14, slice(10, 19)
+_ROW = 5
+"""The first fields of an owner determine the row, the others (`Names`) its part."""
 
 FIGURES = (
     "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "nano_gpu_hours",
@@ -39,6 +42,14 @@ class RowKey(NamedTuple):
     calibration: int
 
 
+Names = tuple[str | None, ...]
+"""The names of a row's part, one for each of `parts.DIMENSIONS`; empty if there are none."""
+Detail = tuple[RowKey, Names, Sequence[int]]
+"""What the requests with the same row and the same names used: Figures."""
+K = TypeVar("K", bound=tuple[Any, ...])
+"""RowKey, or `parts.PartKey`, which begins like it."""
+
+
 class RowPrice(NamedTuple):
     """Rate of a row, millionths of the currency per GPU-hour; None: look it up in the price book."""
 
@@ -59,18 +70,19 @@ class HourContext:
     calibration: int
 
 
-def tally(
+def details(
     pool: HourContext,
     pieces: Sequence[Piece],
     attempts: Sequence[tuple[Any, ...]],
     rejected: Sequence[tuple[Any, ...]] = (),
     said: Sequence[tuple[Any, ...]] = (),
-) -> dict[RowKey, Figures]:
-    """Sums by key. Requests and tokens count where their attempt ended, GPU-time and ω where they were spent.
+) -> list[Detail]:
+    """Sums by row and names. Requests and tokens count where their attempt ended, GPU-time and ω where they
+    were spent.
 
     `attempts`, followed by `said` (see `continued`), are in the order in which they were divided. These and
     `rejected` are tuples as in READ."""
-    rows: dict[RowKey, Figures] = {}
+    made: list[Detail] = []
     owners = [a[OWNER] for a in attempts]
     of_said = [a[OWNER] for a in said]
     for piece in pieces:
@@ -79,11 +91,11 @@ def tally(
         _count(sums, start, end, attempts, owners)
         if said:  # the request counts with the attempt that began it
             _count(sums, start, end, said, of_said, each=0)
-        _put(rows, pool, start, sums, ("retry_waste", "usage"))
+        made += _details(pool, start, sums, ("retry_waste", "usage"))
         if rejected:
             refused: dict[tuple[Any, ...], list[int]] = {}
             _count(refused, start, end, rejected, [r[OWNER] for r in rejected])
-            _put(rows, pool, start, refused, ("rejected", "rejected"))
+            made += _details(pool, start, refused, ("rejected", "rejected"))
         for bucket, nano in (
             ("headroom", piece.headroom), ("startup", piece.startup), ("idle", piece.idle),
         ):  # fmt: skip  # a row each
@@ -91,7 +103,16 @@ def tally(
                 key = RowKey(
                     start, bucket, "", "", "", pool.base_model, pool.region, pool.purchase, pool.calibration
                 )
-                rows[key] = (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)
+                made.append((key, (), (0, 0, 0, 0, 0, nano, 0, 0, 0, 0)))
+    return made
+
+
+def rows_of(found: Iterable[Detail]) -> dict[RowKey, Figures]:
+    """Sums by row."""
+    rows: dict[RowKey, Figures] = {}
+    for key, _, figures in found:
+        held = rows.get(key)
+        rows[key] = tuple(figures) if held is None else _plus(held, figures)
     return rows
 
 
@@ -144,19 +165,17 @@ def _count(
             held[4] += record[REASONING]
 
 
-def _put(
-    rows: dict[RowKey, Figures], pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str]
-) -> None:
+def _details(pool: HourContext, piece: int, sums: _Sums, buckets: tuple[str, str]) -> Iterator[Detail]:
     """`buckets`: for what is not billable, and for what is."""
-    for (billable, tenant, adapter, version, base_model), figures in sums.items():
+    for owner, figures in sums.items():
         if any(figures):
+            billable, tenant, adapter, version, base_model = owner[:_ROW]
             bucket = buckets[bool(billable)]
             key = RowKey(
                 piece, bucket, tenant, adapter, version, base_model,
                 pool.region, pool.purchase, pool.calibration,
             )  # fmt: skip  # in the order of the fields
-            held = rows.get(key)
-            rows[key] = tuple(figures) if held is None else _plus(held, figures)
+            yield key, owner[_ROW:], figures
 
 
 def _plus(a: Iterable[int], b: Iterable[int]) -> Figures:
@@ -164,34 +183,41 @@ def _plus(a: Iterable[int], b: Iterable[int]) -> Figures:
 
 
 def corrections(
-    standing: Iterable[tuple[RowKey, RowPrice, Figures]],
-    fresh: Mapping[RowKey, Figures],
+    standing: Iterable[tuple[K, RowPrice, Figures]],
+    fresh: Mapping[K, Figures],
     price: Callable[[RowKey], RowPrice],
-) -> list[tuple[RowKey, RowPrice, Figures]]:
+) -> list[tuple[K, RowPrice, Figures]]:
     """The rows that turn what was posted in closed months into `fresh`: -old at its posted price, +new by the
     price book; none for a key whose figures and price are unchanged. `price`: the price book's current
     answer. Where it no longer has one (a second series has made the choice ambiguous), the single price that
-    was posted stays in force: a late record must not take back what was charged."""
-    held: dict[RowKey, dict[RowPrice, Figures]] = {}
+    was posted stays in force: a late record must not take back what was charged. Rows and their parts belong
+    in one call, so that both get the same price."""
+    held: dict[K, dict[RowPrice, Figures]] = {}
     for key, at, figures in standing:
         of = held.setdefault(key, {})
         of[at] = _plus(of[at], figures) if at in of else figures
     charged: dict[tuple[int, str, str], set[RowPrice]] = {}
     for key, of in held.items():
         still = {at for at, figures in of.items() if at.rate_micros is not None and any(figures)}
-        charged.setdefault((key.piece, key.region, key.purchase), set()).update(still)
-    made: list[tuple[RowKey, RowPrice, Figures]] = []
+        charged.setdefault(_priced_by(key), set()).update(still)
+    made: list[tuple[K, RowPrice, Figures]] = []
     for key in sorted({*held, *fresh}):
         old = [(at, figures) for at, figures in held.get(key, {}).items() if any(figures)]
         new = fresh.get(key)
-        if _stands(old, new, price(key)):
+        book = price(RowKey(*key[: len(RowKey._fields)]))
+        if _stands(old, new, book):
             continue
         made += [(key, at, tuple(-figure for figure in figures)) for at, figures in old]
         if new is not None:
-            known = charged.get((key.piece, key.region, key.purchase), set())
-            silent = price(key).rate_micros is None and len(known) == 1
+            known = charged.get(_priced_by(key), set())
+            silent = book.rate_micros is None and len(known) == 1
             made.append((key, next(iter(known)) if silent else BY_BOOK, new))
     return made
+
+
+def _priced_by(key: tuple[Any, ...]) -> tuple[int, str, str]:
+    row = RowKey(*key[: len(RowKey._fields)])
+    return row.piece, row.region, row.purchase
 
 
 def _stands(old: Sequence[tuple[RowPrice, Figures]], new: Figures | None, now: RowPrice) -> bool:

@@ -10,17 +10,13 @@ alone, and a mark is removed only if the hour has not changed since it was read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    Table,
-    and_,
-    bindparam,
     delete,
     exists,
     func,
@@ -32,9 +28,11 @@ from sqlalchemy import (
 )
 
 from gateway.costs.periods import iso, month
-from gateway.costs.rollups.engine_hour import AT, PLACE, ComputedHour, HourTerms, at, compute
+from gateway.costs.rollups import posted_rows
+from gateway.costs.rollups.engine_hour import PLACE, ComputedHour, HourTerms, at, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posting import BY_BOOK, FIGURES, Figures, RowKey, RowPrice, corrections
+from gateway.costs.rollups.posted_rows import here
+from gateway.costs.rollups.posting import BY_BOOK, RowKey, RowPrice, corrections
 from gateway.costs.rollups.set_aside import forget_set_aside, hour_text, put_set_aside
 from gateway.metering.ledger.database import REFUSALS, is_definite
 from gateway.metering.ledger.ledger import EngineHour as Place
@@ -56,21 +54,9 @@ _SECONDS = 0.25
 _PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before").scalar_subquery()
 
 
-def _here(table: Table) -> ColumnElement[bool]:
-    return and_(*(table.c[name] == value for name, value in zip(PLACE, AT, strict=True)))
-
-
-_VERSION = select(dirty_hours.c.version).where(_here(dirty_hours)).with_for_update()
-_FORGET_MARK = delete(dirty_hours).where(_here(dirty_hours))
-_FORGET_WHOLE = delete(engine_hours).where(_here(engine_hours))
-_FORGET_ROWS = delete(rollups).where(_here(rollups))
-_FORGET_CORRECTIONS = _FORGET_ROWS.where(rollups.c.posted >= bindparam("open"))
-_STANDING = select(*(rollups.c[name] for name in (*RowKey._fields, *RowPrice._fields, *FIGURES))).where(
-    _here(rollups)
-)
-_COLUMNS = (*PLACE, "posted", "correction", *RowKey._fields, *RowPrice._fields, *FIGURES)
-_Row = tuple[Any, ...]
-"""As in _COLUMNS."""
+_VERSION = select(dirty_hours.c.version).where(here(dirty_hours)).with_for_update()
+_FORGET_MARK = delete(dirty_hours).where(here(dirty_hours))
+_FORGET_WHOLE = delete(engine_hours).where(here(engine_hours))
 _POSTINGS_LOCK = 0x626F6F6B  # PostgreSQL advisory lock on which month each row is posted to
 
 
@@ -189,7 +175,7 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
     latest: str | None = connection.execute(select(func.max(periods.c.month))).scalar_one()
     any_aside = connection.execute(select(exists().select_from(set_aside_hours))).scalar()
     settled = 0
-    rows: list[_Row] = []
+    rows: posted_rows.Rows = {}
     wholes: list[dict[str, Any]] = []
     terms = HourTerms(connection)
     for it in sorted(
@@ -207,18 +193,18 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
                 forget_set_aside(connection, [place])
             if closed:
                 posted = iso(month(latest or "").end)[:7]
-                rows += _corrected(connection, one, posted, terms)
+                _correct(connection, one, posted, terms, rows)
             else:
-                connection.execute(_FORGET_ROWS, at(place))
-                fresh = ((key, BY_BOOK, figures) for key, figures in one.rows.items())
-                rows += _rows(place, iso(place[0])[:7], fresh)
+                posted_rows.forget(connection, place)
+                fresh = ((key, BY_BOOK, figures) for key, figures in one.postings())
+                posted_rows.add(rows, place, iso(place[0])[:7], fresh)
             connection.execute(_FORGET_WHOLE, at(place))
             if one.whole["records"] or one.whole["nano_gpu_hours"]:
                 wholes.append(one.whole)
         if version == it.version:  # else it changed meanwhile, and is rolled up again
             connection.execute(_FORGET_MARK, at(place))
             settled += 1
-    _put(connection, rows)
+    posted_rows.put(connection, rows)
     if wholes:
         connection.execute(insert(engine_hours), wholes)
     return settled
@@ -227,47 +213,30 @@ def _post(connection: Connection, found: Iterable[_Found], now: int) -> int:
 def _put_aside(connection: Connection, it: _Found, now: int, *, closed: bool) -> None:
     """Rows of closed months stay; those of open months are removed."""
     if not closed:
-        connection.execute(_FORGET_ROWS, at(it.place))
+        posted_rows.forget(connection, it.place)
         connection.execute(_FORGET_WHOLE, at(it.place))
     if put_set_aside(connection, it.place, it.reason, now):
         log.error("Engine-hour of %s at %s set aside: %s", it.place[1], hour_text(it.place[0]), it.reason)
 
 
-def _corrected(connection: Connection, one: ComputedHour, posted: str, terms: HourTerms) -> Iterator[_Row]:
-    """Rows for the open month `posted`, replacing its earlier corrections of this hour."""
-    connection.execute(_FORGET_CORRECTIONS, {**at(one.place), "open": posted})
-    keys, prices = len(RowKey._fields), len(RowPrice._fields)
-    standing = [
-        (RowKey(*row[:keys]), RowPrice(*row[keys : keys + prices]), tuple(row[keys + prices :]))
-        for row in connection.execute(_STANDING, at(one.place))
-    ]
+def _correct(
+    connection: Connection, one: ComputedHour, posted: str, terms: HourTerms, rows: posted_rows.Rows
+) -> None:
+    """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
+    posted_rows.forget_corrections(connection, one.place, posted)
+    standing = posted_rows.standing(connection, one.place)
+    divided = posted_rows.divided(standing)
+    fresh = dict(one.postings(divided=divided))
+    if not divided:  # the parts of the whole hour would be posted, and not what has changed
+        standing = [posting for posting in standing if isinstance(posting[0], RowKey)]
     gpu_type = one.place[2]
 
     def by_book(key: RowKey) -> RowPrice:
         rate = terms.book.rate(gpu_type, key.region, key.purchase, key.piece)
         return BY_BOOK if rate is None else RowPrice(rate, terms.book.currency)
 
-    return _rows(one.place, posted, corrections(standing, one.rows, by_book), correction=True)
-
-
-def _rows(
-    place: Place, posted: str, rows: Iterable[tuple[RowKey, RowPrice, Figures]], *, correction: bool = False
-) -> Iterator[_Row]:
-    common = (*place, posted, correction)
-    for key, price, figures in rows:
-        yield (*common, *key, *price, *figures)
-
-
-def _put(connection: Connection, rows: list[_Row]) -> None:
-    """Through the driver directly: there can be a row for every few records, and binding parameters by name
-    takes five times as long as the insert itself."""
-    if rows:
-        mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
-        marks = ", ".join([mark] * len(_COLUMNS))
-        connection.exec_driver_sql(
-            f"INSERT INTO {rollups.name} ({', '.join(_COLUMNS)}) VALUES ({marks})",  # noqa: S608  # our own names
-            rows,
-        )
+    changes = corrections(standing, fresh, by_book)
+    posted_rows.add(rows, one.place, posted, changes, correction=True)
 
 
 def _forget_pruned(ledger: Ledger) -> None:

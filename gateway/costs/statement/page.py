@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.costs.periods import iso
 from gateway.costs.statement import plots
-from gateway.costs.statement.statement_figures import Item, Statement, read_statement
+from gateway.costs.statement.document import document
+from gateway.costs.statement.items import Item
+from gateway.costs.statement.statement_figures import Statement, read_statement
 from gateway.metering.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ def statement_page(
     return None if statement is None else render(statement, issuer=issuer, now=now)
 
 
+def statement_json(
+    ledger: Ledger, tenant: str, month: str, *, issuer: str, now: int, known: bool
+) -> dict[str, Any] | None:
+    """`statement_page` as a document."""
+    with ledger.read() as connection:
+        statement = read_statement(connection, tenant, month, known=known)
+    return None if statement is None else document(statement, issuer=issuer, now=now)
+
+
 def render(statement: Statement, *, issuer: str, now: int) -> str:
     series = plots.top(statement.days)
     colours = {one.name: one.colour for one in series}
@@ -56,8 +67,9 @@ def render(statement: Statement, *, issuer: str, now: int) -> str:
         corrections=fitting(_short(statement.corrections, statement.tenant), _CORRECTIONS),
         prices=statement.unit_prices[:_PRICES],
         series=[replace(one, name=short(one.name, statement.tenant)) for one in series],
-        millions=_in_millions(statement),
-        scaled=_millions if _in_millions(statement) else count,
+        charges=_charges(statement),
+        free=_free_cents(statement),
+        tax=statement.invoice.tax_cents(statement.cents) if statement.invoice else 0,
         days=plots.days(series, "Tokens per day, by adapter"),
         bars=plots.bars(_bars(statement, colours), "Amount by adapter"),
     )
@@ -76,13 +88,13 @@ def fitting(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def summed(name: str, items: Iterable[Item]) -> Item:
-    total = Item(name, "", 0, 0, 0, 0, 0, 0)
+    total = Item(name, "", 0, 0, 0, 0, 0)
     for item in items:
         total = replace(total, **{field: getattr(total, field) + getattr(item, field) for field in _SUMS})
     return total
 
 
-_SUMS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "nano_gpu_hours", "cents")
+_SUMS = ("requests", "input_tokens", "cached_tokens", "output_tokens", "cents")
 
 
 def _bars(statement: Statement, colours: dict[str, str]) -> list[tuple[str, str, int, str]]:
@@ -107,25 +119,37 @@ def _short(items: Iterable[Item], tenant: str) -> list[Item]:
     return [replace(item, name=short(item.name, tenant)) for item in items]
 
 
-def _in_millions(statement: Statement) -> bool:
-    return any(
-        max(i.input_tokens, i.cached_tokens, i.output_tokens) >= 10**8
-        for i in (*statement.usage, *statement.corrections)
-    )
+def _charges(statement: Statement) -> list[dict[str, Any]]:
+    """The lines of a rate card, as the page words them; [] without one."""
+    if statement.charges is None:
+        return []
+    return [{**line, "name": _charge_name(line)} for line in statement.charges["lines"]]
 
 
-def _millions(tokens: int) -> str:
-    return f"{tokens / 10**6:,.3f}".replace("-", MINUS)
+_KINDS = {"input": "Input tokens, not cached", "cached": "Cached input tokens", "output": "Output tokens"}
+
+
+def _charge_name(line: Mapping[str, Any]) -> str:
+    if line["kind"] == "minimum":
+        whole, _, part = line["monthly_minimum"].partition(".")
+        return f"Difference to the monthly minimum of {int(whole):,}.{part}"
+    if line["kind"] == "correction":
+        return f"Correction of {line['month']}: {line['reason']}"
+    return _KINDS.get(line["kind"], "Usage at cost")
+
+
+def _free_cents(statement: Statement) -> int:
+    """What the allowance takes off the prices of the adapters."""
+    lines = statement.charges["lines"] if statement.charges else ()
+    if not any(line.get("free_tokens") for line in lines):
+        return 0
+    charged = sum(int(line["amount_cents"]) for line in lines if "tokens" in line)
+    return charged - summed("", statement.usage).cents
 
 
 def money(cents: int) -> str:
     sign = MINUS if cents < 0 else ""
     return f"{sign}{abs(cents) // 100:,}.{abs(cents) % 100:02d}"
-
-
-def hours(nano: int) -> str:
-    """Rounded to three places; the export is exact."""
-    return f"{nano / 10**9:,.3f}".replace("-", MINUS)
 
 
 def count(number: int) -> str:
@@ -142,7 +166,11 @@ def tokens(number: int) -> str:
 
 
 def per_million(price: int | None) -> str:
-    return DASH if price is None else f"{price / 10**15:,.4f}"
+    """10**-15 of the currency, rounded to four places."""
+    if price is None:
+        return DASH
+    units = (2 * price + 10**11) // (2 * 10**11)
+    return f"{units // 10**4:,}.{units % 10**4:04d}"
 
 
 @cache
@@ -156,5 +184,5 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update({f.__name__: f for f in (money, hours, count, tokens, per_million)})
+    environment.filters.update({f.__name__: f for f in (money, count, tokens, per_million)})
     return environment.get_template("statement.html.j2")

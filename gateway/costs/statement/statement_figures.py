@@ -1,20 +1,23 @@
 """The figures of a statement. Amounts are in hundredths of the currency, rounded once.
 
+A tenant with a rate card is charged by it; `charges` has its lines, and the table of adapters their price
+before allowance and minimum. A tenant without one is charged what its usage cost.
+
 The figures of a closed month are those that its hash covers, so the statements of all tenants sum to the
 invoice; they are only divided further, among versions, without rounding again. For an open month they are
-computed in the same way from current data, for this tenant alone, and are preliminary.
+computed in the same way from current data, by the standing policy, and are preliminary.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from gateway.costs.closing.settlement import COUNTS, rounded, settle
+from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.files import MissingPriceError, missing_prices
@@ -22,26 +25,13 @@ from gateway.costs.periods import Period
 from gateway.costs.periods import month as month_of
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.cards import RateCard
+from gateway.costs.selling.invoices import Invoice, read_invoice
+from gateway.costs.statement.items import BY, Item, items_of, priced_items
 from gateway.metering.ledger.schema import period_tenants, periods
 
 _BY = ("adapter", "version", "base_model")
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One line of the table."""
-
-    name: str
-    """`acme/support@v3`, or the base model."""
-    gpu: str
-    """GPU type, region and purchase model."""
-    requests: int
-    input_tokens: int
-    """Computed prompt tokens, without cached ones."""
-    cached_tokens: int
-    output_tokens: int
-    nano_gpu_hours: int
-    cents: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +75,47 @@ class Statement:
     cents: int
     period_hash: PeriodHash | None
     """None: the month is open and the statement preliminary."""
+    charges: Mapping[str, Any] | None = None
+    """By rate card: see `gateway.costs.closing.charging`. None: the cost is charged."""
+    invoice: Invoice | None = None
 
 
 def read_statement(connection: Connection, tenant: str, month: str, *, known: bool) -> Statement | None:
     """None if the tenant has nothing in that month and is not `known`. Raises MissingPriceError if an open
-    month lacks a price."""
+    month is charged at cost and lacks a price."""
     book, period = PriceBook(read_prices(connection)), month_of(month)
-    lines = list(read_lines(connection, book, period, _BY, tenants=(tenant,)))
+    lines = list(read_lines(connection, book, period, BY, tenants=(tenant,)))
     closed = _closed(connection, tenant, month)
-    if not lines and closed is None:
+    now = settlement_now(connection, month, book=book)
+    if not lines and tenant not in now.settlement.statements:
         return _empty(connection, tenant, month) if known else None
-    if missing := missing_prices(lines):
+    document = now.settlement.statements[tenant]
+    charges = document.get("charges")
+    card = None if charges is None else read_cards(connection).card(tenant, month)
+    if missing := _missing(lines, now, document, card):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
-    document = closed.document if closed else _preliminary(tenant, lines)
-    items = _items(lines, document)
+    items = items_of(lines, document) if card is None else priced_items(lines, card, charges)
     used = [line for line in lines if line.bucket == "usage" and not line.correction]
     return Statement(
         tenant=tenant,
         month=month,
         period=period,
-        currency=(closed.currency if closed else None) or book.currency or "",
-        policy=closed.policy if closed else "",
+        currency=_currency(closed, card, book),
+        policy=now.terms.policy.own.get(tenant, now.terms.policy.name),
         **items,
-        unit_prices=unit_prices(used),
+        unit_prices=unit_prices(used) if card is None else (),
         days=_days(connection, book, period, tenant),
         calibrated=any(line.calibration for line in used),
         retries=sum(line.requests for line in lines if line.bucket == "retry_waste"),
-        cents=document["amount_cents"],
+        cents=document["amount_cents"] if charges is None else charges["amount_cents"],
         period_hash=closed.period_hash if closed else None,
+        charges=charges,
+        invoice=read_invoice(connection, tenant, month),
     )
+
+
+def _currency(closed: _Closed | None, card: RateCard | None, book: PriceBook) -> str:
+    return (closed.currency if closed else None) or (card.currency if card else None) or book.currency or ""
 
 
 def _empty(connection: Connection, tenant: str, month: str) -> Statement:
@@ -149,55 +151,17 @@ def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:
     return _Closed(json.loads(row.own), row.currency, row.policy, period_hash)
 
 
-def _preliminary(tenant: str, lines: Iterable[CostLine]) -> dict[str, Any]:
-    own = [replace(line, keys=(tenant, line.keys[0])) for line in lines if line.bucket != "rejected"]
-    return settle(own, {}, [tenant]).statements[tenant]
-
-
-def _items(lines: Sequence[CostLine], document: Mapping[str, Any]) -> dict[str, tuple[Item, ...]]:
-    """The document's lines, with usage divided among versions."""
-    found: dict[str, list[Item]] = {"usage": [], "allocated": [], "corrections": []}
-    for entry in document["lines"]:
-        if entry["kind"] == "usage":
-            found["corrections" if entry["correction"] else "usage"] += _versions(lines, entry)
-        elif entry["kind"] == "allocated":
-            found["allocated"].append(
-                Item("", _gpu(entry), 0, 0, 0, 0, entry["nano_gpu_hours"], entry["amount_cents"])
-            )
-    return {kind: tuple(items) for kind, items in found.items()}
-
-
-def _versions(lines: Sequence[CostLine], entry: Mapping[str, Any]) -> list[Item]:
-    """One line of the document, divided among versions; the hundredths still sum to it."""
-    parts: dict[tuple[str, str], list[int]] = {}
-    for line in lines:
-        adapter, version, base_model = line.keys
-        same = (
-            (line.bucket, adapter, line.correction) == (entry["kind"], entry["adapter"], entry["correction"])
-            and (line.gpu_type, line.region, line.purchase)
-            == (entry["gpu_type"], entry["region"], entry["purchase"])
-        )  # fmt: skip  # the formatter's way hides what is compared
-        if same:
-            assert line.cost is not None, "checked before"
-            held = parts.setdefault((version, base_model), [0] * (len(COUNTS) + 2))
-            values = (*(getattr(line, name) for name in COUNTS), line.nano_gpu_hours, line.cost)
-            parts[version, base_model] = [a + b for a, b in zip(held, values, strict=True)]
-    cents = rounded({key: values[-1] for key, values in parts.items()}, entry["amount_cents"])
-    return [
-        _item(entry, version, base_model, values, cents[version, base_model])
-        for (version, base_model), values in sorted(parts.items())
-    ]
-
-
-def _item(entry: Mapping[str, Any], version: str, base_model: str, values: list[int], cents: int) -> Item:
-    requests, prompt, cached, output, _, nano, _ = values
-    name = f"{entry['adapter']}@{version}" if entry["adapter"] else base_model
-    return Item(name, _gpu(entry), requests, prompt - cached, cached, output, nano, cents)
-
-
-def _gpu(entry: Mapping[str, Any]) -> str:
-    purchase = {"on_demand": "", "spot": "spot", "reserved": "reserved"}[entry["purchase"]]
-    return ", ".join(part for part in (entry["gpu_type"], entry["region"], purchase) if part)
+def _missing(
+    lines: Sequence[CostLine], now: MonthSettlement, document: Mapping[str, Any], card: RateCard | None
+) -> str:
+    """GPU types without a price of what is charged at cost: usage, the tenant's share of unused time, and
+    corrections of months without a rate card."""
+    charged = [line for line in lines if card is None or line.correction]
+    shared = (
+        {(e["gpu_type"], e["region"], e["purchase"]) for e in document["lines"]} if card is None else set()
+    )
+    unpriced = (" ".join(filter(None, series)) for series in now.missing if series in shared)
+    return missing_prices(charged) or ", ".join(unpriced)
 
 
 def unit_prices(lines: Iterable[CostLine]) -> tuple[UnitPrice, ...]:

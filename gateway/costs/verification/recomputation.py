@@ -12,10 +12,11 @@ from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
+from gateway.costs.rollups.posted_rows import Key, divided, standing, totals
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
 from gateway.metering.ledger.ledger import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import dirty_hours, engine_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema import dirty_hours, engine_hours, set_aside_hours
 
 _AT_A_TIME = 32
 
@@ -62,13 +63,15 @@ def _compare(connection: Connection, places: list[Place], made: RecomputedHour) 
             continue
         made.compared += 1
         try:
-            rows = compute(connection, terms, place).rows
+            computed = compute(connection, terms, place)
         except ImplausibleError as error:
             made.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
-        fresh = {key: figures for key, figures in rows.items() if any(figures)}
-        standing = _standing(connection, place)
-        made.differences += _differing(place, fresh, standing)
+        posted = standing(connection, place)
+        whole = divided(posted)
+        fresh = {key: figures for key, figures in computed.postings(divided=whole) if any(figures)}
+        stands = {key: f for key, f in totals(posted).items() if whole or isinstance(key, RowKey)}
+        made.differences += _differing(place, fresh, stands)
 
 
 def _marked(connection: Connection, place: Place) -> bool:
@@ -79,23 +82,12 @@ def _marked(connection: Connection, place: Place) -> bool:
     return bool(connection.execute(select(or_(*marks))).scalar())
 
 
-def _standing(connection: Connection, place: Place) -> dict[RowKey, Figures]:
-    """The sum of all postings of an engine-hour."""
-    at = and_(*(rollups.c[name] == value for name, value in zip(PLACE, place, strict=True)))
-    key = [rollups.c[name] for name in RowKey._fields]
-    sums: dict[RowKey, Figures] = {}
-    for row in connection.execute(select(*key, *(rollups.c[name] for name in FIGURES)).where(at)):
-        found, figures = RowKey(*row[: len(key)]), row[len(key) :]
-        held = sums.get(found, (0,) * len(FIGURES))
-        sums[found] = tuple(a + b for a, b in zip(held, figures, strict=True))
-    return {found: figures for found, figures in sums.items() if any(figures)}
-
-
-def _differing(place: Place, fresh: dict[RowKey, Figures], standing: dict[RowKey, Figures]) -> Iterator[str]:
+def _differing(place: Place, fresh: dict[Key, Figures], standing: dict[Key, Figures]) -> Iterator[str]:
     nothing = (0,) * len(FIGURES)
     for key in sorted(fresh.keys() | standing.keys()):
         made, stands = fresh.get(key, nothing), standing.get(key, nothing)
         what = [f"{n} {b:,}, computed {a:,}" for n, a, b in zip(FIGURES, made, stands, strict=True) if a != b]
         if what:
-            whose = " ".join(filter(None, (key.bucket, key.tenant, key.adapter, key.version)))
+            part = () if isinstance(key, RowKey) else (key.dimension.replace("_", " "), key.name)
+            whose = " ".join(filter(None, (key.bucket, key.tenant, key.adapter, key.version, *part)))
             yield f"{place[1]} at {iso(place[0])}, {whose}: {', '.join(what)}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import func, select
+from sqlalchemy import Connection, and_, func, or_, select, tuple_
 
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import quarantine
+from gateway.metering.ledger.schema import quarantine, usage_records
+
+Position = tuple[int, str, str]
+"""(recorded_at, id, digest)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +23,56 @@ class Quarantined:
     """`differs`: the ledger has this id with other content. `pruned`: it arrived after the records of its
     time were pruned. `excluded`: an operator excluded it."""
     recorded_at: int
+    """Unix microseconds."""
     record: dict[str, Any]
     """As it was shipped: the fields of a UsageRecord."""
+    digest: str
+    stored: dict[str, Any] | None = None
+    """Of `differs`: the stored record's values of the fields that differ. None: the ledger has no record of
+    this id."""
 
 
-def quarantined(ledger: Ledger, limit: int = 100) -> list[Quarantined]:
+def quarantined(ledger: Ledger, limit: int = 100, after: Position | None = None) -> list[Quarantined]:
     """Newest first. Raises LedgerUnavailableError."""
     q = quarantine.c
     query = select(quarantine).order_by(q.recorded_at.desc(), q.id, q.digest).limit(limit)
+    if after is not None:
+        same = and_(q.recorded_at == after[0], tuple_(q.id, q.digest) > after[1:])
+        query = query.where(or_(q.recorded_at < after[0], same))
     with ledger.read() as connection:
-        return [
-            Quarantined(r.id, r.reason, r.recorded_at, orjson.loads(r.content))
-            for r in connection.execute(query)
-        ]
+        rows = connection.execute(query).all()
+        stored = _stored(connection, [row.id for row in rows if row.reason == "differs"])
+    made = []
+    for row in rows:
+        record = orjson.loads(row.content)
+        held = stored.get(row.id)
+        differing = None if held is None else {n: v for n, v in held.items() if record.get(n) != v}
+        made.append(Quarantined(row.id, row.reason, row.recorded_at, record, row.digest, differing))
+    return made
 
 
 def quarantined_count(ledger: Ledger) -> int:
     """Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         return connection.execute(select(func.count()).select_from(quarantine)).scalar_one()
+
+
+def quarantine_page(
+    ledger: Ledger, limit: int, after: Position | None
+) -> tuple[list[Quarantined], Position | None, int]:
+    """A page, newest first; the position of its last if there are more; and how many there are in all.
+    Raises LedgerUnavailableError."""
+    found = quarantined(ledger, limit + 1, after)
+    shown = found[:limit]
+    last = shown[-1] if len(found) > limit else None
+    return (
+        shown,
+        None if last is None else (last.recorded_at, last.id, last.digest),
+        quarantined_count(ledger),
+    )
+
+
+def _stored(connection: Connection, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    columns = [column for column in usage_records.columns if column.name != "batch"]
+    query = select(*columns).where(usage_records.c.id.in_(ids))
+    return {row["id"]: dict(row) for row in connection.execute(query).mappings()}

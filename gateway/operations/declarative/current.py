@@ -72,6 +72,7 @@ def tenant_spec(tenant: Tenant) -> TenantSpec:
         quotas=QuotaTerms.model_construct(**asdict(tenant.quotas)),
         policy=PolicyTerms.model_construct(**asdict(tenant.policy)),
         cache_group=tenant.cache_group,
+        cost_centre=tenant.cost_centre,
         suspended=tenant.suspended is not None,
     )
 
@@ -91,6 +92,7 @@ def key_spec(key: Key) -> KeySpec:
         limits=LimitTerms.model_construct(**asdict(key.limits)),
         budget=BudgetTerms.model_construct(**asdict(key.budget)),
         priority=key.priority,
+        cost_centre=key.cost_centre,
     )
 
 
@@ -134,6 +136,7 @@ def adapter_spec(adapter: Adapter, versions: Iterable[Version]) -> AdapterSpec:
         min_replicas=adapter.min_replicas,
         max_replicas=adapter.max_replicas,
         shared_with=tuple(sorted(adapter.shared_with)),
+        cost_centre=adapter.cost_centre,
     )
 
 
@@ -179,9 +182,9 @@ _QUIET: dict[str, dict[str, Any]] = {
         "host": "",
         "state": "active",
     },
-    "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "suspended": False},
-    "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal"},
-    "adapters": {"history": [], "pinned": False, "min_replicas": 0, "shared_with": []},
+    "tenants": {"requires": {}, "weight": 1.0, "cache_group": "", "cost_centre": "", "suspended": False},
+    "keys": {"tenant": "", "engine": "", "label": "", "priority": "normal", "cost_centre": ""},
+    "adapters": {"history": [], "pinned": False, "min_replicas": 0, "shared_with": [], "cost_centre": ""},
     "prices": {"purchase": "on_demand", "region": ""},
 }
 """What goes without saying, by section. An active engine is not said to be active, so that a file kept in

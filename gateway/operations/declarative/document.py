@@ -32,7 +32,7 @@ from gateway.operations.inputs import (
     as_json,
     check_replicas,
 )
-from gateway.operations.terms import KeyTerms, TenantTerms, check_terms
+from gateway.operations.terms import CostCentre, KeyTerms, TenantTerms, check_terms
 from gateway.tenants.directory import TENANT_ROLES, Role
 
 SHOWN_ERRORS = 50
@@ -209,6 +209,7 @@ class AdapterSpec(StrictBody):
     min_replicas: Replicas = 0
     max_replicas: Replicas | None = None
     shared_with: tuple[TenantName, ...] = ()
+    cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
 
     @model_validator(mode="after")
     def _consistent(self) -> AdapterSpec:

@@ -132,6 +132,7 @@ def adapter(
         min_replicas=wanted.min_replicas,
         max_replicas=wanted.max_replicas,
         shared_with=tuple(sorted(wanted.shared_with)),
+        cost_centre=wanted.cost_centre,
     )
 
 

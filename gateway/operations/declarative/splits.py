@@ -129,6 +129,7 @@ def planned(
         min_replicas=goal.min_replicas,
         max_replicas=goal.max_replicas,
         shared_with=goal.shared_with,
+        cost_centre=goal.cost_centre,
     )
     if switch:
         canary, weight = (goal.canary.version, goal.canary.weight) if goal.canary else (None, 0)
@@ -219,7 +220,16 @@ def _pins(versions: Mapping[int, Version], old: Adapter, new: Adapter) -> list[C
 
 def _details(old: Adapter, new: Adapter, added: Mapping[int, Version]) -> dict[str, Any]:
     details: dict[str, Any] = {f"v{n}": v.digest for n, v in sorted(added.items())}
-    for field in ("live", "canary", "weight", "pinned", "min_replicas", "max_replicas", "shared_with"):
+    for field in (
+        "live",
+        "canary",
+        "weight",
+        "pinned",
+        "min_replicas",
+        "max_replicas",
+        "shared_with",
+        "cost_centre",
+    ):
         if getattr(old, field) != getattr(new, field):
             details[field] = {"old": getattr(old, field), "new": getattr(new, field)}
     return details

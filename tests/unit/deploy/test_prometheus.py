@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RULES = PROMETHEUS / "florin.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "florin.json"
+COSTS = ROOT / "deploy" / "grafana" / "florin-costs.json"
 
 _NAME = re.compile(r"\bflorin_[a-z0-9_]+")
 _RECORDED = re.compile(r"\bflorin:[a-z0-9_:]+")
@@ -38,10 +39,13 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Of the dashboard: what its panels and its variables ask Prometheus."""
-    board = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in panels(board) for target in panel.get("targets", ())]
-    return asked + [v["query"] for v in board["templating"]["list"] if v["type"] == "query"]
+    """Of the dashboards: what their panels and their variables ask Prometheus."""
+    boards = [json.loads(path.read_text()) for path in (DASHBOARD, COSTS)]
+    asked = [
+        target["expr"] for board in boards for panel in panels(board) for target in panel.get("targets", ())
+    ]
+    variables = [v for board in boards for v in board["templating"]["list"]]
+    return asked + [v["query"] for v in variables if v["type"] == "query"]
 
 
 def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
@@ -89,7 +93,9 @@ def test_metrics_lint_by_promtool(promtool: str):
     assert (done.stdout + done.stderr).splitlines() == [but]
 
 
-@pytest.mark.parametrize("path", [RULES, DASHBOARD, PROMETHEUS / "florin.tests.yml"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [RULES, DASHBOARD, COSTS, PROMETHEUS / "florin.tests.yml"], ids=lambda p: p.name
+)
 def test_every_metric_named_exists(path: Path):
     found = metrics_in(path.read_text())
     assert found
@@ -152,6 +158,15 @@ def test_the_dashboard_can_be_imported():
         <= {v["name"] for v in board["templating"]["list"] if v.get("multi")}
         == {"adapter", "engine"}
     )
+    shown = {name for asked in expressions() for name in metrics_in(asked)}
+    recorded = {name for rule in rules() if "record" in rule for name in metrics_in(rule["expr"])}
+    unseen = METRICS.keys() - shown - recorded
+    assert not unseen, f"{unseen} need a panel or a recorded rule"
+
+
+@pytest.mark.parametrize("path", [DASHBOARD, COSTS], ids=lambda p: p.name)
+def test_every_panel_says_what_it_shows(path: Path):
+    board = json.loads(path.read_text())
     ids = [panel["id"] for panel in panels(board)]
     assert len(set(ids)) == len(ids)
     for panel in panels(board):
@@ -160,7 +175,3 @@ def test_the_dashboard_can_be_imported():
             assert panel["description"]
             assert panel["targets"]
             assert panel["datasource"] == {"type": "prometheus", "uid": "$datasource"}
-    shown = {name for asked in expressions() for name in metrics_in(asked)}
-    recorded = {name for rule in rules() if "record" in rule for name in metrics_in(rule["expr"])}
-    unseen = METRICS.keys() - shown - recorded
-    assert not unseen, f"{unseen} need a panel or a recorded rule"

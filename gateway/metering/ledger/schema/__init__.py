@@ -14,34 +14,62 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
-from gateway.metering.ledger.schema.bills import bill_lines
+from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
+from gateway.metering.ledger.schema.budgets import (
+    cost_alerts,
+    cost_budgets,
+    gpu_power,
+    grid_factors,
+    residency_spans,
+)
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
+from gateway.metering.ledger.schema.policies import standing_policies
 from gateway.metering.ledger.schema.prices import calibrations, exchange_rates, prices
-from gateway.metering.ledger.schema.rollups import dirty_hours, engine_hours, rollups, set_aside_hours
+from gateway.metering.ledger.schema.rollups import (
+    dirty_hours,
+    engine_hours,
+    rollup_parts,
+    rollups,
+    set_aside_hours,
+)
+from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "bill_acceptances",
     "bill_lines",
     "calibrations",
+    "commitments",
+    "cost_alerts",
+    "cost_budgets",
     "dirty_hours",
     "engine_counters",
     "engine_hours",
     "engine_probes",
     "engine_spans",
     "exchange_rates",
+    "gpu_power",
+    "grid_factors",
+    "invoices",
     "ledger_state",
     "period_tenants",
     "periods",
     "prices",
     "quarantine",
+    "rate_card_assignments",
+    "rate_cards",
+    "residency_spans",
+    "rollup_parts",
     "rollups",
     "schema",
     "set_aside_hours",
     "snapshots",
+    "standing_policies",
+    "true_ups",
     "usage_records",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Boolean, Column, Index, String, Table, Text
 
 from gateway.metering.ledger.schema.metadata import AutoId, schema
@@ -51,40 +53,62 @@ engine_hours = Table(
     comment="the wholes, as last computed; the parts of each are in rollups and sum to it",
 )
 
+
+def _postings() -> tuple[Column[Any], ...]:
+    """The columns of what is posted to a month."""
+    return (
+        Column("id", AutoId, primary_key=True),
+        Column("posted", String(7), nullable=False, comment="month that the row is posted to"),
+        Column("hour", BigInteger, nullable=False),
+        Column("piece", BigInteger, nullable=False, comment="start of the part of the hour with one rate"),
+        Column("engine", Text, nullable=False),
+        Column("gpu_type", Text, nullable=False),
+        Column("gpu_count", BigInteger, nullable=False),
+        Column("region", Text, nullable=False),
+        Column("purchase", String(16), nullable=False),
+        Column("bucket", String(16), nullable=False, comment="see gateway.costs.cost_lines.BUCKETS"),
+        Column("tenant", Text, nullable=False),
+        Column("adapter", Text, nullable=False),
+        Column("version", Text, nullable=False),
+        Column("base_model", Text, nullable=False),
+        Column("requests", BigInteger, nullable=False),
+        Column("prompt_tokens", BigInteger, nullable=False),
+        Column("cached_tokens", BigInteger, nullable=False),
+        Column("completion_tokens", BigInteger, nullable=False),
+        Column("reasoning_tokens", BigInteger, nullable=False),
+        Column("nano_gpu_hours", BigInteger, nullable=False),
+        Column("weight_input", BigInteger, nullable=False, comment="sum of ω by cause"),
+        Column("weight_cached", BigInteger, nullable=False),
+        Column("weight_output", BigInteger, nullable=False),
+        Column("weight_other", BigInteger, nullable=False),
+        Column("calibration", BigInteger, nullable=False, comment="calibrations.id; 0: none"),
+        Column("correction", Boolean, nullable=False, comment="of an hour in an earlier, closed month"),
+        Column(
+            "rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"
+        ),
+        Column("currency", String(3)),
+    )
+
+
 rollups = Table(
     "rollups",
     schema,
-    Column("id", AutoId, primary_key=True),
-    Column("posted", String(7), nullable=False, comment="month that the row is posted to"),
-    Column("hour", BigInteger, nullable=False),
-    Column("piece", BigInteger, nullable=False, comment="start of the part of the hour with one rate"),
-    Column("engine", Text, nullable=False),
-    Column("gpu_type", Text, nullable=False),
-    Column("gpu_count", BigInteger, nullable=False),
-    Column("region", Text, nullable=False),
-    Column("purchase", String(16), nullable=False),
-    Column("bucket", String(16), nullable=False, comment="see gateway.costs.cost_lines.BUCKETS"),
-    Column("tenant", Text, nullable=False),
-    Column("adapter", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("base_model", Text, nullable=False),
-    Column("requests", BigInteger, nullable=False),
-    Column("prompt_tokens", BigInteger, nullable=False),
-    Column("cached_tokens", BigInteger, nullable=False),
-    Column("completion_tokens", BigInteger, nullable=False),
-    Column("reasoning_tokens", BigInteger, nullable=False),
-    Column("nano_gpu_hours", BigInteger, nullable=False),
-    Column("weight_input", BigInteger, nullable=False, comment="sum of ω by cause"),
-    Column("weight_cached", BigInteger, nullable=False),
-    Column("weight_output", BigInteger, nullable=False),
-    Column("weight_other", BigInteger, nullable=False),
-    Column("calibration", BigInteger, nullable=False, comment="calibrations.id; 0: none"),
-    Column("correction", Boolean, nullable=False, comment="of an hour in an earlier, closed month"),
-    Column("rate_micros", BigInteger, comment="frozen when the month was closed; null: by the price book"),
-    Column("currency", String(3)),
+    *_postings(),
     Index("rollups_by_month", "posted", "hour"),
     Index("rollups_by_engine", "engine", "hour"),
     Index("rollups_by_tenant", "tenant", "posted", "hour"),
     comment="who used what in an engine-hour. Rows of a closed month never change: later changes are "
     "-old/+new rows in the open month",
+)
+
+rollup_parts = Table(
+    "rollup_parts",
+    schema,
+    *_postings(),
+    Column("dimension", String(16), nullable=False, comment="see gateway.costs.rollups.parts.DIMENSIONS"),
+    Column("name", Text, nullable=False, comment="such as a key's id; `__other__`: beyond the cap"),
+    Index("rollup_parts_by_month", "posted", "dimension", "hour"),
+    Index("rollup_parts_by_engine", "engine", "hour"),
+    Index("rollup_parts_by_tenant", "tenant", "posted", "dimension", "hour"),
+    comment="the parts of each row of rollups, by one dimension; what they leave of it has no name",
 )

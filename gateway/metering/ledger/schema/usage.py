@@ -46,6 +46,9 @@ usage_records = Table(
         server_default="0",
         comment="number of the inserting transaction, in order of commit: what a closed period covers",
     ),
+    Column("end_user", Text, comment="as the client named it, or a hash; null: it did not"),
+    Column("tag", Text, comment="the request's metadata.tag, or a hash of it"),
+    Column("cost_centre", Text, comment="of the key, adapter or tenant when the attempt began"),
     Index("usage_records_by_time", "ended", "id"),
     Index("usage_records_by_tenant", "tenant", "ended", "id"),
     Index("usage_records_by_engine", "engine", "ended"),
@@ -56,6 +59,14 @@ usage_records = Table(
         "dispatched",
         sqlite_where=ACROSS_HOURS,
         postgresql_where=ACROSS_HOURS,
+    ),
+    # In order of commit: the cursor of `florin cost events`, behind which no late record can appear.
+    Index("usage_records_by_batch", "batch", "id"),
+    Index(
+        "usage_records_with_loads",
+        "ended",
+        sqlite_where=text("adapter_loads > 0"),
+        postgresql_where=text("adapter_loads > 0"),
     ),
     comment="one row per attempt; never changed",
 )

@@ -40,12 +40,14 @@ async def installed(ledger_file, tmp_path, now):
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()
     ledger_process = LedgerProcess(url)
+    directory = SimpleNamespace(tenants=dict.fromkeys(("acme", "bolt", "corgi", "new")))
     yield SimpleNamespace(
         ledger=ledger,
         meter=meter,
         ledger_process=ledger_process,
         clock=SimpleNamespace(now=now),
         catalog=SimpleNamespace(engines={}),
+        directory=directory,
     )
     await ledger_process.close()
     await meter.close()

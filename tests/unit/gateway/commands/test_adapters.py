@@ -17,6 +17,7 @@ ADAPTER = {
     "pinned": False,
     "min_replicas": 0,
     "max_replicas": None,
+    "cost_centre": "",
     "placed": [
         {"engine": "a1", "state": "resident", "version": "v1"},
         {"engine": "a2", "state": "loading", "version": "v2"},
@@ -91,6 +92,19 @@ CASES = [
     (
         ("scale", "acme/support", "--no-max"),
         "PUT", f"{PATH}/replicas", {"max_replicas": None}, {**ADAPTER, "warnings": []}, "at least 0 replicas",
+    ),
+    (
+        ("update", "acme/support", "--cost-centre", "R&D"),
+        "PUT", f"{PATH}/cost-centre", {"cost_centre": "R&D"}, {**ADAPTER, "cost_centre": "R&D"},
+        "acme/support has the cost centre R&D.",
+    ),
+    (
+        ("update", "acme/support", "--cost-centre", "none"),
+        "PUT", f"{PATH}/cost-centre", {"cost_centre": None}, ADAPTER, "acme/support has no cost centre.",
+    ),
+    (
+        ("show", "acme/support"), "GET", PATH, None,
+        {**ADAPTER, "cost_centre": "R&D", "version_details": [VERSION]}, "R&D",
     ),
     (
         ("remove", "acme/support", "--yes"),
@@ -197,6 +211,12 @@ def test_a_person_is_asked_before_a_removal(fake, monkeypatch, answer, code):
 def test_bounds_of_replicas_that_make_no_sense_are_not_sent(fake, options):
     assert fake.florin("adapter", "scale", "acme/support", *options).exit_code == 2
     assert fake.asked == []
+
+
+def test_an_update_without_a_change_says_what_to_give(fake):
+    answer = fake.florin("adapter", "update", "acme/support")
+    assert answer.exit_code == 2
+    assert "--cost-centre" in answer.stderr
 
 
 def test_a_minimum_that_cannot_be_reached_is_said(fake):

@@ -13,7 +13,7 @@ from gateway.commands.client import Api, ApiError, UnreachableError, UsageError,
         ("ftp://host", "k", "must look like"),
         ("http://", "k", "must look like"),
         ("http://[bad", "k", "is not a URL"),
-        ("http://host", "", "FLORIN_OPERATOR_KEY is not set"),
+        ("http://host", "", "No key is set: export yours as FLORIN_KEY"),
         ("http://host", "k k", "contains invalid characters"),
         ("http://host", "ключ", "contains invalid characters"),
         ("http://host", "k\r\nx: y", "contains invalid characters"),
@@ -46,12 +46,18 @@ def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
     assert caught.value.findings == (finding,)
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_says_which_variable_to_set(fake, status):
-    code = "insufficient_role" if status == 403 else "invalid_api_key"
-    fake.answer("GET", "/x", {"error": {"message": "No such key.", "code": code}}, status)
-    with pytest.raises(ApiError, match="FLORIN_OPERATOR_KEY"):
+def test_an_invalid_key_says_which_variable_to_set(fake):
+    fake.answer("GET", "/x", {"error": {"message": "No such key.", "code": "invalid_api_key"}}, 401)
+    with pytest.raises(ApiError, match="Set FLORIN_KEY or FLORIN_OPERATOR_KEY to a valid key"):
         Api.to(fake.url, "k").get("/x")
+
+
+def test_a_tenant_is_not_told_to_set_an_operator_s_key(fake):
+    refusal = {"message": "This requires the finance or operator role.", "code": "insufficient_role"}
+    fake.answer("GET", "/x", {"error": refusal}, 403)
+    with pytest.raises(ApiError, match="ask the operator of the gateway") as caught:
+        Api.to(fake.url, "k").get("/x")
+    assert "OPERATOR_KEY" not in str(caught.value)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff"])

@@ -237,6 +237,18 @@ CASES = [
         {**TENANT, "policy": {**TENANT["policy"], "chat_templates": False}}, "no chat templates",
     ),
     (
+        ("tenant", "update", "acme", "--cost-centre", "R&D"),
+        "PATCH", "/admin/v1/tenants/acme", {"cost_centre": "R&D"}, {**TENANT, "cost_centre": "R&D"}, "R&D",
+    ),
+    (
+        ("tenant", "update", "acme", "--cost-centre", "none"),
+        "PATCH", "/admin/v1/tenants/acme", {"cost_centre": None}, TENANT, "acme",
+    ),
+    (
+        ("key", "update", "k1", "--cost-centre", "R&D"),
+        "PATCH", "/admin/v1/keys/k1", {"cost_centre": "R&D"}, {**KEY_ROW, "cost_centre": "R&D"}, "R&D",
+    ),
+    (
         ("tenant", "update", "acme", "--max-bytes", "512MiB", "--default-policy"),
         "PATCH", "/admin/v1/tenants/acme", {"quotas": {"bytes": 512 * 2**20}, "policy": None}, TENANT,
         "as the settings say",
@@ -437,7 +449,18 @@ ELSEWHERE = {
     ("doctor",),
     *(
         ("adapter", name)
-        for name in ("list", "show", "promote", "rollback", "retire", "pin", "unpin", "scale", "remove")
+        for name in (
+            "list",
+            "show",
+            "promote",
+            "rollback",
+            "retire",
+            "pin",
+            "unpin",
+            "scale",
+            "update",
+            "remove",
+        )
     ),  # test_adapters
     ("adapter", "check"),  # test_check
     ("adapter", "release"),  # test_release
@@ -452,10 +475,26 @@ ELSEWHERE = {
     *(("audit", name) for name in ("list", "request")),  # test_audit
     ("calibrate",),  # test_calibrate, and on a real engine in tests/engine
     *(
-        ("cost", name) for name in ("import-bill", "bills", "remove-bill", "reconcile", "compare")
+        ("cost", name)
+        for name in (
+            *("import-bill", "bills", "remove-bill", "reconcile", "compare"),
+            *("accept", "unaccept", "acceptances", "true-up", "commitments"),
+        )
     ),  # test_reconciling
+    *(("cost", name) for name in ("forecast", "anomalies", "alerts")),
+    *(("cost", "budget", name) for name in ("set", "remove", "list")),  # test_cost_ahead
+    ("cost", "events"),  # test_cost_events
+    ("cost", "adapters"),  # test_cost_adapter_costs
+    ("cost", "energy"),
+    *(("cost", "power", name) for name in ("set", "set-grid", "list")),  # test_cost_energy
+    *(("commitment", name) for name in ("add", "list", "withdraw")),  # the same
     *(("cost", name) for name in ("set-aside", "exclude")),  # test_cost_set_aside
+    ("cost", "quarantine"),  # test_cost_quarantine
+    ("cost", "sample"),  # test_cost_sample
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
+    *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
+    *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
+    *(("cost", "policy", name) for name in ("show", "set")),  # test_cost_policy
     *((name,) for name in ("apply", "export")),  # test_declarative
 }
 """Commands with tests of their own."""

@@ -29,7 +29,20 @@ CLOSED = OPEN | {
          "allocated_nano_gpu_hours": 5 * 10**8, "cost": "2.49", "amount_cents": 249}
     ],
 }  # fmt: skip  # as the API shows it
-COSTS = {"totals": {"requests": 1234, "gpu_seconds": 5400.0}}
+LINE = {
+    "kind": "usage", "adapter": "acme/x", "gpu_type": "H100", "region": "", "purchase": "on_demand",
+    "correction": False, "requests": 3, "nano_gpu_hours": 10**9, "amount_cents": 249,
+}  # fmt: skip  # as the API shows it
+PREVIEW = {
+    "month": "2026-11", "state": "open", "policy": "fixed", "shares": {"acme": 3, "bolt": 1}, "own": {"corgi": "none"},
+    "standing": True, "currency": "USD", "missing_prices": [], "obstacles": [], "totals": TOTALS,
+    "statements": [
+        {"tenant": "acme", "amount_cents": 249, "lines": [
+            LINE, {**LINE, "kind": "retry_waste", "amount_cents": None},
+            {**LINE, "kind": "allocated", "adapter": "", "amount_cents": 0, "correction": True, "corrects": "2026-09"},
+        ]},
+    ],
+}  # fmt: skip
 
 
 def test_months_are_listed(fake):
@@ -44,16 +57,18 @@ def test_months_are_listed(fake):
 
 def test_a_month_is_closed(fake):
     fake.answer("GET", f"{PATH}/2026-11", OPEN)
-    fake.answer("GET", "/finance/v1/costs?month=2026-11&by=tenant", COSTS)
+    fake.answer("GET", f"{PATH}/2026-11/preview?policy=fixed&shares=acme%3D60%2Cb%3D40", PREVIEW)
     fake.answer("POST", f"{PATH}/2026-11/close", CLOSED)
     out = fake.florin(
-        "cost", "close", "2026-11", "--policy", "fixed", "--share", "acme=60", "--share", "b=40"
+        "cost", "close", "2026-11", "--policy", "fixed", "--share", "acme=60", "--share", "b=40", "--yes"
     )
     assert out.exit_code == 0
     assert fake.asked[-1][2] == {
-        "policy": "fixed", "shares": {"acme": 60, "b": 40}, "allow_missing_prices": False, "force": False,
+        "policy": "fixed", "shares": {"acme": 60, "b": 40}, "shares_total": None,
+        "allow_missing_prices": False, "force": False,
     }  # fmt: skip
-    assert "2026-11: 1,234 delivered requests used 1.500 GPU-hours." in out.stderr
+    assert "Billed to no customer: retry waste 0.25 USD, unused time 1.00 USD." in out.stderr
+    assert "fixed (acme 75 %, bolt 25 %); none for corgi" in out.stderr
     assert "charged nothing: L40 on_demand" in out.stderr
     for part in ("ab" * 32, "cd" * 32, "2.49 USD", "0.25 USD", "1.00 USD", "3.74 USD"):
         assert part in out.stdout
@@ -84,11 +99,37 @@ def test_closing_again_says_so(fake):
 
 def test_a_refusal_is_a_sentence(fake):
     fake.answer("GET", f"{PATH}/2026-11", OPEN)
-    fake.answer("GET", "/finance/v1/costs?month=2026-11&by=tenant", COSTS)
+    fake.answer("GET", f"{PATH}/2026-11/preview", PREVIEW)
     error = {"message": "2026-10 has usage and is not closed.", "code": "cannot_close"}
     fake.answer("POST", f"{PATH}/2026-11/close", {"error": error}, status=409)
-    out = fake.florin("cost", "close", "2026-11")
+    out = fake.florin("cost", "close", "2026-11", "--yes")
     assert (out.exit_code, out.stderr.splitlines()[-1]) == (1, "florin: 2026-10 has usage and is not closed.")
+
+
+def test_without_a_terminal_nothing_is_closed_unless_yes_is_said(fake):
+    """`echo n | florin cost close` closed the month for good."""
+    fake.answer("GET", f"{PATH}/2026-11", OPEN)
+    fake.answer("GET", f"{PATH}/2026-11/preview", PREVIEW)
+    fake.answer("POST", f"{PATH}/2026-11/close", CLOSED)
+    out = fake.florin("cost", "close", "2026-11")
+    assert out.exit_code == 2
+    assert "--yes" in out.stderr
+    assert "policy fixed (acme 75 %, bolt 25 %); none for corgi: 2.49 USD for 1 customer?" in out.stderr
+    assert [method for method, *_ in fake.asked] == ["GET", "GET"]
+
+
+def test_a_closing_is_previewed_and_nothing_is_closed(fake):
+    blocked = PREVIEW | {"obstacles": ["2026-10 has usage and is not closed; close it first."]}
+    fake.answer("GET", f"{PATH}/2026-11/preview", blocked)
+    out = fake.florin("cost", "close", "2026-11", "--dry-run")
+    assert out.exit_code == 0
+    lines = out.stdout.splitlines()
+    assert lines[1].split() == ["acme", "acme/x", "H100", "on", "demand", "3", "1.000", "2.49", "USD"]
+    assert "share of unused time, correction of 2026-09" in lines[2]
+    assert lines[3].split()[:2] == ["acme", "statement"]
+    assert "In the way: 2026-10 has usage" in out.stderr
+    assert json.loads(fake.florin("cost", "close", "2026-11", "--dry-run", "--json").stdout) == blocked
+    assert {method for method, *_ in fake.asked} == {"GET"}
 
 
 @pytest.mark.parametrize("share", ["acme", "acme=x", "=3", "acme=1.5"])
@@ -125,13 +166,20 @@ def test_what_is_wrong_is_named_and_ends_with_1(fake):
     assert json.loads(fake.florin("cost", "verify", "--json").stdout) == {"ok": False, "data": [WRONG]}
 
 
+def test_a_quick_verification_is_asked_for(fake):
+    fake.answer("GET", PATH, {"data": [CLOSED]})
+    fake.answer("GET", f"{PATH}/2026-11/verify?quick=true", RIGHT)
+    out = fake.florin("cost", "verify", "--quick")
+    assert (out.exit_code, fake.asked[-1][1]) == (0, f"{PATH}/2026-11/verify?quick=true")
+
+
 def test_another_root_than_expected(fake):
     fake.answer("GET", PATH, {"data": [CLOSED]})
     fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
     assert fake.florin("cost", "verify", "--month", "2026-11", "--root", "AB" * 32).exit_code == 0
     out = fake.florin("cost", "verify", "--month", "2026-11", "--root", "12" * 32)
     assert out.exit_code == 1
-    assert "root expected" in out.stdout
+    assert "seal expected" in out.stdout
 
 
 @pytest.fixture
@@ -185,7 +233,13 @@ def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
 
 
 @pytest.mark.parametrize(
-    "args", [("--records", "x"), ("--proof", "x", "--month", "2026-11"), ("--root", "ab")]
+    "args",
+    [
+        ("--records", "x"),
+        ("--proof", "x", "--month", "2026-11"),
+        ("--root", "ab"),
+        ("--proof", "x", "--quick"),
+    ],
 )
 def test_options_that_do_not_go_together(fake, args):
     assert fake.florin("cost", "verify", *args).exit_code == 2

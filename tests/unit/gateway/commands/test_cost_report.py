@@ -79,8 +79,8 @@ def cells(result):
 def test_who_used_what_what_else_it_went_into_and_the_whole(shown):
     heads, acme, bolt, corgi, delivered, waste, idle, whole, *_ = cells(shown())
     assert heads == [
-        "tenant", "adapter", "gpu", "type", "requests", "prompt", "cached", "completion", "GPU-hours", "cost",
-        "USD",
+        "tenant", "adapter", "gpu", "type", "requests", "input", "of", "which", "cached", "output",
+        "GPU-hours", "cost", "USD",
     ]  # fmt: skip
     assert acme == [
         "acme", "acme/support", "H200", "1,200", "3,000,000", "640,000", "90,000", "10.000", "33.33",
@@ -108,14 +108,30 @@ def test_what_is_shown_sums_to_what_is_shown_as_the_sum(shown):
         assert delivered + nobody == whole == 3
 
 
-def test_utilisation_and_unit_prices(shown):
+def test_utilisation(shown):
     lines = shown().stdout.splitlines()
+    [heads] = [line.split("  ") for line in lines if "utilisation" in line]
+    assert [head.strip() for head in heads if head.strip()] == [
+        "gpu type", "GPU-hours provisioned", "busy", "utilisation", "cost of unused time",
+    ]  # fmt: skip
     assert ["H200", "100.000", "31.000", "31.0%", "230.00"] in [line.split() for line in lines]
+
+
+def test_unit_prices_are_shown_when_asked_for(shown):
+    assert "per million tokens" not in shown().stdout
+    lines = shown("--unit-prices").stdout.splitlines()
     found = [line.split() for line in lines if "H200 eu on demand" in line]
     assert found == [
-        ["H200", "eu", "on", "demand", "busy", "0.1000", "0.0100", "0.4000"],
-        ["H200", "eu", "on", "demand", "fully", "loaded", "0.3226", "0.0323", "1.2903"],
+        ["H200", "eu", "on", "demand", "excluding", "unused", "time", "0.1000", "0.0100", "0.4000"],
+        ["H200", "eu", "on", "demand", "including", "unused", "time", "0.3226", "0.0323", "1.2903"],
     ]
+
+
+def test_spare_capacity_while_busy_is_not_called_unused(shown):
+    result = shown(headroom=part(figures("2.00", "6.00")), idle=part(figures("67.00", "224.00")))
+    assert ["spare", "capacity", "while", "busy", "2.000", "6.00"] in cells(result)
+    assert "Cost of unused time (idle and start-up): 224.00 USD, 67.3% of the total." in result.stderr
+    assert "Cost of spare capacity while busy: 6.00 USD, 1.8% of the total." in result.stderr
 
 
 def test_what_to_know_is_said_beside(shown):
@@ -124,13 +140,17 @@ def test_what_to_know_is_said_beside(shown):
         missing_prices=[{"gpu_type": "L40 S", "region": "eu", "purchase": "spot"}],
     ).stderr  # fmt: skip
     assert "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, still open)" in noted
-    assert "Idle time, start-up and headroom cost 230.00 USD, 69.1% of the total." in noted
+    assert "The total is the provisioned GPU cost at list price." in noted
+    assert "Cost of unused time (idle and start-up): 230.00 USD, 69.1% of the total." in noted
     assert "31 requests were rejected" in noted
     assert "florin calibrate" in noted
     assert "florin price add --gpu-type 'L40 S' --region eu --purchase spot --rate …" in noted
     assert "Incomplete" in noted
     quiet = shown(idle=part()).stderr
-    assert quiet.strip().splitlines() == ["2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, closed)"]
+    assert quiet.strip().splitlines() == [
+        "2026-07-01T00:00:00Z to 2026-08-01T00:00:00Z (as posted, closed)",
+        "The total is the provisioned GPU cost at list price.",
+    ]
 
 
 def test_what_tenants_bear_has_a_column(shown):
@@ -141,7 +161,7 @@ def test_what_tenants_bear_has_a_column(shown):
         rows=body["rows"], totals=body["totals"], policy="even", unallocated=figures("3.00", "10.00")
     )
     heads, acme, bolt, corgi, delivered, waste, *_ = cells(result)
-    assert heads[-2:] == ["allocated", "USD"]
+    assert heads[-5:] == ["share", "of", "unused", "time", "USD"]
     assert [line[-1] for line in (acme, bolt, corgi, delivered)] == ["100.00", "100.00", "20.00", "220.00"]
     assert waste[-1] == "3.00"
     assert "Of it, 10.00" in result.stderr
@@ -152,6 +172,35 @@ def test_a_tenant_s_report_has_no_whole(shown):
     result = shown(**dict.fromkeys(others))
     lines = [line for line in cells(result) if line]
     assert [line[0] for line in lines] == ["tenant", "acme", "bolt", "corgi", "delivered", "retry"]
+
+
+def test_a_report_without_gpu_time_has_no_column_for_it(shown):
+    def bare(figures):
+        return {
+            name: value
+            for name, value in figures.items()
+            if not name.startswith("gpu_") or name == "gpu_type"
+        }
+
+    others = dict.fromkeys(("whole", "idle", "headroom", "startup", "utilisation", "unit_prices"))
+    rows = [bare(one) for one in ROWS["rows"]]
+    result = shown(rows=rows, totals=bare(ROWS["totals"]), retry_waste=part(), **others)
+    assert "GPU-hours" not in result.stdout
+    assert cells(result)[1][-2:] == ["90,000", "33.33"]
+
+
+def test_a_report_in_local_time_says_so(shown):
+    local = {
+        "timezone": "Europe/Berlin",
+        "from": "2026-07-01T00:00:00+02:00",
+        "to": "2026-08-01T00:00:00+02:00",
+    }
+    path = "/finance/v1/costs?by=day&month=2026-07&timezone=Europe%2FBerlin"
+    changes = {"by": ["tenant"], "basis": "as known now", "state": None, "local": local}
+    result = shown("--by", "day", "--month", "2026-07", "--timezone", "Europe/Berlin", path=path, **changes)
+    assert result.stderr.splitlines()[0] == (
+        "2026-07-01T00:00:00+02:00 to 2026-08-01T00:00:00+02:00 (Europe/Berlin, as known now)"
+    )
 
 
 def test_a_cost_that_is_not_known_is_a_dash(shown):
@@ -181,7 +230,7 @@ def test_a_narrow_window_has_fewer_columns_and_nothing_folded(monkeypatch, capsy
     monkeypatch.setattr(report_tables, "console", console)
     report_tables.show_report(REPORT)
     lines = capsys.readouterr().out.splitlines()
-    assert sum(name in lines[0] for name in ("prompt", "cached", "completion")) == tokens
+    assert sum(name in lines[0] for name in ("input", "of which cached", "output")) == tokens
     assert any("acme/support" in line and "33.33" in line for line in lines)
 
 
@@ -222,6 +271,7 @@ def test_parquet_goes_to_a_file(fake, tmp_path):
         ("--output", "x.json"),
         ("--format", "xml"),
         ("--policy", "mine"),
+        ("--unit-prices", "--format", "csv"),
         ("--month", "2026-07", "--from", "2026-07-02"),
     ],
     ids=" ".join,

@@ -30,6 +30,22 @@ def test_policies(policy, shares):
     assert divide(policy, 100, {"a": 6, "b": 3, "c": 1}) == shares
 
 
+@pytest.mark.parametrize(
+    ("policy", "shares"),
+    [
+        (AllocationPolicy("proportional", own={"c": "none"}), {"a": 60, "b": 30}),  # 10 stay with nobody
+        (AllocationPolicy("none", own={"b": "proportional"}), {"b": 30}),
+        (AllocationPolicy("none", own={"b": "none"}), {}),
+        (AllocationPolicy("fixed", {"a": 1, "b": 1}, own={"b": "none"}), {"a": 50}),
+        (AllocationPolicy("proportional", own={"z": "even"}), {"a": 60, "b": 30, "c": 10}),  # used nothing
+        (AllocationPolicy("fixed", {"a": 1}, own={"b": "even"}), {"a": 75, "b": 25}),  # of 4/3
+    ],
+)
+def test_a_tenant_bears_what_its_own_policy_gives_it(policy, shares):
+    assert divide(policy, 100, {"a": 6, "b": 3, "c": 1}) == shares
+    assert AllocationPolicy.of(policy.document()) == policy
+
+
 def test_ties_go_to_the_smaller_name():
     assert divide(EVEN, 2, {"c": 1, "b": 1, "a": 1}) == {"a": 1, "b": 1, "c": 0}
 
@@ -60,6 +76,19 @@ def test_what_is_borne_sums_to_what_was_unused(policy, unused, used):
     parts = divide(policy, unused, used)
     assert sum(parts.values()) == (unused if parts else 0)
     assert all(part == 0 or (part > 0) == (unused > 0) for part in parts.values())
+
+
+@given(
+    st.sampled_from(["none", "proportional", "even"]),
+    st.dictionaries(st.sampled_from("abc"), st.sampled_from(["none", "proportional", "even"])),
+    amounts,
+    st.dictionaries(st.sampled_from("abcdefg"), amounts),
+)
+def test_with_policies_of_their_own_nobody_bears_more_than_there_is(name, own, unused, used):
+    parts = divide(AllocationPolicy(name, own=own), unused, used)
+    assert abs(sum(parts.values())) <= abs(unused)
+    assert all(part == 0 or (part > 0) == (unused > 0) for part in parts.values())
+    assert not any(part for tenant, part in parts.items() if own.get(tenant, name) == "none")
 
 
 @given(amounts, st.dictionaries(st.tuples(st.text(max_size=3), st.text(max_size=3)), amounts, min_size=1))
@@ -98,6 +127,8 @@ def test_each_price_is_divided_by_itself():
 def test_policies_as_they_are_written():
     assert policy_of("even") == EVEN
     assert policy_of("fixed", "acme=60, bolt=40") == AllocationPolicy("fixed", {"acme": 60, "bolt": 40})
+    assert policy_of("fixed", "acme=60%,bolt=40%") == AllocationPolicy("fixed", {"acme": 60, "bolt": 40})
+    assert policy_of("fixed", "acme=33.5%,bolt=66.50%").shares == {"acme": 3350, "bolt": 6650}
 
 
 @pytest.mark.parametrize(
@@ -113,6 +144,9 @@ def test_policies_as_they_are_written():
         ("fixed", "a=1.5", "shares"),
         ("fixed", "a=-1", "shares"),
         ("fixed", "a=1,", "shares"),
+        ("fixed", "a=60%,b=30%", "shares"),
+        ("fixed", "a=60%,b=40", "shares"),
+        ("fixed", "a=100%,a=0%", "shares"),
     ],
 )
 def test_what_is_no_policy(name, shares, param):

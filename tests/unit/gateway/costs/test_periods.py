@@ -1,6 +1,17 @@
 import pytest
 
-from gateway.costs.periods import HOUR, Period, PeriodError, instant, iso, month, period
+from gateway.costs.periods import (
+    DAY,
+    HOUR,
+    Period,
+    PeriodError,
+    instant,
+    iso,
+    local_time,
+    month,
+    period,
+    zone,
+)
 
 NOVEMBER = Period(instant("t", "2026-11-01"), instant("t", "2026-12-01"))
 NOW = instant("t", "2026-11-21T10:00:00Z")
@@ -43,6 +54,48 @@ def test_what_is_no_time(text):
         instant("from", text)
     assert caught.value.param == "from"
     assert len(str(caught.value)) < 200
+
+
+BERLIN = zone("Europe/Berlin")
+
+
+def test_a_local_month_begins_and_ends_at_local_midnight():
+    october = month("2026-10", BERLIN)
+    assert (iso(october.start), iso(october.end)) == ("2026-09-30T22:00:00Z", "2026-10-31T23:00:00Z")
+    assert october.end - october.start == 31 * DAY + HOUR  # the clocks go back
+    assert iso(instant("from", "2026-10-25T12:00", BERLIN)) == "2026-10-25T11:00:00Z"
+    assert iso(instant("from", "2026-10-25T12:00Z", BERLIN)) == "2026-10-25T12:00:00Z"
+    late = instant("t", "2026-10-31T23:30:00Z")  # November in Berlin
+    assert period(start=None, end=None, whole_month=None, now=late, at=BERLIN) == month("2026-11", BERLIN)
+
+
+def test_a_local_time_knows_when_its_clocks_are_set():
+    local = local_time(Period(month("2026-03").start, month("2026-10").end), BERLIN)
+    assert local.timezone == "Europe/Berlin"
+    assert [(iso(at), ahead // HOUR) for at, ahead in local.offsets] == [
+        ("2026-03-01T00:00:00Z", 1),
+        ("2026-03-29T01:00:00Z", 2),
+        ("2026-10-25T01:00:00Z", 1),
+    ]
+    assert local.iso(instant("t", "2026-03-29T00:00:00Z")) == "2026-03-29T01:00:00+01:00"
+    assert local.iso(instant("t", "2026-03-29T01:00:00Z")) == "2026-03-29T03:00:00+02:00"
+    assert local_time(NOVEMBER, zone("America/New_York")).iso(NOW) == "2026-11-21T05:00:00-05:00"
+    assert local_time(NOVEMBER, zone("UTC")) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Berlin", "../../etc/passwd", "/etc/passwd", "Europe", "a\0b", "x" * 64]
+)
+def test_what_is_no_timezone(name):
+    with pytest.raises(PeriodError, match="is not a known timezone"):
+        zone(name)
+
+
+def test_a_timezone_that_cuts_hours_of_utc_is_refused():
+    with pytest.raises(PeriodError, match="not a whole number of hours ahead of UTC"):
+        local_time(NOVEMBER, zone("Asia/Kolkata"))
+    with pytest.raises(PeriodError, match="at most ten years"):
+        local_time(Period(0, NOVEMBER.end), BERLIN)
 
 
 def test_defaults():

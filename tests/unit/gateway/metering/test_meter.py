@@ -7,7 +7,7 @@ from gateway.metering import attempt as attempt_module
 from gateway.metering.attempt import HOUR
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.meter import Meter
-from gateway.metering.records import Outcome, orphaned, parse_line
+from gateway.metering.records import Labels, Outcome, orphaned, parse_line
 from gateway.metering.wal import log as wal_module
 from gateway.observability.metrics import Metrics
 from gateway.runtime import clock
@@ -213,12 +213,16 @@ async def test_lines_are_what_the_record_itself_would_write(meter, tmp_path, nam
     made.first_token()
     made.observe(10, 7, 4, 2)
     made.end(Outcome.CLIENT_ABORT, billable=True, exact=False)
-    meter.begin(request_id="whole", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
+    labels = Labels('ann "€"', None, "R&D")
+    whole = meter.begin(request_id="whole", attempt=1, **NAMES, labels=labels)
+    whole.end(Outcome.OK, billable=True, exact=True)
     files = sorted((tmp_path / "usage").glob("*/*.jsonl"))
     raw = [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
     assert len(raw) == 4
     for line in raw:
         assert parse_line(line).line() == line
+    [last] = [r for r in map(parse_line, raw) if r.request_id == "whole" and r.kind == "final"]
+    assert (last.end_user, last.tag, last.cost_centre) == labels
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,28 @@ def test_id_is_the_uuid5_of_request_and_attempt(name, attempt):
         record(cached_tokens=3),
         record(first_token=None),
         record(dispatched=100 * HOUR - 50, adapter_loads=2, hour_marks="[[360000000000,1,null,2]]"),
+        record(end_user="ann", tag="€ batch", cost_centre="R&D"),
+        intent(tag="x" * 64),
     ],
 )
 def test_a_line_comes_back_as_the_record_that_it_was(made):
     assert made.line().endswith(b"\n")
     assert parse_line(made.line()) == made
+
+
+@pytest.mark.parametrize("made", [record(), intent(), record(adapter_loads=1, cached_tokens=3)])
+def test_a_line_from_before_there_were_labels_is_read(made):
+    """The log of a worker that an upgrade replaced."""
+    data = orjson.loads(made.line())
+    for name in ("end_user", "tag", "cost_centre"):
+        del data[name]
+    old = orjson.dumps(data)
+    assert list(data)[-2:] == ["seq", "seen"]
+    assert parse_line(old) == made
+    assert is_final(old) == is_final(made.line())
+    del data["hour_marks"]
+    with pytest.raises(ValueError, match="not a usage record"):
+        parse_line(orjson.dumps(data))
 
 
 def test_only_finals_are_taken_for_finals():
@@ -100,6 +117,10 @@ FORGED = {
     "negative GPUs": {"gpu_count": -1},
     "more GPUs than there are": {"gpu_count": 2**40},
     "negative loads": {"adapter_loads": -1},
+    "an end user without end": {"end_user": "u" * 65},
+    "an empty tag": {"tag": ""},
+    "a tag with a line's end": {"tag": "a\n"},
+    "a cost centre that stands for others": {"cost_centre": "__other__"},
     "a first token before the dispatch": {"first_token": 100 * HOUR - 1},
     "a first token after the end": {"first_token": 101 * HOUR},
     "the year 9999": {"dispatched": 2**58, "first_token": None, "ended": 2**58},

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 from pyarrow import parquet
 
+from adapters.store.protocol.registry import Event
 from gateway.api.finance.common import token
 from gateway.costs.maintenance.ledger_process import LedgerProcess
+from gateway.costs.periods import instant
 from gateway.metering.ledger.ledger import Ledger
-from gateway.tenants.directory import Role
+from gateway.tenants.directory import Role, Tenant, dump
 from tests.unit.gateway.metering.make import HOUR, record
 
 RANGE = {"from": "1970-01-01", "to": "2100-01-01"}
@@ -216,10 +218,60 @@ async def test_a_tenant_s_key_sees_its_own_rows_and_cannot_tell_whether_others_e
         other_usage = (await client.get("/finance/v1/usage", params={**RANGE, "tenant": "bolt"})).json()
     assert [r["tenant"] for r in own["rows"]] == ["acme"]
     assert own["totals"]["requests"] == 1
-    assert others == nobody
-    assert others["rows"] == []
+    assert others == nobody == other_usage
+    assert (others["error"]["code"], others["error"]["param"]) == ("not_found", "tenant")
+    assert others["error"]["message"] == "This key sees only its own tenant, acme."
     assert [r["tenant"] for r in usage["data"]] == ["acme"]
-    assert other_usage["data"] == []
+
+
+@pytest.mark.parametrize("noun", ["usage", "costs"])
+async def test_a_mistyped_tenant_is_an_error_and_one_that_was_removed_is_not(client_for, installed, noun):
+    installed.ledger.insert([record("a", tenant="gone")])
+    installed.directory.apply(Event(1, "tenant", "acme", dump(Tenant("acme", base_access=True, created=0))))
+    async with client_for() as client:
+        codes = {
+            name: (await client.get(f"/finance/v1/{noun}", params={"tenant": name})).status_code
+            for name in ("acme", "gone", "acmee", "\0")
+        }
+        wrong = (await client.get(f"/finance/v1/{noun}", params={"tenant": "acmee"})).json()["error"]
+    assert codes == {"acme": 200, "gone": 200, "acmee": 404, "\0": 404}
+    assert wrong["param"] == "tenant"
+    assert wrong["message"].endswith("Did you mean 'acme'?")
+
+
+async def test_a_local_month(client_for, installed):
+    """A record at half past ten in the evening of 30 September in UTC is one of October in Berlin."""
+    ended = instant("t", "2026-09-30T22:30:00Z")
+    installed.ledger.insert([record("a", dispatched=ended - 1000, ended=ended)])
+    params = {"month": "2026-10", "timezone": "Europe/Berlin"}
+    async with client_for() as client:
+        report = (await client.get("/finance/v1/costs", params={**params, "by": "day"})).json()
+        usage = (await client.get("/finance/v1/usage", params=params)).json()
+        table = await client.get("/finance/v1/costs", params={**params, "by": "day", "format": "csv"})
+        bad = [
+            await client.get("/finance/v1/costs", params={**params, "timezone": name})
+            for name in ("Berlin", "Asia/Kolkata")
+        ]
+    assert [row["day"] for row in report["rows"]] == ["2026-10-01"]
+    assert report["local"]["from"] == "2026-10-01T00:00:00+02:00"
+    assert (report["from"], report["to"]) == ("2026-09-30T22:00:00Z", "2026-10-31T23:00:00Z")
+    assert [one["ended"] for one in usage["data"]] == [ended]
+    assert "2026-10-01" in table.text.splitlines()[1]
+    assert [(answer.status_code, answer.json()["error"]["param"]) for answer in bad] == [
+        (400, "timezone")
+    ] * 2
+
+
+@pytest.mark.parametrize("noun", ["usage", "costs"])
+@pytest.mark.parametrize(("param", "value"), [("month", "9000-01"), ("from", "9000-01-01")])
+async def test_a_time_in_the_future_is_an_error(client_for, noun, param, value):
+    async with client_for() as client:
+        answer = await client.get(
+            f"/finance/v1/{noun}",
+            params={param: value, "to": "9001-01-01"} if param == "from" else {param: value},
+        )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert "is in the future" in answer.json()["error"]["message"]
 
 
 async def test_usage_is_paged(client_for, installed):

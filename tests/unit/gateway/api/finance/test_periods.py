@@ -110,6 +110,10 @@ async def test_another_tenant_s_proof_is_not_there(client_for):
 async def test_verification(client_for, installed):
     async with client_for() as client:
         right = (await client.get(f"{PATH}/2026-10/verify")).json()
+        quick = (await client.get(f"{PATH}/2026-10/verify", params={"quick": "true"})).json()
+        assert quick["ok"]
+        assert [c["name"] for c in quick["checks"]] == [c["name"] for c in right["checks"]]
+        assert {c["name"] for c in quick["checks"] if c["ok"] is None} == {"records", "counts", "attribution"}
         with installed.ledger.write() as connection:
             connection.execute(update(usage_records).values(prompt_tokens=1))
         wrong = (await client.get(f"{PATH}/2026-10/verify")).json()
@@ -204,6 +208,85 @@ async def test_what_cannot_be_is_refused(client_for, method, path, body, status,
     async with client_for() as client:
         answer = await client.request(method, PATH + path, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_shares_of_a_tenant_who_does_not_exist_are_refused(client_for):
+    """`acmee=100` issued a statement to nobody."""
+    async with client_for() as client:
+        typo = {"policy": "fixed", "shares": {"acmee": 100}}
+        answers = [
+            await client.post(f"{PATH}/2026-11/close", json=typo),
+            await client.get(f"{PATH}/2026-11/preview", params={"policy": "fixed", "shares": "acmee=100"}),
+            await client.get("/finance/v1/costs", params={"policy": "fixed", "shares": "acmee=100"}),
+            await client.put("/finance/v1/policy", json=typo),
+            await client.put("/finance/v1/policy", json={"policy": "none", "tenant": "acmee"}),
+        ]
+        months = (await client.get(PATH)).json()["data"]
+    for answer in answers:
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "invalid_value")
+        assert "no tenant is named 'acmee'. Did you mean acme?" in error["message"]
+    assert months[1]["state"] == "open"
+
+
+async def test_shares_sum_as_stated(client_for):
+    terms = {"policy": "fixed", "shares": {"acme": 60, "bolt": 30}, "shares_total": 100}
+    async with client_for() as client:
+        short = await client.post(f"{PATH}/2026-11/close", json=terms)
+        percent = {"policy": "fixed", "shares": "acme=60%,bolt=30%"}
+        asked = await client.get(f"{PATH}/2026-11/preview", params=percent)
+        terms["shares"]["new"] = 10  # a tenant without usage
+        closed = await client.post(f"{PATH}/2026-11/close", json=terms)
+    for answer in (short, asked):
+        assert answer.json()["error"]["message"] == "shares: they sum to 90 %, not to 100 %."
+    assert closed.json()["shares"] == {"acme": 60, "bolt": 30, "new": 10}
+
+
+async def test_a_preview_is_what_is_closed_and_the_standing_policy_decides(client_for):
+    async with client_for() as client:
+        put = await client.put("/finance/v1/policy", json={"policy": "proportional", "reason": "as agreed"})
+        again = await client.put("/finance/v1/policy", json={"policy": "proportional"})
+        own = {"policy": "none", "tenant": "corgi", "valid_from": "2026-11"}
+        await client.put("/finance/v1/policy", json=own)
+        preview = (await client.get(f"{PATH}/2026-11/preview")).json()
+        even = (await client.get(f"{PATH}/2026-11/preview", params={"policy": "even"})).json()
+        costs = (await client.get("/finance/v1/costs", params={"month": "2026-11", "by": "tenant"})).json()
+        closed = (await client.post(f"{PATH}/2026-11/close", json={})).json()
+        shown = (await client.get("/finance/v1/policy", params={"month": "2026-11"})).json()
+        early = await client.put("/finance/v1/policy", json={"policy": "even", "valid_from": "2026-10"})
+        odd = await client.put(
+            "/finance/v1/policy", json={"policy": "fixed", "shares": {"acme": 1}, "tenant": "acme"}
+        )
+    assert (put.json()["changed"], put.json()["month"], again.json()["changed"]) == (True, "2026-11", False)
+    assert (preview["policy"], preview["own"], preview["standing"]) == (
+        "proportional",
+        {"corgi": "none"},
+        True,
+    )
+    assert (even["policy"], even["standing"]) == ("even", False)
+    amounts = {one["tenant"]: one["amount_cents"] for one in closed["statements"]}
+    assert {one["tenant"]: one["amount_cents"] for one in preview["statements"]} == amounts
+    assert costs["billed_cents"] == sum(amounts.values()) == closed["totals"]["billed"]["amount_cents"]
+    assert (closed["policy"], closed["own"]) == ("proportional", {"corgi": "none"})
+    assert (shown["frozen"], [row["reason"] for row in shown["history"]]) == (True, ["as agreed", ""])
+    for answer, param in ((early, "valid_from"), (odd, "policy")):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert "the first open month is 2026-12" in early.json()["error"]["message"]
+
+
+async def test_a_tenant_sees_its_own_policy_and_no_preview(client_for):
+    async with client_for() as client:
+        await client.put("/finance/v1/policy", json={"policy": "none", "tenant": "bolt"})
+    async with client_for(Role.TENANT, "bolt") as client:
+        shown = await client.get("/finance/v1/policy", params={"month": "2026-11"})
+        before = await client.get("/finance/v1/policy", params={"month": "2026-10"})
+        refused = [
+            await client.get(f"{PATH}/2026-11/preview"),
+            await client.put("/finance/v1/policy", json={"policy": "none"}),
+        ]
+    assert shown.json() == {"month": "2026-11", "policy": "none", "frozen": False}
+    assert before.json() == {"month": "2026-10", "policy": "even", "frozen": True}
+    assert [answer.status_code for answer in refused] == [403, 403]
 
 
 async def test_a_missing_price_is_named(client_for, installed):

@@ -91,6 +91,10 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(client_for, monke
         ("GET", "/bills"),
         ("DELETE", "/bills/0123456789"),
         ("GET", "/reconciliation"),
+        ("GET", "/reconciliation/acceptances?month=2026-10"),
+        ("GET", "/true-ups/2026-10"),
+        ("GET", "/commitments"),
+        ("GET", "/commitments/report"),
         ("GET", "/compare"),
     ],
 )
@@ -137,3 +141,61 @@ async def test_a_tolerance_that_is_none_is_refused_at_once(client_for, tolerance
     async with client_for() as client:
         answer = await client.get("/reconciliation", params={"tolerance": tolerance})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+
+
+COMMITMENT = {
+    "gpu_type": "H100", "gpus": 1, "valid_from": "2026-10-01", "valid_to": "2026-11-01",
+    "rate_per_gpu_hour": "1.80", "upfront": "31",
+}  # fmt: skip
+
+
+async def test_commitments_and_their_report(client_for):
+    async with client_for() as client:
+        made = await client.post("/commitments", json=COMMITMENT)
+        again = await client.post("/commitments", json=COMMITMENT)
+        report = (await client.get("/commitments/report", params={"month": "2026-10"})).json()
+        path = f"/commitments/{made.json()['id']}/withdraw"
+        gone = await client.post(path, json={"reason": "recorded twice"})
+        twice = await client.post(path, json={"reason": "recorded twice"})
+        after = (await client.get("/commitments/report", params={"month": "2026-10"})).json()
+    assert (made.status_code, again.status_code, gone.status_code, twice.status_code) == (201, 200, 200, 404)
+    [row] = report["rows"]
+    assert (row["net_cost"], row["unused_cost"], row["utilisation"]) == ("1370.20", "1370.20", "0.00")
+    assert after["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/commitments", {**COMMITMENT, "valid_to": "2026-10-01"}, "valid_to"),
+        ("/commitments", {**COMMITMENT, "valid_from": "soon"}, "valid_from"),
+        ("/commitments", {**COMMITMENT, "upfront": "1e9999"}, "upfront"),
+        ("/reconciliation/acceptances", {"reason": "because"}, "lines"),
+        ("/reconciliation/acceptances", {"reason": "because", "kind": "rate"}, "month"),
+        ("/reconciliation/acceptances", {"reason": "because", "lines": ["x"]}, "lines"),
+        ("/reconciliation/acceptances", {"reason": "because", "kind": "rate", "month": "2026-13"}, "month"),
+        ("/true-ups/2026-13", {}, "month"),
+    ],
+)
+async def test_what_is_malformed_names_its_field(client_for, path, body, param):
+    async with client_for() as client:
+        answer = await client.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_acceptance_over_http_and_a_true_up_that_is_blocked(client_for):
+    async with client_for() as client:
+        await client.post("/bills", content=HEAD + GOOD)
+        found = (await client.get("/reconciliation", params={"month": "2026-10"})).json()
+        lines = [one["line"] for account in found["bill"]["accounts"] for one in account["lines"]]
+        blocked = await client.post("/true-ups/2026-10", json={})
+        unknown = await client.post(
+            "/reconciliation/acceptances", json={"lines": ["2026-10-00000000"], "reason": "because"}
+        )
+        done = await client.post("/reconciliation/acceptances", json={"lines": lines, "reason": "because"})
+        made = await client.post("/true-ups/2026-10", json={"invoice": "2.50"})
+        listed = await client.get("/reconciliation/acceptances", params={"month": "2026-10"})
+    assert (blocked.status_code, blocked.json()["error"]["code"]) == (409, "conflict")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
+    assert (done.status_code, len(done.json()["data"]), len(listed.json()["data"])) == (200, 2, 2)
+    assert (made.status_code, made.json()["invoice_amount_cents"]) == (201, 250)

@@ -42,7 +42,7 @@ async def test_reports_of_everybody_go_on_and_say_what_they_lack(client_for, poi
     async with client_for(Role.TENANT, "bolt") as client:
         answer = await client.get("/finance/v1/costs", params=MONTH)
         assert answer.status_code == 200
-        assert answer.json()["set_aside"] == [{"hour": AT, "engine": "gpu-bad", "gpu_type": "H100"}]
+        assert answer.json()["set_aside"] == [{"hour": AT, "gpu_type": "H100"}]
         assert "record" not in answer.text.partition("set_aside")[2]
 
 

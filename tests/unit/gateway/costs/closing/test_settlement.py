@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from gateway.costs.allocation import AllocationPolicy, allocate
 from gateway.costs.closing.settlement import CENT, rounded, settle
 from gateway.costs.cost_lines import CostLine
+from gateway.costs.policies.terms import MonthAllocation
+
+NOTHING = MonthAllocation()
 
 
 def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
@@ -38,7 +41,7 @@ def test_ties_go_to_the_smaller_key():
 
 
 def test_one_gpu_hour_of_two_tenants():
-    made = settle([line(), line("bolt", nano=5 * 10**8)], {})
+    made = settle([line(), line("bolt", nano=5 * 10**8)], NOTHING)
     assert {n: s["amount_cents"] for n, s in made.statements.items()} == {"acme": 249, "bolt": 125}
     assert made.totals["amount_cents"] == 374  # 3.735
     assert made.totals["cost"] == "3.735"
@@ -47,7 +50,7 @@ def test_one_gpu_hour_of_two_tenants():
 
 def test_retries_and_what_nobody_used_are_not_billed_and_not_lost():
     lines = [line(), line(bucket="retry_waste", nano=10**8), line("", "idle", nano=4 * 10**8)]
-    made = settle(lines, {})
+    made = settle(lines, NOTHING)
     assert made.statements["acme"]["cost"] == "2.49"
     assert made.totals["retry_waste"] == {"cost": "0.249", "amount_cents": 25}
     assert made.totals["unallocated"] == {"cost": "0.996", "amount_cents": 100}
@@ -56,7 +59,7 @@ def test_retries_and_what_nobody_used_are_not_billed_and_not_lost():
 
 def test_what_a_policy_allocates_is_a_line_of_its_own():
     lines = [line(), line("bolt", nano=3 * 10**9), line("", "idle", nano=8 * 10**9)]
-    made = settle(lines, allocate(AllocationPolicy("proportional"), lines))
+    made = settle(lines, MonthAllocation(allocate(AllocationPolicy("proportional"), lines)))
     assert [s["allocated_nano_gpu_hours"] for s in made.statements.values()] == [2 * 10**9, 6 * 10**9]
     kinds = [(entry["kind"], entry["amount_cents"]) for entry in made.statements["acme"]["lines"]]
     assert kinds == [("allocated", 498), ("usage", 249)]
@@ -64,14 +67,14 @@ def test_what_a_policy_allocates_is_a_line_of_its_own():
 
 
 def test_a_tenant_with_records_and_no_lines_has_a_statement_of_nothing():
-    made = settle([], {}, ["acme"])
+    made = settle([], NOTHING, ["acme"])
     assert made.statements["acme"] == {
         "nano_gpu_hours": 0, "allocated_nano_gpu_hours": 0, "cost": "0.00", "amount_cents": 0, "lines": [],
     }  # fmt: skip
 
 
 def test_lines_of_several_rates_and_versions_are_one():
-    made = settle([line(rate=1), line(rate=2), line(correction=True, nano=-5)], {})
+    made = settle([line(rate=1), line(rate=2), line(correction=True, nano=-5)], NOTHING)
     assert [(e["correction"], e["requests"], e["cost"]) for e in made.statements["acme"]["lines"]] == [
         (False, 2, "0.000003"),
         (True, 1, "-0.00000001245"),
@@ -93,7 +96,7 @@ def test_whatever_there_is_every_part_of_it_is_somewhere(drawn, policy):
         line(tenant if bucket in {"usage", "retry_waste"} else "", bucket, nano, rate, correction=correction)
         for tenant, bucket, nano, rate, correction in drawn
     ]
-    made = settle(lines, allocate(AllocationPolicy(policy), lines))
+    made = settle(lines, MonthAllocation(allocate(AllocationPolicy(policy), lines)))
     whole = Fraction(sum(entry.cost for entry in lines), 10**15)
     totals = made.totals
     parts = [totals[name] for name in ("billed", "retry_waste", "unallocated")]

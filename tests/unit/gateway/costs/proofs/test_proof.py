@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gateway.costs.proofs.merkle import header_hash
+from gateway.costs.proofs.merkle import canonical, header_hash, leaf_hash, record_content, root_of
 from gateway.costs.proofs.proof import ProofError, prove, tenants_root, verify_proof
 from tests.property.test_merkle import statement
 from tests.unit.gateway.metering.make import record
@@ -126,9 +126,11 @@ print("right:", proof["root"])
 
 @pytest.mark.parametrize("records", [0, 1, 2, 5])
 def test_twenty_lines_of_a_customer_s_own_come_to_the_same(tmp_path, records):
-    mine = [asdict(record(f"é{n}", key_id="ключ \u2028\x7f", ended=n % 2)) for n in range(records)]
-    for made in mine:
-        del made["seq"], made["seen"]
+    made = [
+        record(f"é{n}", key_id="ключ \u2028\x7f", ended=n % 2, tag="€" if n % 3 else None)
+        for n in range(records)
+    ]
+    mine = [record_content(asdict(one)) for one in made]
     statements = [statement("acme", mine), *(statement(f"t{n}", THEIRS) for n in range(4))]
     header = {"month": "2026-11", "tenants_root": tenants_root(statements)}
     root = header_hash(header).hex()
@@ -138,3 +140,27 @@ def test_twenty_lines_of_a_customer_s_own_come_to_the_same(tmp_path, records):
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"right: {root}\n"
+
+
+V1_FIELDS = (
+    "id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model", "engine", "gpu_type",
+    "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "reasoning_tokens", "n", "usage_source", "outcome", "billable", "adapter_loads", "hour_marks",
+)  # fmt: skip  # one name a line says no more
+
+
+def test_a_proof_of_the_first_version_stays_verifiable():
+    """Its leaves had every field of a record and of the statement."""
+    leaves = [leaf_hash(canonical({name: made[name] for name in V1_FIELDS})) for made in MINE]
+    said = {**statement("acme", MINE), "root": root_of(leaves).hex(), "cost": "1.50", "lines": []}
+    header = {"version": 1, "month": "2026-11", "tenants_root": leaf_hash(canonical(said)).hex()}
+    proof = prove(header, header_hash(header).hex(), [said], "acme")
+    assert proof["statement"] == said
+    assert [check.ok for check in verify_proof(proof, MINE, proof["root"])] == [True] * 5
+    other = [{**MINE[0], "engine": "another"}, *MINE[1:]]
+    assert results(verify_proof(proof, other))["records"] is False
+
+
+def test_a_proof_of_a_later_version_is_no_proof_yet(proof):
+    with pytest.raises(ProofError, match="a newer Florin made it"):
+        verify_proof({**proof, "header": {**proof["header"], "version": 3}}, MINE)

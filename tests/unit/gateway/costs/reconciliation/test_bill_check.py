@@ -2,12 +2,15 @@
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.costs.commitments.commitment import Commitment, UnusedCapacity, use
 from gateway.costs.periods import HOUR, Period
 from gateway.costs.reconciliation.bill_accounts import Ours
-from gateway.costs.reconciliation.bill_check import KINDS, check_bill
+from gateway.costs.reconciliation.bill_check import check_bill
+from gateway.costs.reconciliation.bill_differences import KINDS
 from gateway.costs.reconciliation.bill_files import NANO, BillLine
 
 DAY = Period(0, 24 * HOUR)
@@ -36,8 +39,8 @@ def at_rate(gpu_type, region, purchase, at):
     return RATE if gpu_type == "H100" else None
 
 
-def check(bill, own, known=("a",), rate_at=at_rate, currency="USD", within=DAY):
-    accounts = check_bill(bill, own, frozenset(known), rate_at, currency, within)
+def check(bill, own, known=("a",), rate_at=at_rate, *, currency="USD", within=DAY, unused=None):
+    accounts = check_bill(bill, own, frozenset(known), rate_at, currency, within, unused=unused)
     for account in accounts:
         assert sum(d.nano for d in account.differences) == account.billed_nano - account.provisioned_nano
         assert sum(d.cost for d in account.differences) == account.billed_cost - account.own_cost
@@ -142,6 +145,55 @@ def test_another_currency_is_not_compared():
     assert account.other_currencies == {"EUR": Fraction(5, 2)}
     assert account.billed_cost == Fraction(5, 2)
     assert [(d.kind, d.cost) for d in account.differences] == [("other_currency", Fraction(-5, 2))]
+
+
+def reserved(gpus=1, hours=(), region=""):
+    """Capacity at 1.80 of which engines use one GPU in `hours`."""
+    commitment = Commitment(
+        1, "H100", region, gpus, DAY.start, DAY.end, 1_800_000, "0", "USD", "", recorded_at=0, recorded_by="k"
+    )
+    usage = {("H100", ""): {hour * HOUR: NANO for hour in hours}}
+    return UnusedCapacity(use([commitment], usage, DAY))
+
+
+RESERVED = {"purchase": "reserved"}
+
+
+def test_reserved_capacity_that_no_engine_used_is_matched():
+    own = ours({0: 1, 1: 1}, series=("H100", "", "reserved"), rate=1_800_000)
+    whole = line(0, 24, cost="43.20", **RESERVED)
+    rate = {"rate_at": lambda *_: 1_800_000}
+    found = check([whole], [own], unused=reserved(hours=(0, 1)), **rate)
+    assert only(found) == {"reserved_unused": (22.0, 39.6, 22)}
+    assert found[0].differences[0].matched
+    assert only(check([whole], [own], **rate)) == {"down": (22.0, 39.6, 22)}
+    twice = only(check([whole, whole], [own], unused=reserved(hours=(0, 1)), **rate))
+    assert twice["reserved_unused"] == (22.0, 39.6, 22), "a commitment pays for its hours once"
+
+
+def test_a_reservation_that_is_billed_under_a_name_of_its_own():
+    engine, reservation = line(0), line(0, 24, resource="ri-1", cost="43.20", **RESERVED)
+    found = check([engine, reservation], [ours({0: 1})], unused=reserved())
+    assert only(found[1:]) == {"reserved_unused": (24.0, 43.2, 24)}
+    more = check(
+        [engine, line(0, 24, 48, resource="ri-1", cost="90", **RESERVED)], [ours({0: 1})], unused=reserved()
+    )
+    assert only(more[1:]) == {"reserved_unused": (24.0, 43.2, 24), "never_registered": (24.0, 46.8, 24)}
+
+
+def test_a_reservation_of_another_region_or_model_pays_for_nothing_here():
+    own = ours({0: 1})
+    assert only(check([line(0, 2)], [own], unused=reserved())) == {"down": (1.0, 2.5, 1)}
+    eu = line(0, 2, region="eu", **RESERVED)
+    assert set(only(check([eu], [own], unused=reserved(region="us")))) == {"down"}
+    assert "reserved_unused" in only(check([eu], [own], unused=reserved(region="eu")))
+
+
+@pytest.mark.parametrize("category", ["tax", "credit", "purchase", "adjustment"])
+def test_charges_without_time_have_a_kind_each(category):
+    bill = [line(0), line(0, gpu_hours=0, cost="-0.4", gpu_type="", resource="", category=category)]
+    found = check(bill, [ours({0: 1})])
+    assert {d.kind: d.cost for account in found for d in account.differences} == {category: Fraction("-0.4")}
 
 
 def test_what_was_taken_back_and_what_has_no_hours():

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.costs.periods import HOUR
+from gateway.costs.periods import HOUR, iso
 from gateway.costs.reconciliation import bill_files
 from gateway.costs.reconciliation.bill_cells import BillError
 from gateway.costs.reconciliation.bill_files import BillFormat, parse_bill
@@ -213,3 +213,63 @@ def test_null_as_some_providers_write_it_is_empty():
 def test_a_format_that_is_named_wins_over_the_heading():
     with pytest.raises(BillError, match="csv bill"):
         parse(text_of(FOCUS), format="csv")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_semicolons_and_tabs_separate_as_well(separator):
+    """A semicolon's file "must name start, end, …"."""
+    text = text_of({**SIMPLE, "description": "p5"}).replace(",", separator)
+    [line] = parse(text).lines
+    assert (line.resource, line.cost, line.description) == ("a1", "19.99", "p5")
+
+
+def test_a_decimal_comma_is_never_guessed():
+    """1,234 may be either."""
+    row = {**SIMPLE, "cost": "1.234,56", "gpu_hours": "8,5"}
+    assert "import with --decimal comma" in reason(row)
+    line = one(row, decimal_comma=True)
+    assert (line.cost, line.nano_gpu_hours) == ("1234.56", 8_500_000_000)
+    assert one({**SIMPLE, "cost": "1234567"}, decimal_comma=True).cost == "1234567"
+    assert "is not a decimal number with a comma" in reason(SIMPLE, decimal_comma=True)  # 19.99
+
+
+@pytest.mark.parametrize(
+    ("end", "read"),
+    [
+        ("2026-11-30", "2026-12-01T00:00:00Z"),
+        ("2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z"),
+        ("2026-11-30T23:59:59.999999Z", "2026-12-01T00:00:00Z"),
+        ("2026-12-01T00:00:00Z", "2026-12-01T00:00:00Z"),
+    ],
+)
+def test_inclusive_ends(end, read):
+    row = {**SIMPLE, "start": "2026-11-01", "end": end}
+    assert iso(one(row, inclusive_ends=True).end) == read
+    assert parse(text_of(row)).inclusive_looking == (end != "2026-12-01T00:00:00Z")
+    assert parse(text_of(row), inclusive_ends=True).inclusive_looking == 0
+
+
+def test_a_day_that_ends_on_itself_says_what_to_do():
+    """It "ends before it begins"."""
+    row = {**SIMPLE, "start": "2026-11-01", "end": "2026-11-01"}
+    assert "--end inclusive" in reason(row)
+    assert one(row, inclusive_ends=True).end - one(row, inclusive_ends=True).start == 24 * HOUR
+    assert "--end" not in reason({**row, "end": "2026-10-31"})
+
+
+@pytest.mark.parametrize("category", ["Tax", "Credit", "Purchase", "Adjustment"])
+def test_charges_of_an_invoice_need_no_gpu(category):
+    """They were left out, so that no sum could be the invoice's."""
+    row = {**FOCUS, "SkuPriceDetails": "", "ConsumedUnit": "", "PricingUnit": "", "ChargeCategory": category}
+    line = one({**row, "BilledCost": "-3.50"})
+    assert (line.category, line.gpu_type, line.nano_gpu_hours, line.cost) == (
+        category.lower(),
+        "",
+        0,
+        "-3.50",
+    )
+    left_out = parse(text_of(FOCUS, row), gpus_only=True)
+    assert (len(left_out.lines), left_out.ignored) == (1, 1)
+    plain = {**SIMPLE, "gpu_type": "", "gpu_hours": "", "category": category.lower()}
+    assert (one(plain).category, one(plain).nano_gpu_hours) == (category.lower(), 0)
+    assert "is not one of usage, tax" in reason({**plain, "category": "gift"})

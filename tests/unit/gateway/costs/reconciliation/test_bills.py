@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from gateway.costs.periods import month
-from gateway.costs.reconciliation.bill_files import BadLine, BillFormat
+from gateway.costs.reconciliation.bill_files import BillFormat
+from gateway.costs.reconciliation.bill_mistakes import Mistake
 from gateway.costs.reconciliation.bills import (
     BillConflictError,
     BillNotFoundError,
@@ -55,8 +56,8 @@ def test_a_file_is_imported_once(ledger, imports):
 def test_nothing_is_imported_unless_all_lines_are_good(ledger, imports):
     with pytest.raises(BillRefusedError) as refused:
         imports(HEAD + A + BAD)
-    assert [bad.line for bad in refused.value.bad] == [3]
-    assert "gpu_hours" in refused.value.bad[0].reason
+    assert [mistake.where for mistake in refused.value.mistakes] == ["line 3"]
+    assert "gpu_hours" in refused.value.mistakes[0].reason
     assert held(ledger) == []
     skipped = imports(HEAD + A + BAD, skip_bad=True)
     assert (skipped["new"], skipped["bad_lines"], skipped["bad"][0]["line"]) == (1, 1, 3)
@@ -72,10 +73,14 @@ def test_a_file_without_lines_or_not_text_is_refused(imports, tmp_path, ledger):
         import_bill(ledger, str(path), file_name="", reading=BillFormat(), skip_bad=True, now=1)
 
 
-def test_bad_lines_are_told_up_to_a_hundred(imports):
-    with pytest.raises(BillRefusedError, match="150 lines") as refused:
-        imports(HEAD + BAD * 150)
-    assert len(refused.value.bad) == 100
+def test_one_mistake_in_many_lines_is_told_once(imports):
+    """100,000 lines with one mapping mistake printed every line."""
+    with pytest.raises(BillRefusedError, match="151 lines are invalid, for 2 reasons; nothing") as refused:
+        imports(HEAD + BAD * 150 + A.replace(",USD", ",dollars"))
+    most, other = refused.value.mistakes
+    assert (most.count, most.where) == (150, "lines 2, 3, 4 and 147 more")
+    assert (other.count, other.where) == (1, "line 152")
+    assert "'DOLLARS'" in other.reason
 
 
 def test_the_same_file_read_otherwise_is_a_conflict(ledger, imports):
@@ -109,5 +114,5 @@ def test_lines_are_read_by_the_time_that_they_touch(ledger, imports):
 
 
 def test_a_refusal_comes_whole_out_of_another_process():
-    error = pickle.loads(pickle.dumps(BillRefusedError("so", (BadLine(3, "why"),))))  # ours
-    assert (error.message, error.bad) == ("so", (BadLine(3, "why"),))
+    error = pickle.loads(pickle.dumps(BillRefusedError("so", (Mistake("why", 3, [1]),))))  # ours
+    assert (error.message, error.mistakes) == ("so", (Mistake("why", 3, [1]),))

@@ -96,11 +96,14 @@ def test_a_month_in_which_all_agrees(november, bill):
     hours = {name: value for name, value in shown.items() if name.endswith("gpu_hours")}
     assert hours == {
         "billed_gpu_hours": "2.00", "provisioned_gpu_hours": "2.00", "attributed_gpu_hours": "0.50",
-        "difference_gpu_hours": "0.00", "unexplained_gpu_hours": "0.00",
+        "difference_gpu_hours": "0.00", "unexplained_gpu_hours": "0.00", "unaccepted_gpu_hours": "0.00",
     }  # fmt: skip
     assert (shown["billed_cost"], shown["own_cost"], shown["difference_cost"]) == ("5.00", "5.00", "0.00")
     [account] = shown["accounts"]
     assert (account["engine"], account["billed_rate"], account["own_rate"]) == ("gpu-a", "2.50", "2.50")
+    assert {shown["verdict"], account["verdict"], *(c["verdict"] for c in found["tokens"]["checks"])} == {
+        "matched"
+    }
     assert found["completeness"] == {
         "imbalances": [], "hours_pending": 1, "quarantined": {}, "delivered_twice": 0,
         "implausible": 0, "set_aside": [],
@@ -136,7 +139,10 @@ def test_what_has_no_cause_is_unexplained_beyond_the_tolerance(november, bill):
     bill(line(0, gpu_hours="1.01", cost="2.525"), line(1))
     found = run(november)
     assert (found["ok"], found["bill"]["unexplained_gpu_hours"]) == (False, "0.01")
-    assert [sentence.split(" of ")[0] for sentence in found["unexplained"]] == ["0.01", "0.025"]
+    assert [sentence.split(", of ")[0] for sentence in found["unexplained"]] == [
+        "0.01 GPU-hours",
+        "0.025 USD",
+    ]
     assert run(november, tolerance="1")["ok"]
 
 
@@ -146,8 +152,30 @@ def test_causes_that_are_not_known_do_not_make_up_for_each_other(november, bill)
     assert (shown["difference_gpu_hours"], shown["unexplained_gpu_hours"]) == ("0.00", "1.00")
 
 
-def test_a_month_without_a_bill(november):
-    assert run(november)["bill"] is None
+def test_a_month_without_a_bill_is_not_reconciled(november):
+    found = run(november)
+    assert (found["bill"], found["ok"]) == (None, False)
+    assert found["unexplained"] == [
+        "No bill is imported for 2026-11, so its cost is not reconciled: florin cost import-bill FILE."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ([line(0), line(1), line(0, 2, engine="stranger", cost="222456")], "never_registered"),
+        ([line(0, cost="20"), line(1, cost="20")], "rate"),
+        ([line(0)], "not_billed"),
+    ],
+)
+def test_a_cause_that_is_identified_is_not_accepted(november, bill, lines, kind):
+    """All of these were "explained", with exit code 0."""
+    bill(*lines)
+    found = run(november)
+    assert not found["ok"]
+    [one] = found["bill"]["lines"]
+    assert (one["kind"], one["explained"], one["verdict"]) == (kind, True, "identified")
+    assert one["reason"] in found["unexplained"][-1]
 
 
 def test_corrections_of_closed_months_count_for_the_hours_that_they_are_of(november, bill):
@@ -169,7 +197,7 @@ def test_tokens_that_nothing_explains(november, prompt, says):
     with november.write() as connection:
         connection.execute(engine_counters.update().values(prompt_tokens=prompt))
     found = run(november)
-    [sentence] = found["unexplained"]
+    sentence, _no_bill = found["unexplained"]
     assert says in sentence
     assert not found["ok"]
 
@@ -193,7 +221,7 @@ def test_this_month_is_held_as_far_as_its_hours_are_over(november, bill):
     assert found["to"] == iso((FIRST + 1) * HOUR)
     assert (found["bill"]["billed_gpu_hours"], found["bill"]["difference_gpu_hours"]) == ("1.00", "0.00")
     early = run(november, now=FIRST * HOUR + 5)
-    assert (early["to"], early["bill"], early["ok"]) == (early["from"], None, True)
+    assert (early["to"], early["bill"], early["ok"]) == (early["from"], None, False)
 
 
 def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
@@ -217,4 +245,4 @@ def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
         {"differs": 1},
     )
     assert len(found["completeness"]["imbalances"]) == 1
-    assert [sentence.split(" ")[0] for sentence in found["unexplained"]] == ["The", "1", "1"]
+    assert [sentence.split(" ")[0] for sentence in found["unexplained"]] == ["No", "The", "1", "1"]

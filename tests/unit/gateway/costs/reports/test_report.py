@@ -7,7 +7,7 @@ from sqlalchemy import func, insert, select
 
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing import closing
-from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.periods import HOUR, Period, iso, local_time, month, zone
 from gateway.costs.prices.price_store import add_price
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import Rolled
@@ -414,6 +414,64 @@ def test_who_bears_by_agreement_without_use_has_a_row(ledger):
     ]
 
 
+@pytest.mark.parametrize("dimension", ["day", "hour", "engine", "base_model"])
+def test_who_used_nothing_bears_its_share_where_the_time_went_unused(ledger, dimension):
+    """There was a row with an empty date."""
+    price(ledger)
+    write(
+        ledger,
+        row(NOV, tenant="acme"),
+        row(NOV, bucket="idle", nano_gpu_hours=300),
+        row(NOV + 24, bucket="idle", engine="gpu-b", base_model="other", nano_gpu_hours=101),
+    )
+    policy = AllocationPolicy("fixed", {"acme": 1, "corgi": 1})
+    report = report_of(ledger, policy=policy, by=(dimension, "tenant"))
+    where = [r[dimension] for r in report["idle"]["rows"]]
+    corgi = {r[dimension]: r["allocated_nano_gpu_hours"] for r in report["rows"] if r["tenant"] == "corgi"}
+    assert corgi == dict(zip(where, (150, 50), strict=True))
+    assert report["totals"]["allocated_nano_gpu_hours"] == 401
+    alone = report_of(ledger, policy=policy, by=(dimension,))
+    assert [r[dimension] for r in alone["rows"]] == where
+
+
+def test_days_and_months_of_a_timezone(ledger):
+    """The night of 25 October has 25 hours in Berlin; its first two belong to the day before in UTC."""
+    berlin = zone("Europe/Berlin")
+    october = month("2026-10", berlin)
+    price(ledger)
+    hours = range(october.start // HOUR - 1, october.end // HOUR + 1)
+    write(ledger, *(row(hour, requests=1, nano_gpu_hours=10) for hour in hours))
+    report = report_of(ledger, october, by=("day",), local=local_time(october, berlin))
+    days = {r["day"]: r["requests"] for r in report["rows"]}
+    assert list(days) == [f"2026-10-{day:02}" for day in range(1, 32)]
+    assert {day: n for day, n in days.items() if n != 24} == {"2026-10-25": 25}
+    assert (report["basis"], report["state"]) == ("as known now", None)
+    assert report["local"] == {
+        "timezone": "Europe/Berlin",
+        "from": "2026-10-01T00:00:00+02:00",
+        "to": "2026-11-01T00:00:00+01:00",
+    }
+    assert report["whole"]["nano_gpu_hours"] == 10 * (len(hours) - 2)
+    assert_adds_up(report)
+
+
+def test_a_local_month_that_is_a_month_of_utc_is_still_read_by_its_hours(ledger):
+    """What is posted to a month depends on when it was closed, and months are closed in UTC."""
+    london = zone("Europe/London")
+    january = month("2026-01", london)
+    assert january == month("2026-01")
+    price(ledger)
+    write(
+        ledger,
+        row(january.start // HOUR, nano_gpu_hours=10),
+        row(january.start // HOUR, nano_gpu_hours=5, posted="2026-02", correction=True),
+        row(january.start // HOUR - 1, nano_gpu_hours=100, posted="2026-01", correction=True),
+    )
+    local = report_of(ledger, january, by=("day",), local=local_time(january, london))
+    assert [(r["day"], r["nano_gpu_hours"]) for r in local["rows"]] == [("2026-01-01", 15)]
+    assert_adds_up(local)
+
+
 def test_tenants_bear_the_same_however_a_report_is_grouped(ledger):
     price(ledger)
     used(ledger)
@@ -516,6 +574,7 @@ def test_random_ledgers_add_up(ledger):
                     r["nano_gpu_hours"] for r in report["corrections"]["rows"] if r["bucket"] in PARTS[1:]
                 ]
                 borne = report["totals"]["allocated_nano_gpu_hours"]
+                borne += report["corrections"]["totals"]["allocated_nano_gpu_hours"]
                 assert borne + report["unallocated"]["nano_gpu_hours"] == sum(unused)
 
 

@@ -2,7 +2,15 @@
 
 from gateway.costs.periods import HOUR
 from gateway.costs.rollups.attribution import HourInput, divide
-from gateway.costs.rollups.posting import BY_BOOK, HourContext, RowKey, RowPrice, corrections, tally
+from gateway.costs.rollups.posting import (
+    BY_BOOK,
+    HourContext,
+    RowKey,
+    RowPrice,
+    corrections,
+    details,
+    rows_of,
+)
 
 POOL = HourContext("eu", "spot", "base", 0)
 HALF = HOUR // 2
@@ -20,7 +28,8 @@ def read(
 
 
 def rows(attempts, rejected=(), **hour):
-    return tally(POOL, divide(HourInput(**{"hour": 0, "gpus": 1, **hour}), attempts), attempts, rejected)
+    pieces = divide(HourInput(**{"hour": 0, "gpus": 1, **hour}), attempts)
+    return rows_of(details(POOL, pieces, attempts, rejected))
 
 
 def key(bucket="usage", tenant="acme", piece=0):

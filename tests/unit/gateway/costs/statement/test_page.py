@@ -12,8 +12,9 @@ from gateway.costs.closing.closing import close
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import DAY, month
 from gateway.costs.statement import plots
+from gateway.costs.statement.items import Item
 from gateway.costs.statement.page import fitting, render, statement_page
-from gateway.costs.statement.statement_figures import Item, read_statement
+from gateway.costs.statement.statement_figures import read_statement
 from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import MONTH, fill
 from tests.unit.gateway.costs.rolled import row, write
@@ -92,7 +93,7 @@ def test_the_amounts_of_the_table_sum_to_the_total(filled):
     bodies = [line for line in table if "@v" in line[0]]
     lines = {line[0]: line[-1] for line in table}
     assert sum(cents(line[-1]) for line in bodies) == cents(lines["Usage"])
-    share = cents(lines["Share of unused GPU time (proportional)"])
+    share = cents(lines["Share of unused time (proportional)"])
     assert share > 0
     corrections = cents(lines["Corrections of earlier months"])
     assert cents(lines["Usage"]) + share + corrections == cents(lines["Total"])
@@ -189,7 +190,7 @@ def test_without_a_price_it_is_refused_with_its_name(ledger):
 
 
 def item(name: str, cents: int) -> Item:
-    return Item(name, "H100", 1, 2, 3, 4, 5, cents)
+    return Item(name, "H100", 1, 2, 3, 4, cents)
 
 
 def test_more_lines_than_fit_become_one_that_sums_them():
@@ -198,7 +199,7 @@ def test_more_lines_than_fit_become_one_that_sums_them():
     assert len(shown) == 11
     assert shown[-1].name == "30 more"
     assert [i.name for i in shown[:-1]] == [f"a{n}" for n in range(30, 40)]
-    for field in ("requests", "input_tokens", "nano_gpu_hours", "cents"):
+    for field in ("requests", "input_tokens", "output_tokens", "cents"):
         assert sum(getattr(i, field) for i in shown) == sum(getattr(i, field) for i in items)
     assert fitting(items[:11], 11) == items[:11]
 

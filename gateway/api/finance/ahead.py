@@ -1,0 +1,94 @@
+"""What is coming: forecast, anomalies, alerts."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, tenants_of
+from gateway.costs.forecasting.alerts import list_alerts
+from gateway.costs.forecasting.anomalies import Bounds
+from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
+from gateway.costs.periods import PeriodError, instant, iso
+from gateway.errors import FlorinError
+from gateway.operations.ledger_refresh import refresh
+
+router = APIRouter(route_class=Tagged)
+
+_DECIMAL = r"^\d{1,4}(\.\d{1,3})?$"
+
+
+@router.get("/forecast")
+async def forecast(
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    month: Month = None,
+    tenant: Tenant = None,
+    confidence: Annotated[Literal["80", "95"], Query(description="Of the interval, in percent.")] = "80",
+    as_of: Annotated[
+        str | None,
+        Query(description="Date: as if only the days before it were known, to see how good forecasts were."),
+    ] = None,
+) -> dict[str, Any]:
+    """Cost of a month (default: this month) so far, and expected at its end with an interval (`low`, `high`),
+    for the installation and by tenant. `method`: `weekday` means, `daily` means (less than two weeks are
+    known), `none` (too little is known), or `actual` (the month is over). Tenants' costs exclude unused time,
+    unless the month's `policy` shares it."""
+    now, process = state.clock.now(), ledger_process_of(state, key)
+    complete = await refresh(state, process)
+    try:
+        found = await process.run(
+            forecast_report,
+            month or iso(now)[:7],
+            now=now,
+            tenants=tenants_of(key, tenant),
+            confidence=80 if confidence == "80" else 95,
+            as_of=None if as_of is None else instant("as_of", as_of),
+        )
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    return {**found, "complete": complete}
+
+
+@router.get("/anomalies")
+async def anomalies(
+    *,
+    _: StaffKey,
+    state: StateDep,
+    factor: Annotated[
+        str, Query(pattern=_DECIMAL, description="How many times its habit is an anomaly.")
+    ] = "3",
+    idle_percent: Annotated[
+        str, Query(pattern=_DECIMAL, description="An engine idles from this part of its day on.")
+    ] = "95",
+) -> dict[str, Any]:
+    """Tenants and adapters that cost several times their habit (the median of the two weeks before) yesterday
+    or today, and engines that idled all of yesterday. `ratio`: cost by habit, or the idle part."""
+    if Fraction(factor) <= 1:
+        raise FlorinError("invalid_value", "factor: must be greater than 1.", param="factor")
+    if not 0 < Fraction(idle_percent) <= 100:
+        raise FlorinError(
+            "invalid_value", "idle_percent: must be above 0 and at most 100.", param="idle_percent"
+        )
+    bounds = Bounds(factor=Fraction(factor), idle_percent=Fraction(idle_percent))
+    complete = await refresh(state, state.ledger_process)
+    found = await state.ledger_process.run(anomaly_report, now=state.clock.now(), bounds=bounds)
+    return {**found, "complete": complete}
+
+
+@router.get("/alerts")
+async def alerts(
+    *,
+    key: FinanceKey,
+    state: StateDep,
+    tenant: Tenant = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> dict[str, Any]:
+    """Alerts about budgets and anomalies, newest first. Each is raised once; the webhook gets the same
+    object. `delivered_at` is null until the webhook has accepted it."""
+    process = ledger_process_of(state, key)
+    return {"data": await process.run(list_alerts, tenants=tenants_of(key, tenant), limit=limit)}

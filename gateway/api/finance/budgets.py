@@ -1,0 +1,43 @@
+"""Budgets for cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance.common import Month, Tagged, Tenant, ledger_process_of, tenants_of
+from gateway.costs.forecasting.look_ahead import budget_report
+from gateway.costs.periods import PeriodError, iso
+from gateway.errors import FlorinError
+from gateway.operations import budgets
+from gateway.operations.authorization import actor_of
+from gateway.operations.ledger_refresh import refresh
+
+router = APIRouter(prefix="/budgets", route_class=Tagged)
+
+
+@router.get("")
+async def show(
+    key: FinanceKey, state: StateDep, month: Month = None, tenant: Tenant = None
+) -> dict[str, Any]:
+    """The budgets of a month (default: this month), and how it stands against them. `status` is `within`,
+    `warning` (`warn_percent` is used), `forecast_over` (the forecast exceeds the amount) or `reached`."""
+    now, process = state.clock.now(), ledger_process_of(state, key)
+    complete = await refresh(state, process)
+    try:
+        found = await process.run(
+            budget_report, month or iso(now)[:7], now=now, tenants=tenants_of(key, tenant)
+        )
+    except PeriodError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    return {**found, "complete": complete}
+
+
+@router.put("")
+async def put(new: budgets.NewBudget, key: StaffKey, state: StateDep) -> dict[str, Any]:
+    """Set the monthly budget of a tenant, or without one of the installation, from a month on; or remove it.
+    Budgets warn and refuse nothing. Setting the same again changes nothing (`changed` is false)."""
+    budget, changed = await budgets.put(state, new, actor=actor_of(key))
+    return {**budget, "changed": changed}

@@ -1,0 +1,57 @@
+"""Commitments: GPUs that are paid for whether an engine is up or not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import Tagged, month_of
+from gateway.api.finance.reconciliation import WithdrawnLine
+from gateway.costs.commitments.commitment_report import commitment_report
+from gateway.costs.commitments.commitment_store import list_commitments
+from gateway.costs.periods import iso
+from gateway.operations import commitments
+from gateway.operations.commitments import NewCommitment
+from gateway.operations.ledger_refresh import refresh
+
+router = APIRouter(prefix="/commitments", route_class=Tagged)
+
+
+@router.post("", status_code=201)
+async def add(body: NewCommitment, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+    """Add a commitment: 201, or 200 if the same one exists. Commitments are never edited; a wrong one is
+    withdrawn."""
+    made, new = await commitments.add(state, body, key)
+    if not new:
+        response.status_code = 200
+    return made
+
+
+@router.get("")
+async def show(_: StaffKey, state: StateDep) -> dict[str, Any]:
+    """List every commitment, also withdrawn ones."""
+    return {"data": await state.ledger_process.run(list_commitments)}
+
+
+@router.get("/report")
+async def report(
+    _: StaffKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
+) -> dict[str, Any]:
+    """Coverage and utilisation of commitments in a month, list price against net cost, what unused capacity
+    cost, and savings by spot."""
+    now = state.clock.now()
+    of = month_of(month or iso(now)[:7])
+    await refresh(state, state.ledger_process)
+    return await state.ledger_process.run(commitment_report, of, now=now)
+
+
+@router.post("/{number}/withdraw")
+async def withdraw(
+    number: Annotated[int, Path(ge=1, lt=2**31)], asked: WithdrawnLine, key: StaffKey, state: StateDep
+) -> dict[str, Any]:
+    """Withdraw a commitment that was recorded by mistake: it no longer counts, in any month."""
+    return await commitments.withdraw(state, number, reason=asked.reason, key=key)

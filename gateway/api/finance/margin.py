@@ -1,0 +1,29 @@
+"""What customers pay less what they cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import Tagged, month_of
+from gateway.costs.margin import month_margin
+from gateway.costs.periods import iso
+from gateway.operations.ledger_refresh import refresh
+
+router = APIRouter(route_class=Tagged)
+
+
+@router.get("/margin")
+async def margin(
+    *,
+    _: StaffKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`. Default: this month so far.")] = None,
+) -> dict[str, Any]:
+    """Price less cost of each tenant in a month, as exact decimals; the total also bears what no tenant is
+    charged. Without a rate card, the price is the cost. Role finance or operator."""
+    of = month_of(month or iso(state.clock.now())[:7])
+    complete = await refresh(state, state.ledger_process)
+    return {**await state.ledger_process.run(month_margin, of), "complete": complete}

@@ -1,0 +1,36 @@
+"""Who bears unused GPU time: the standing policy of the installation and of tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance.common import Tagged, ledger_process_of, month_of
+from gateway.api.finance.period_models import PolicyInForce
+from gateway.costs.policies.terms import policies_at
+from gateway.operations import policies
+from gateway.operations.inputs import NewPolicy
+
+router = APIRouter(prefix="/policy", route_class=Tagged)
+
+
+@router.get("", response_model_exclude_unset=True)
+async def policy(
+    key: FinanceKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`. Default: this month.")] = None,
+) -> PolicyInForce:
+    """Who bears unused GPU time in a month: as it was closed, or by the standing policy, which holds when
+    the month is closed. A tenant's key sees its own policy."""
+    of = None if month is None else month_of(month)
+    process = ledger_process_of(state, key)
+    return PolicyInForce.model_validate(await process.run(policies_at, of, state.clock.now(), key.own_tenant))
+
+
+@router.put("", response_model_exclude_unset=True)
+async def set_policy(new: NewPolicy, key: StaffKey, state: StateDep) -> PolicyInForce:
+    """Set who bears unused GPU time from a month on, for the installation or one tenant. Open months follow
+    it at once; closed months, and corrections of them, keep theirs. Setting it again changes nothing."""
+    return PolicyInForce.model_validate(await policies.set_standing(state, new, key))

@@ -1,0 +1,107 @@
+"""When engines were provisioned."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import (
+    After,
+    From,
+    Month,
+    Tagged,
+    To,
+    Zone,
+    period_of,
+    position,
+    token,
+    zone_of,
+)
+from gateway.costs.cost_lines import effective
+from gateway.costs.periods import iso
+from gateway.costs.reports.provisioned_time import hours_page, sightings_page
+from gateway.costs.rollups.attribution import BRIDGED
+from gateway.errors import FlorinError
+
+router = APIRouter(prefix="/provisioned-time", route_class=Tagged)
+
+EngineName = Annotated[str | None, Query(max_length=200, description="Only this engine.")]
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+@router.get("")
+async def sightings(
+    *,
+    _: StaffKey,
+    state: StateDep,
+    start: From = None,
+    to: To = None,
+    month: Month = None,
+    timezone: Zone = "UTC",
+    engine: EngineName = None,
+    limit: Limit = 1000,
+    after: After = None,
+) -> dict[str, Any]:
+    """When each worker saw each engine alive: from `started` to `seen`, in Unix microseconds, in phase
+    `startup` or `up`. With the records (`usage`) and the prices, this is all that a cost report is computed
+    from. The union of an engine's sightings is its provisioned time; gaps shorter than `bridged_us` count as
+    provisioned. Sightings that touch the period are listed whole. Role finance or operator."""
+    within = effective(period_of(start, to, month, state.clock.now(), zone_of(timezone)))
+    at = None
+    if after is not None:
+        name, worker, began, phase = position(after, 4)
+        at = (name, worker, _number(began), phase)
+    found, last = await state.ledger_process.run(sightings_page, within, engine=engine, after=at, limit=limit)
+    return {
+        "data": found,
+        "from": iso(within.start),
+        "to": iso(within.end),
+        "bridged_us": BRIDGED,
+        "next": None if last is None else token([str(part) for part in last]),
+    }
+
+
+@router.get("/hours")
+async def hours(
+    *,
+    _: StaffKey,
+    state: StateDep,
+    start: From = None,
+    to: To = None,
+    month: Month = None,
+    timezone: Zone = "UTC",
+    engine: EngineName = None,
+    limit: Limit = 1000,
+    after: After = None,
+) -> dict[str, Any]:
+    """Engine-hours: provisioned, start-up and busy microseconds (not multiplied by GPUs), and
+    `nano_gpu_hours`, the whole that a report divides. `calibrations` are the weights that divided them, in
+    GPU-picoseconds; an hour with `calibration` 0 was divided by input to output 1:2. `complete` is false
+    while records are still arriving. Role finance or operator."""
+    now = state.clock.now()
+    within = effective(period_of(start, to, month, now, zone_of(timezone)))
+    at = None
+    if after is not None:
+        hour, name, gpu_type, count = position(after, 4)
+        at = (_number(hour), name, gpu_type, _number(count))
+    flushed = await state.meter.flush()
+    found, last, complete = await state.ledger_process.run(
+        hours_page, within, engine=engine, after=at, limit=limit, now=now
+    )
+    return {
+        **found,
+        "from": iso(within.start),
+        "to": iso(within.end),
+        "next": None if last is None else token([str(part) for part in last]),
+        "complete": complete and flushed,
+    }
+
+
+def _number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise FlorinError("invalid_value", "after: use `next` of the previous page unchanged.", param="after")
+    return int(text)

@@ -1,0 +1,58 @@
+"""Records that the ledger could not accept."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.api.finance.common import After, Tagged, position, token
+from gateway.costs.periods import iso
+from gateway.errors import FlorinError
+from gateway.metering.ledger.quarantine import Position, Quarantined, quarantine_page
+
+router = APIRouter(prefix="/quarantine", route_class=Tagged)
+
+_TIME = re.compile(r"\d{1,18}", re.ASCII)
+
+
+@router.get("")
+async def quarantine(
+    *,
+    _: StaffKey,
+    state: StateDep,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: After = None,
+) -> dict[str, Any]:
+    """Records in quarantine, newest first: they are in no report, no statement and no bill. `reason`:
+    `differs` (the ledger has this id with other content; `stored` holds its values of the fields that
+    differ), `pruned` (it arrived after the records of its time were deleted) or `excluded` (an operator
+    excluded it). `record` is what arrived, with times in Unix microseconds. Role finance or operator."""
+    await state.meter.flush()
+    found, last, total = await state.ledger_process.run(
+        quarantine_page, limit, None if after is None else _position(after)
+    )
+    return {
+        "data": [_document(one) for one in found],
+        "total": total,
+        "next": None if last is None else token([str(part) for part in last]),
+    }
+
+
+def _document(one: Quarantined) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "reason": one.reason,
+        "recorded_at": iso(one.recorded_at),
+        "record": one.record,
+        "stored": one.stored,
+    }
+
+
+def _position(after: str) -> Position:
+    at, record_id, digest = position(after, 3)
+    if not _TIME.fullmatch(at):
+        raise FlorinError("invalid_value", "after: use `next` of the previous page unchanged.", param="after")
+    return int(at), record_id, digest

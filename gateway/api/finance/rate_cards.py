@@ -1,0 +1,94 @@
+"""Rate cards and invoices: what customers pay."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from gateway.api.dependencies import FinanceKey, StaffKey, StateDep
+from gateway.api.finance.common import Tagged, Tenant, month_of, tenants_of
+from gateway.costs.periods import iso
+from gateway.costs.selling.card_store import assignments_of, list_cards
+from gateway.costs.selling.invoices import list_invoices
+from gateway.operations import rate_cards
+from gateway.operations.authorization import actor_of
+from gateway.operations.rate_cards import NewAssignment, NewInvoice, NewRateCard
+
+router = APIRouter(route_class=Tagged)
+
+_CARDS, _ASSIGNMENTS = "/rate-cards", "/rate-cards/assignments"
+
+
+@router.post(_CARDS, status_code=201)
+async def add(body: NewRateCard, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+    """Add a version of a rate card: 201, or 200 if the same exists. Versions are never edited; to replace
+    other terms from the same month, give a `reason`. Closed months keep their prices. Role finance or
+    operator."""
+    card, new = await rate_cards.add(state, body, actor=actor_of(key))
+    if not new:
+        response.status_code = 200
+    return card.document()
+
+
+@router.get(_CARDS)
+async def show(
+    key: FinanceKey,
+    state: StateDep,
+    tenant: Annotated[str | None, Query(description="Only cards that this tenant has had.")] = None,
+) -> dict[str, Any]:
+    """List every version of every rate card (`data`) and the `assignments`, in the order in which they were
+    recorded; of two for the same month, the later counts. A tenant's key sees the cards that were assigned
+    to it."""
+    cards = await asyncio.to_thread(list_cards, state.ledger)
+    asked = set(tenants_of(key, tenant))
+    if len(asked) > 1:  # not yours: as if there were none
+        return {"data": [], "assignments": []}
+    whose = next(iter(asked), None)
+    assigned = assignments_of(cards, whose)
+    names = {one.card for one in assigned}
+    shown = [card for card in cards.cards if whose is None or card.name in names]
+    return {
+        "data": [card.document() for card in shown],
+        "assignments": [one.document() for one in assigned],
+        "month": iso(state.clock.now())[:7],
+    }
+
+
+@router.post(_ASSIGNMENTS, status_code=201)
+async def assign(body: NewAssignment, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+    """Assign a rate card to a tenant, or with `tenant` null to every tenant without an assignment of its own:
+    201, or 200 if it is assigned already. With `card` null, the tenant pays the cost. Role finance or
+    operator."""
+    made, new = await rate_cards.assign(state, body, actor=actor_of(key))
+    if not new:
+        response.status_code = 200
+    return made.document()
+
+
+@router.post("/invoices", status_code=201)
+async def add_invoice(body: NewInvoice, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+    """Put an invoice's number, tax and due date on the statement of a closed month: 201, or 200 if it has
+    them. A later one replaces it; both are kept. Role finance or operator."""
+    made, new = await rate_cards.add_invoice(state, body, actor=actor_of(key))
+    if not new:
+        response.status_code = 200
+    return made.document()
+
+
+@router.get("/invoices")
+async def show_invoices(
+    key: FinanceKey,
+    state: StateDep,
+    month: Annotated[str | None, Query(description="`2026-11`")] = None,
+    tenant: Tenant = None,
+) -> dict[str, Any]:
+    """List invoices in the order in which they were recorded; of several for a month and tenant, the last
+    counts. A tenant's key sees its own."""
+    of = None if month is None else month_of(month)
+    asked = set(tenants_of(key, tenant))
+    if len(asked) > 1:
+        return {"data": []}
+    whose = next(iter(asked), None)
+    return {"data": [i.document() for i in await asyncio.to_thread(list_invoices, state.ledger, of, whose)]}

@@ -1,0 +1,46 @@
+"""florin adapter update: an adapter's label in reports."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.commands.adapters import Adapter
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, say
+from gateway.commands.session import Session, command
+from gateway.commands.terms import NONE
+
+app = typer.Typer()
+
+
+@command(app, "update")
+def update(
+    session: Session,
+    adapter: Adapter,
+    *,
+    cost_centre: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help="Label of its usage in `florin cost report --by cost_centre`; `none` to remove it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Change an adapter's label. It holds from the next request on, for requests of the adapter's own tenant
+    whose key has no label.
+
+    Example: florin adapter update acme/support --cost-centre customer-care
+    """
+    if cost_centre is None:
+        raise UsageError("Nothing to change: give --cost-centre LABEL, or --cost-centre none.")
+    wanted = {"cost_centre": None if cost_centre == NONE else cost_centre}
+    body = session.api.put(f"{session.adapter_path(adapter)}/cost-centre", wanted)
+    session.result(body, _labelled)
+
+
+def _labelled(body: Json) -> None:
+    label = body["cost_centre"]
+    say(f"{clean(body['adapter'])} has {f'the cost centre {clean(label)}' if label else 'no cost centre'}.")

@@ -1,0 +1,106 @@
+"""florin cost accept | unaccept | acceptances"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.output import busy, clean, note, say, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+_PATH = "/finance/v1/reconciliation/acceptances"
+
+
+@command(app, "accept")
+def accept(
+    session: Session,
+    lines: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LINE]...", help="Lines shown by `florin cost reconcile`."),
+    ] = None,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")],
+    month: Annotated[
+        str | None, typer.Option(help="Month of --kind, for example 2026-07.", show_default=False)
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Accept all lines of a kind, as --json of `florin cost reconcile` names it, for example "
+            "rounding.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Accept differences between the bill and Florin's figures, with their present amounts.
+
+    A cause that is identified is not a cost that is accepted: somebody answers for it, and the audit log says
+    who, when and why. If an amount changes later, its acceptance no longer holds.
+
+    Example: florin cost accept 2026-10-8f3b2c91 --reason "Trial of September, returned on the 2nd"
+    """
+    if not lines and not (kind and month):
+        raise UsageError("Name lines (florin cost reconcile shows them), or --month with --kind.")
+    body: Json = {"lines": lines or [], "month": month, "kind": kind, "reason": reason}
+    with busy("Accepting"):
+        done = session.api.post(_PATH, body)
+    session.result(done, _accepted)
+
+
+def _accepted(body: Json) -> None:
+    for one in body["data"]:
+        say(f"Accepted {clean(one['line'])}: {_amount(one)}; {clean(one['reason'])}.")
+    note("To withdraw: florin cost unaccept LINE --reason …")
+
+
+def _amount(one: Json) -> str:
+    if "tokens" in one:
+        return f"{one['tokens']:+,} tokens"
+    return f"{clean(one['gpu_hours'])} GPU-hours, cost {clean(one['cost'])}"
+
+
+@command(app, "unaccept")
+def unaccept(
+    session: Session,
+    line: Annotated[str, typer.Argument(help="The line shown by `florin cost acceptances`.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit log.")],
+) -> None:
+    """Withdraw the acceptance of a difference. Both stay in the audit log.
+
+    Example: florin cost unaccept 2026-10-8f3b2c91 --reason "The provider will refund it"
+    """
+    done = session.api.post(f"{_PATH}/{segment(line)}/withdraw", {"reason": reason})
+    session.result(done, lambda b: say(f"{clean(b['line'])} is no longer accepted: {_amount(b)}."))
+
+
+@command(app, "acceptances")
+def acceptances(
+    session: Session,
+    *,
+    month: Annotated[str, typer.Option(help="Month, for example 2026-07.")],
+) -> None:
+    """List who accepted which differences of a month, when and why.
+
+    Example: florin cost acceptances --month 2026-10
+    """
+    session.result(session.api.get(_PATH, {"month": month}), _listed)
+
+
+def _listed(body: Json) -> None:
+    if not body["data"]:
+        note("Nothing was accepted.")
+        return
+    rows = [
+        (
+            one["line"], "accepted" if one["accepted"] else "withdrawn", one.get("gpu_hours"),
+            one.get("cost"), one.get("tokens"), one["by"], one["at"], one["reason"],
+        )
+        for one in body["data"]
+    ]  # fmt: skip  # as the columns
+    columns = ("line", "", "GPU-hours", "cost", "tokens", "by key", "at", "reason")
+    show(table(columns, rows, right=columns[2:5]))

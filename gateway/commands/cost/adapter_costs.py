@@ -1,0 +1,72 @@
+"""florin cost adapters"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.cost.ahead import money, unsaid
+from gateway.commands.output import clean, note, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+
+@command(app, "adapters")
+def adapters(
+    session: Session,
+    *,
+    month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Adapters to show, those with the most expensive slots first.")
+    ] = 30,
+) -> None:
+    """Show what each adapter costs besides its requests: its loads, and the slots that it holds.
+
+    A slot's cost is an equal share of its engine's cost. It is not spent additionally; it says what rarely
+    used adapters occupy.
+
+    Example: florin cost adapters --month 2026-07
+    """
+    if month and (start or end):
+        raise UsageError("--month cannot be combined with --from or --to.")
+    body = session.api.get("/finance/v1/adapters", {"month": month, "from": start, "to": end})
+    session.result(body, lambda found: _people(found, limit))
+
+
+def _people(body: Json, limit: int) -> None:
+    if not body["rows"]:
+        note("No adapter was used or resident in this time.")
+        return
+    currency = clean(body["currency"])
+    rows = [_row(clean(row["adapter"]), row) for row in body["rows"][:limit]]
+    left = len(body["rows"]) - limit
+    rows.append([Text("")] * 8)
+    rows.append(_row(f"{body['rare']['adapters']:,} rarely used", body["rare"]))
+    rows.append(_row(f"all {body['total']['adapters']:,}", body["total"]))
+    columns = (
+        "adapter", "requests", f"cost {currency}", "loads", "of which loads", "slot-hours", "engines",
+        "slot share",
+    )  # fmt: skip  # as the rows
+    show(table(columns, rows, right=columns[1:]))
+    if left > 0:
+        note(f"{left:,} more adapters: --limit {len(body['rows'])} shows all.")
+    note(
+        "Rarely used: fewer than ten requests a day. The slot share is an equal part of the engines' cost, "
+        "and part of no bill: an engine costs the same with an empty slot."
+    )
+    if body["total"]["load_cost"] is None:
+        note("Some loads were on GPUs that are not calibrated or have no price: run florin calibrate.")
+    unsaid(body)
+
+
+def _row(name: str, row: Json) -> list[str | Text | int]:
+    return [
+        name, row["requests"], money(row["cost"]), row["loads"], money(row["load_cost"]),
+        money(row["slot_hours"]), row["engines"], money(row["slot_cost"]),
+    ]  # fmt: skip  # as the columns

@@ -1,0 +1,186 @@
+"""florin cost forecast, anomalies, alerts"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Json
+from gateway.commands.output import clean, note, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+INCOMPLETE = "Records are still arriving in the ledger; try again shortly."
+STATUS = {
+    "within": "within",
+    "warning": "warning",
+    "forecast_over": "forecast over",
+    "reached": "reached",
+}
+"""How a budget's status is shown."""
+_STYLE = {"warning": "yellow", "forecast_over": "yellow", "reached": "red"}
+_UNKNOWN = "Too few days are known for a forecast: it needs two complete days."
+
+
+class Confidence(StrEnum):
+    EIGHTY = "80"
+    NINETY_FIVE = "95"
+
+
+@command(app, "forecast")
+def forecast(
+    session: Session,
+    *,
+    month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.")] = None,
+    confidence: Annotated[Confidence, typer.Option(help="Of the interval, in percent.")] = Confidence.EIGHTY,
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="Date: as if only the days before it were known. Shows how good forecasts were."),
+    ] = None,
+) -> None:
+    """Forecast what the month will cost, with an interval, and compare it with the budgets.
+
+    Example: florin cost forecast --confidence 95
+    """
+    params = {"month": month, "tenant": tenant, "confidence": confidence.value, "as_of": as_of}
+    session.result(session.api.get("/finance/v1/forecast", params), _forecast)
+
+
+def _forecast(body: Json) -> None:
+    currency = clean(body["currency"])
+    rows = [
+        _forecast_row(clean(row["tenant"]), row)
+        for row in sorted(body["rows"], key=lambda row: (-Decimal(row["so_far"]), row["tenant"]))
+    ]
+    if "whole" in body:
+        rows.append([Text("")] * 7)
+        rows.append(_forecast_row("provisioned GPU cost at list price", body["whole"]))
+    columns = ("tenant", f"so far {currency}", "expected", "low", "high", "budget", "status")
+    show(table(columns, rows, right=columns[1:6]))
+    note(
+        f"{clean(body['month'])}: {body['complete_days']} of {body['days']} days are complete. In "
+        f"{body['confidence_percent']} of 100 such months the cost ends between low and high."
+    )
+    unused = "exclude" if body["policy"] == "none" else "include their share of"
+    note(f"Tenants' costs {unused} unused time (policy {clean(body['policy'])}).")
+    every = [*body["rows"], *([body["whole"]] if "whole" in body else [])]
+    if any(row["method"] == "none" for row in every):
+        note(_UNKNOWN)
+    unsaid(body)
+
+
+def _forecast_row(name: str, row: Json) -> list[str | Text]:
+    return [
+        name, money(row["so_far"]), money(row["expected"]), money(row["low"]), money(row["high"]),
+        money(row["budget"]), status(row["status"]),
+    ]  # fmt: skip  # as the columns
+
+
+@command(app, "anomalies")
+def anomalies(
+    session: Session,
+    *,
+    factor: Annotated[str, typer.Option(help="How many times its habit is an anomaly.")] = "3",
+    idle_percent: Annotated[str, typer.Option(help="An engine idles from this part of its day on.")] = "95",
+) -> None:
+    """Find customers and adapters that cost several times their habit, and engines that idle.
+
+    The habit is the median of the two weeks before. Yesterday and today so far are compared with it.
+
+    Example: florin cost anomalies --factor 2
+    """
+    params = {"factor": factor, "idle_percent": idle_percent}
+    session.result(session.api.get("/finance/v1/anomalies", params), _anomalies)
+
+
+def _anomalies(body: Json) -> None:
+    if not body["data"]:
+        note(
+            f"Nothing costs {clean(_short(body['factor']))} times its habit, and no engine is idle for "
+            f"{clean(_short(body['idle_percent']))} % of its time."
+        )
+        unsaid(body)
+        return
+    rows = [
+        (
+            row["kind"], row["subject"], row["since"], row["day"], money(row["cost"]), money(row["habit"]),
+            _ratio(row),
+        )
+        for row in body["data"]
+    ]  # fmt: skip  # as the columns
+    columns = ("kind", "name", "since", "day", f"cost {clean(body['currency'])}", "habit", "")
+    show(table(columns, rows, right=columns[4:6]))
+    note("Cost of an engine: of its unused time on that day.")
+    unsaid(body)
+
+
+def _ratio(row: Json) -> str:
+    if row["kind"] == "engine":
+        return f"{Decimal(row['ratio']) * 100:.1f} % idle"
+    return f"{Decimal(row['ratio']):.1f} times"
+
+
+@command(app, "alerts")
+def alerts(
+    session: Session,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 20,
+) -> None:
+    """List the alerts about budgets and anomalies, newest first. Each is raised once.
+
+    FLORIN_COST_WEBHOOK names the URL that they are posted to.
+
+    Example: florin cost alerts --limit 5
+    """
+    body = session.api.get("/finance/v1/alerts", {"tenant": tenant, "limit": limit})
+    session.result(body, _alerts)
+
+
+def _alerts(body: Json) -> None:
+    if not body["data"]:
+        note("No alert has been raised yet.")
+        return
+    rows = [(a["at"], a["type"], a["tenant"], _about(a["data"]), a["delivered_at"]) for a in body["data"]]
+    show(table(("raised", "alert", "tenant", "about", "delivered"), rows))
+
+
+def _about(data: Json) -> str:
+    if "budget" in data:
+        end = "" if data["expected"] is None else f", {money(data['expected'])} expected"
+        used = f"{money(data['so_far'])} of {money(data['budget'])} {data['currency']}"
+        return f"{data['month']}: {used} used{end}"
+    cost = f"{money(data['cost'])} {data['currency']} on {data['day']}"
+    return f"{data['kind']} {data['subject']}: {cost}, {_ratio(data)}"
+
+
+def unsaid(body: Json) -> None:
+    """Why figures may be too low."""
+    for price in body.get("missing_prices", ()):
+        note(f"No price for {clean(_series(price))}: its cost is missing. Add one with florin price add.")
+    if not body.get("complete", True):
+        note(INCOMPLETE)
+
+
+def _series(price: object) -> str:
+    if isinstance(price, dict):
+        return " ".join(str(price[name]) for name in ("gpu_type", "region", "purchase") if price.get(name))
+    return str(price)
+
+
+def money(text: str | None) -> str:
+    return "-" if text is None else f"{Decimal(text):,.2f}"
+
+
+def status(name: str | None) -> Text:
+    return Text(STATUS.get(name, name) if name else "", _STYLE.get(name or "", ""))
+
+
+def _short(text: str) -> str:
+    return f"{Decimal(text).normalize():f}"

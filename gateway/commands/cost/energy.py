@@ -1,0 +1,178 @@
+"""florin cost energy, power …"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, note, say, show, table
+from gateway.commands.session import Session, command
+
+_power = typer.Typer(
+    no_args_is_help=True, help="Stated power of GPU types and emissions of grids, for florin cost energy."
+)
+app = typer.Typer()
+app.add_typer(_power, name="power")
+
+_PATH = "/finance/v1/energy"
+_Source = Annotated[str, typer.Option(help="Who measured or states it, and how.")]
+_From = Annotated[str | None, typer.Option("--from", help="Start of a UTC day, ISO 8601. Default: always.")]
+
+
+@command(app, "energy")
+def energy(
+    session: Session,
+    *,
+    by: Annotated[
+        str, typer.Option(help="Any of tenant, adapter, gpu_type, engine, region, day.")
+    ] = "tenant",
+    month: Annotated[str | None, typer.Option(help="Month in UTC. Default: this month.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Start, ISO 8601, inclusive.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End, ISO 8601, exclusive.")] = None,
+) -> None:
+    """Report energy and CO2e, divided like GPU-time, from the power that was stated.
+
+    Example: florin cost energy --month 2026-07 --by tenant,gpu_type
+    """
+    if month and (start or end):
+        raise UsageError("--month cannot be combined with --from or --to.")
+    params = {"by": by, "month": month, "from": start, "to": end}
+    session.result(session.api.get(_PATH, params), _energy)
+
+
+def _energy(body: Json) -> None:
+    by = body["by"]
+    width = max(len(by), 1)
+    rows: list[list[str | Text]] = [[*(row[name] for name in by), *_sums(row)] for row in body["rows"]]
+    rows.append([Text("")] * (width + 3))
+    for bucket, name in (
+        ("retry_waste", "retry waste"), ("headroom", "spare capacity while busy"), ("startup", "start-up"),
+        ("idle", "idle"), ("whole", "total"),
+    ):  # fmt: skip  # two columns
+        if Decimal(body[bucket]["gpu_hours"]) or bucket == "whole":
+            rows.append([name, *[Text("")] * (width - 1), *_sums(body[bucket])])
+    columns = (*(name.replace("_", " ") for name in by), "GPU-hours", "kWh", "kg CO2e")
+    show(table(columns, rows, right=columns[-3:]))
+    for gpu_type in body["missing_power"]:
+        note(f"No power of {clean(gpu_type)} is stated: florin cost power set --gpu-type {clean(gpu_type)} …")
+    for region in body["missing_grid"]:
+        where = f"region {clean(region)}" if region else "engines without a region"
+        note(f"No grid of {where} is stated: florin cost power set-grid …")
+
+
+def _sums(row: Json) -> list[str | Text]:
+    return [_figure(row["gpu_hours"]), _figure(row["kwh"]), _figure(row["kg_co2e"])]
+
+
+def _figure(text: str | None) -> str:
+    return "-" if text is None else f"{Decimal(text):,.3f}"
+
+
+@command(_power, "set")
+def set_(
+    session: Session,
+    *,
+    gpu_type: Annotated[str, typer.Option(help="GPU type of the engines, for example H100.")],
+    watts: Annotated[str, typer.Option(help="Per GPU, while it works; its host's share included.")],
+    source: _Source,
+    idle_watts: Annotated[
+        str | None, typer.Option(help="Per GPU, idle or starting. Default: as --watts.", show_default=False)
+    ] = None,
+    valid_from: _From = None,
+) -> None:
+    """State what a GPU type draws. A later statement applies from its own day on.
+
+    Example: florin cost power set --gpu-type H100 --watts 700 --idle-watts 120 --source "our meters, May"
+    """
+    body = {
+        "gpu_type": gpu_type, "watts": watts, "idle_watts": idle_watts, "source": source,
+        "valid_from": valid_from,
+    }  # fmt: skip  # the fields of the API
+    session.result(session.api.put(f"{_PATH}/power", body), _was_set)
+
+
+def _was_set(body: Json) -> None:
+    say(
+        f"{clean(body['gpu_type'])} draws {_short(body['watts'])} W at work and "
+        f"{_short(body['idle_watts'])} W idle, from {clean(body['valid_from'])} on."
+    )
+    _unchanged(body)
+
+
+@command(_power, "set-grid")
+def set_grid(
+    session: Session,
+    *,
+    grams_per_kwh: Annotated[str, typer.Option(help="CO2e of the grid, in grams per kWh.")],
+    source: _Source,
+    region: Annotated[
+        str, typer.Option(help="Region of the engines. Default: all without their own.", show_default=False)
+    ] = "",
+    pue: Annotated[str, typer.Option(help="Power usage effectiveness of the data centre, 1 or more.")] = "1",
+    valid_from: _From = None,
+) -> None:
+    """State the emissions of a region's grid, and the power usage effectiveness there.
+
+    Example: florin cost power set-grid --region eu-1 --grams-per-kwh 56 --pue 1.2 --source "the operator"
+    """
+    body = {
+        "region": region, "grams_per_kwh": grams_per_kwh, "pue": pue, "source": source,
+        "valid_from": valid_from,
+    }  # fmt: skip  # the fields of the API
+    session.result(session.api.put(f"{_PATH}/grid", body), _grid_was_set)
+
+
+def _grid_was_set(body: Json) -> None:
+    where = clean(body["region"]) if body["region"] else "Regions without their own grid"
+    say(
+        f"{where}: {_short(body['grams_per_kwh'])} g CO2e per kWh, PUE {_short(body['pue'])}, from "
+        f"{clean(body['valid_from'])} on."
+    )
+    _unchanged(body)
+
+
+def _unchanged(body: Json) -> None:
+    if not body["changed"]:
+        note("Nothing changed: it was so before.")
+
+
+@command(_power, "list")
+def list_(session: Session) -> None:
+    """List the stated power and grids, the latest first.
+
+    Example: florin cost power list
+    """
+    session.result(session.api.get(f"{_PATH}/figures"), _listed)
+
+
+def _listed(body: Json) -> None:
+    if not body["power"] and not body["grid"]:
+        note("Nothing is stated yet: florin cost power set --gpu-type … --watts … --source …")
+    if body["power"]:
+        rows = [
+            (p["gpu_type"], _short(p["watts"]), _short(p["idle_watts"]), p["valid_from"], p["source"])
+            for p in body["power"]
+        ]
+        columns = ("gpu type", "W at work", "W idle", "from", "source")
+        show(table(columns, rows, right=columns[1:3]))
+    if body["grid"]:
+        rows = [
+            (
+                g["region"] or "all others",
+                _short(g["grams_per_kwh"]),
+                _short(g["pue"]),
+                g["valid_from"],
+                g["source"],
+            )
+            for g in body["grid"]
+        ]
+        columns = ("region", "g CO2e per kWh", "PUE", "from", "source")
+        show(table(columns, rows, right=columns[1:3]))
+
+
+def _short(text: str) -> str:
+    return f"{Decimal(text).normalize():f}"

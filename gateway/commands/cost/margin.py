@@ -1,0 +1,84 @@
+"""florin cost margin"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from gateway.commands.client import Json
+from gateway.commands.output import clean, note, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+
+@command(app, "margin")
+def margin(
+    session: Session,
+    *,
+    month: Annotated[
+        str | None, typer.Option(help="Month in UTC, for example 2026-07. Default: this month so far.")
+    ] = None,
+) -> None:
+    """Show what each customer pays, what it cost, and the margin. For finance and operators only.
+
+    Amounts are rounded for the table; --json has exact decimals.
+
+    Example: florin cost margin --month 2026-07
+    """
+    session.result(session.api.get("/finance/v1/margin", {"month": month}), _people)
+
+
+def _people(body: Json) -> None:
+    if not body["rows"]:
+        note(f"No usage in {clean(body['month'])}.")
+        return
+    currency = clean(body["currency"] or "")
+    columns = (
+        "tenant", "rate card", f"price {currency}", "cost excluding unused time", "cost of unused time",
+        "margin", "margin %",
+    )  # fmt: skip  # one name a line says no more
+    rows: list[tuple[object, ...]] = [
+        (
+            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]),
+            _money(r["cost_excluding_unused_time"]), _money(r["cost_of_unused_time"]), _money(r["margin"]),
+            r["margin_percent"],
+        )
+        for r in body["rows"]
+    ]  # fmt: skip  # as above
+    left, totals = body["not_charged"], body["totals"]
+    retries, unused = left["retry_waste"], left["unallocated"]
+    rows += [
+        ("",) * len(columns),
+        ("not charged: retries", "", "", _money(retries), "", _negative(retries), ""),
+        (
+            "not charged: unused time",
+            "",
+            "",
+            "",
+            _money(unused),
+            _negative(unused),
+            "",
+        ),
+        ("total", "", _money(totals["price"]), "", "", _money(totals["margin"]), totals["margin_percent"]),
+    ]
+    show(
+        table(
+            columns, [[Text("") if cell == "" else cell for cell in row] for row in rows], right=columns[2:]
+        )
+    )
+    if body["state"] != "closed":
+        note(f"{clean(body['month'])} is open: figures may change.")
+    if body["missing_prices"]:
+        note(f"No GPU price for {clean(body['missing_prices'])}: its cost and margin are unknown.")
+
+
+def _money(amount: str | None) -> str | None:
+    return None if amount is None else f"{Decimal(amount):,.2f}"
+
+
+def _negative(amount: str | None) -> str | None:
+    return None if amount is None else f"{-Decimal(amount):,.2f}"

@@ -1,0 +1,79 @@
+"""florin cost statement, invoice"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, UsageError, segment
+from gateway.commands.download import download
+from gateway.commands.output import clean, note, say
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+_FORMATS = ("html", "json")
+
+
+@command(app, "statement")
+def statement(
+    session: Session,
+    *,
+    tenant: Annotated[str, typer.Option(help="The tenant.")],
+    month: Annotated[str, typer.Option(help="Month in UTC, for example 2026-07.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: TENANT-MONTH.html.")
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="html: a page; json: its figures.")] = "html",
+) -> None:
+    """Write a tenant's monthly statement: a page that prints on one sheet of A4, or its figures.
+
+    With a rate card it shows prices, without one what the usage cost. Preliminary until the month is closed.
+
+    Example: florin cost statement --tenant acme --month 2026-07
+    """
+    if kind not in _FORMATS:
+        raise UsageError(f"--format {kind!r} is not one of {', '.join(_FORMATS)}.")
+    path = output or Path(f"{tenant}-{month}.{kind}".replace("/", "-"))
+    params = {"month": month} | ({"format": kind} if kind != "html" else {})
+    saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
+    body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
+    session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))
+
+
+@command(app, "invoice")
+def invoice(
+    session: Session,
+    *,
+    tenant: Annotated[str, typer.Option(help="The tenant.")],
+    month: Annotated[str, typer.Option(help="A closed month, for example 2026-07.")],
+    number: Annotated[str, typer.Option(help="Number of the invoice.")],
+    tax_percent: Annotated[str, typer.Option(help="Tax on the amount, in percent.")] = "0",
+    tax_name: Annotated[str, typer.Option(help="Name of the tax, for example VAT.", show_default=False)] = "",
+    due: Annotated[
+        str | None, typer.Option(help="Due date, for example 2026-08-31.", show_default=False)
+    ] = None,
+) -> None:
+    """Put an invoice's number, tax and due date on a tenant's statement of a closed month.
+
+    Repeat it to replace them; the earlier ones stay in the audit log.
+
+    Example: florin cost invoice --tenant acme --month 2026-07 --number 2026-0117 --tax-percent 19
+    """
+    body: Json = {
+        "tenant": tenant,
+        "month": month,
+        "number": number,
+        "tax_percent": tax_percent,
+        "tax_name": tax_name,
+        "due": due,
+    }
+    session.result(
+        session.api.post("/finance/v1/invoices", body),
+        lambda b: say(
+            f"The statement of {clean(b['tenant'])} for {clean(b['month'])} has invoice number "
+            f"{clean(b['number'])}."
+        ),
+    )

@@ -1,0 +1,200 @@
+"""florin rate-card …"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Annotated
+
+import typer
+
+from gateway.commands.client import Json, UsageError
+from gateway.commands.output import clean, note, say, show, table
+from gateway.commands.session import Session, command
+
+app = typer.Typer()
+
+_PATH = "/finance/v1/rate-cards"
+From = Annotated[str | None, typer.Option("--from", help="First month, like 2026-11. Default: this month.")]
+TenantName = Annotated[
+    str | None, typer.Argument(metavar="[TENANT]", help="The tenant. Or --default.", show_default=False)
+]
+Default = Annotated[
+    bool, typer.Option("--default", help="For every tenant without an assignment of its own.")
+]
+
+
+@command(app, "add")
+def add(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the card, for example standard.")],
+    *,
+    input_: Annotated[
+        str, typer.Option("--input", help="Price per million input tokens that were not cached.")
+    ],
+    output: Annotated[str, typer.Option("--output", help="Price per million output tokens.")],
+    cached: Annotated[
+        str | None,
+        typer.Option("--cached", help="Price per million cached input tokens. Default: as for --input."),
+    ] = None,
+    minimum: Annotated[str, typer.Option(help="Minimum charge per month.")] = "0",
+    free_input: Annotated[int, typer.Option(min=0, help="Input tokens per month that are free.")] = 0,
+    free_cached: Annotated[int, typer.Option(min=0, help="Cached input tokens per month that are free.")] = 0,
+    free_output: Annotated[int, typer.Option(min=0, help="Output tokens per month that are free.")] = 0,
+    currency: Annotated[str, typer.Option(help="Three-letter code; that of the GPU prices.")] = "USD",
+    valid_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="First month, like 2026-11. Default: this month for a card's first version, next month for "
+            "a later one.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(help="Why it replaces other terms from the same month; the earlier ones are kept."),
+    ] = None,
+) -> None:
+    """Add a rate card, or a new version of it: what customers pay per million tokens, by month.
+
+    Prices have up to 6 decimal places. Nothing is edited: a version is valid until the card's next one, and
+    closed months keep their prices.
+
+    Example: florin rate-card add standard --input 0.60 --cached 0.06 --output 2.40 --from 2026-11
+    """
+    body: Json = {
+        "name": name,
+        "input_per_million": _price("--input", input_),
+        "output_per_million": _price("--output", output),
+        "monthly_minimum": _price("--minimum", minimum),
+        "free_input_tokens": free_input,
+        "free_cached_tokens": free_cached,
+        "free_output_tokens": free_output,
+        "currency": currency,
+    }
+    optional = {
+        "cached_per_million": None if cached is None else _price("--cached", cached),
+        "valid_from": valid_from,
+        "reason": reason,
+    }
+    body |= {name: value for name, value in optional.items() if value is not None}
+    session.result(
+        session.api.post(_PATH, body),
+        lambda b: say(
+            f"Rate card {clean(b['name'])} from {clean(b['valid_from'])}, per million tokens: "
+            f"{clean(b['input_per_million'])} input, {clean(b['cached_per_million'])} cached input, "
+            f"{clean(b['output_per_million'])} output {clean(b['currency'])}."
+        ),
+    )
+
+
+@command(app, "list")
+def list_(
+    session: Session,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only the cards of this tenant.")] = None,
+) -> None:
+    """List the rate cards with all their versions, and who has which. A customer's key sees its own.
+
+    Example: florin rate-card list --tenant acme
+    """
+    session.result(session.api.get(_PATH, {"tenant": tenant}), _people)
+
+
+def _people(body: Json) -> None:
+    if not body["data"]:
+        note("No rate cards yet: florin rate-card add NAME --input … --output …")
+        return
+    columns = (
+        "rate card", "from", "input", "cached", "output", "minimum", "currency", "free tokens", "recorded",
+        "reason",
+    )  # fmt: skip  # one name a line says no more
+    rows = [
+        (
+            c["name"], c["valid_from"], c["input_per_million"], c["cached_per_million"],
+            c["output_per_million"], c["monthly_minimum"], c["currency"], _free(c), c["recorded_at"][:10],
+            c["reason"],
+        )
+        for c in body["data"]
+    ]  # fmt: skip  # as above
+    show(table(columns, rows, right=columns[2:6]))
+    if body["assignments"]:
+        show(
+            table(
+                ("tenant", "rate card", "from", "recorded"),
+                [
+                    (
+                        a["tenant"] or "(all others)",
+                        a["card"] or "none: cost",
+                        a["valid_from"],
+                        a["recorded_at"][:10],
+                    )
+                    for a in body["assignments"]
+                ],
+            )
+        )
+    else:
+        note("No tenant has a rate card yet: florin rate-card assign TENANT --card NAME")
+    note("Prices are per million tokens. Of two rows for the same month, the later counts.")
+
+
+def _free(card: Json) -> str | None:
+    kinds = ("input", "cached", "output")
+    given = [f"{card[f'free_{k}_tokens']:,} {k}" for k in kinds if card[f"free_{k}_tokens"]]
+    return ", ".join(given) or None
+
+
+@command(app, "assign")
+def assign(
+    session: Session,
+    tenant: TenantName = None,
+    *,
+    card: Annotated[str, typer.Option(help="Name of the rate card.")],
+    default: Default = False,
+    valid_from: From = None,
+) -> None:
+    """Assign a rate card to a tenant, or to every tenant without an assignment of its own.
+
+    The tenant's statements then show prices instead of costs, from that month on.
+
+    Example: florin rate-card assign acme --card standard --from 2026-11
+    """
+    _assign(session, tenant, card, default=default, valid_from=valid_from)
+
+
+@command(app, "unassign")
+def unassign(
+    session: Session, tenant: TenantName = None, *, default: Default = False, valid_from: From = None
+) -> None:
+    """End an assignment: from that month on, the tenant pays what its usage cost.
+
+    Example: florin rate-card unassign acme --from 2026-12
+    """
+    _assign(session, tenant, None, default=default, valid_from=valid_from)
+
+
+def _assign(
+    session: Session, tenant: str | None, card: str | None, *, default: bool, valid_from: str | None
+) -> None:
+    if (tenant is None) != default:
+        raise UsageError("Name either a tenant or --default.")
+    body: Json = {"tenant": tenant, "card": card}
+    if valid_from is not None:
+        body["valid_from"] = valid_from
+    session.result(session.api.post(f"{_PATH}/assignments", body), _assigned)
+
+
+def _assigned(made: Json) -> None:
+    who = clean(made["tenant"]) if made["tenant"] else "Every tenant without an assignment of its own"
+    what = f"by rate card {clean(made['card'])}" if made["card"] else "what its usage cost"
+    say(f"{who} pays {what} from {clean(made['valid_from'])}.")
+
+
+def _price(option: str, text: str) -> str:
+    """Validated here so that a typo is a usage error; sent as text, never as a float."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation as error:
+        raise UsageError(f"{option}: {text!r} is not a decimal number like 0.60.") from error
+    if not value.is_finite() or value < 0:
+        raise UsageError(f"{option}: {text!r} must be zero or more.")
+    return text

@@ -1,0 +1,111 @@
+"""Delivers alerts about cost by webhook, on one worker of the installation.
+
+Posts follow Standard Webhooks (www.standardwebhooks.com): the header `webhook-id` is the alert's id, the same
+at every try, so that a receiver can drop repetitions; `webhook-signature` is the HMAC-SHA256 of id, timestamp
+and body. An alert counts as delivered when the receiver has answered with 2xx and the ledger knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import logging
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from adapters.errors import StoreUnavailableError
+from adapters.sources.staging_area import SourceRefusedError
+from adapters.sources.url_policy import Allowed
+from adapters.sources.web_client import guarded_connector
+from adapters.store.protocol.coordination import CoordinationStore
+from gateway.config import Settings
+from gateway.config.alerts import SECRET_PREFIX
+from gateway.costs.forecasting.alerts import Alert, mark_delivered, undelivered
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.runtime.clock import Clock
+
+log = logging.getLogger("florin.costs")
+
+ROLE: Final = "cost-alerts"
+LEASE_MS: Final = 60_000
+LOOK_SECONDS: Final = 15.0
+LONGEST_PAUSE: Final = 900.0
+"""Seconds between two tries while the receiver fails."""
+_POST_SECONDS: Final = 10.0
+
+
+def signed(alert: Alert, secret: str, at: int) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a post. `secret`: as in the setting; `at`: Unix seconds. Pure."""
+    body = orjson.dumps(alert.json())
+    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    content = b".".join((alert.id.encode(), str(at).encode(), body))
+    signature = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "florin",
+        "webhook-id": alert.id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{signature}",
+    }
+    return headers, body
+
+
+@dataclass(slots=True)
+class AlertDelivery:
+    """Every worker runs one; the one that holds the role delivers."""
+
+    store: CoordinationStore
+    ledger: Ledger
+    owner: str
+    clock: Clock
+    settings: Settings
+    """Replaced by a reload."""
+    look: float = LOOK_SECONDS
+    # Mutable: the present pause; doubles while the receiver fails.
+    _pause: float = LOOK_SECONDS
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self._pause = self.look
+        while True:
+            await asyncio.sleep(self._pause)
+            with contextlib.suppress(StoreUnavailableError, LedgerUnavailableError, BrokenProcessPool):
+                if self.settings.cost_webhook and await self.store.lead(ROLE, self.owner, LEASE_MS):
+                    delivered = await self.deliver()
+                    self._pause = self.look if delivered else min(2 * self._pause, LONGEST_PAUSE)
+
+    async def deliver(self) -> bool:
+        """Post what waits, oldest first. Returns False if the receiver failed; the rest waits then. Raises
+        LedgerUnavailableError."""
+        now = self.clock.now()
+        for alert in await asyncio.to_thread(undelivered, self.ledger, now=now):
+            headers, body = signed(alert, self.settings.cost_webhook_secret, now // 1_000_000)
+            failure = await self._post(URL(self.settings.cost_webhook), headers, body)
+            if failure:
+                log.warning("Webhook of cost alerts failed: %s. Retrying.", failure)
+                return False
+            await asyncio.to_thread(mark_delivered, self.ledger, alert.id, self.clock.now())
+        return True
+
+    async def _post(self, url: URL, headers: dict[str, str], body: bytes) -> str:
+        """Why it failed; empty if it did not. Without the URL, which may contain a secret."""
+        connector = guarded_connector(Allowed.parse(self.settings.allowed_sources), url)
+        timeout = aiohttp.ClientTimeout(total=_POST_SECONDS)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session,
+                session.post(url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
+                return "" if 200 <= response.status < 300 else f"status {response.status}"
+        except SourceRefusedError:
+            return "its address is not public; see FLORIN_SOURCE_PRIVATE"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return type(error).__name__

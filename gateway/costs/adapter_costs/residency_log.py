@@ -1,0 +1,110 @@
+"""Records when versions hold slots of engines, so that the slots of rarely used adapters can be priced.
+
+Sampled from the placement once a minute, by the one worker that holds the role. What is seen at two samples
+in a row was there in between; a gap of more than `BRIDGE` ends the span. So a slot held for seconds may be
+missed, and one that is held for days is right to the minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from adapters.errors import StoreUnavailableError
+from adapters.model import Engine
+from adapters.store.protocol.coordination import CoordinationStore
+from gateway.metering.ledger.database import insert
+from gateway.metering.ledger.ledger import Ledger, LedgerUnavailableError
+from gateway.metering.ledger.schema import residency_spans as table
+
+log = logging.getLogger("florin.costs")
+
+ROLE: Final = "residency-log"
+LEASE_MS: Final = 150_000
+SAMPLE_SECONDS: Final = 60.0
+BRIDGE: Final = 200_000_000
+"""Microseconds: three samples, so that a change of the worker leaves no gap."""
+_PART: Final = 500
+
+Held = Callable[[], Iterable[tuple[Engine, Iterable[str]]]]
+"""The engines, each with the full names of the versions that hold its slots."""
+
+
+@dataclass(slots=True)
+class ResidencyLog:
+    """Every worker runs one; the one that holds the role writes."""
+
+    store: CoordinationStore
+    ledger: Ledger
+    owner: str
+    now: Callable[[], int]
+    """Unix microseconds, UTC."""
+    held: Held
+    seconds: float = SAMPLE_SECONDS
+    # Mutable: (engine, version) → start of the open span, and when it was last seen.
+    _open: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await asyncio.sleep(self.seconds)
+            with contextlib.suppress(StoreUnavailableError):
+                if not await self.store.lead(ROLE, self.owner, LEASE_MS):
+                    continue
+                # Read on the event loop, where the placement changes.
+                rows = [_row(engine, version) for engine, versions in self.held() for version in versions]
+                try:
+                    await asyncio.to_thread(self.sample, rows)
+                except LedgerUnavailableError as error:
+                    log.info("Residency is not recorded meanwhile: %s", error)
+
+    def sample(self, rows: list[dict[str, Any]]) -> None:
+        """Extend the open spans of what is held now, and begin those of what is new. Raises
+        LedgerUnavailableError."""
+        now = self.now()
+        if not self._open:
+            self._open = self._resumed(now)
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for row in rows:
+            key = row["engine"], row["version"]
+            started, seen = self._open.get(key, (now, now))
+            if now - seen > BRIDGE or seen > now:
+                started = now
+            found[key] = started, now
+            row |= {"started": started, "seen": now}
+        with self.ledger.write() as connection:
+            for first in range(0, len(rows), _PART):
+                put = insert(connection, table)
+                put = put.on_conflict_do_update(
+                    index_elements=list(table.primary_key.columns),
+                    set_={"seen": put.excluded.seen, "slots": put.excluded.slots},
+                    where=put.excluded.seen > table.c.seen,
+                )
+                connection.execute(put, rows[first : first + _PART])
+        self._open = found
+
+    def _resumed(self, now: int) -> dict[tuple[str, str], tuple[int, int]]:
+        """The spans that another worker, or this one before a restart, has left open."""
+        query = select(table.c.engine, table.c.version, table.c.started, table.c.seen).where(
+            table.c.seen >= now - BRIDGE
+        )
+        with self.ledger.read() as connection:
+            return {(e, v): (started, seen) for e, v, started, seen in connection.execute(query)}
+
+
+def _row(engine: Engine, version: str) -> dict[str, Any]:
+    return {
+        "engine": engine.name,
+        "version": version,
+        "slots": engine.slots,
+        "gpu_type": engine.gpu_type,
+        "gpu_count": engine.gpu_count,
+        "region": engine.region,
+        "purchase": engine.purchase,
+    }

@@ -1,0 +1,98 @@
+"""Whether a month can be closed: each check raises what is in the way, and says what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, func, select
+
+from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.prices.book import Series
+from gateway.costs.rollups.balance import imbalances
+from gateway.costs.rollups.set_aside import hour_text, read_set_aside
+from gateway.metering.ledger.schema import dirty_hours, rollups, usage_records
+
+GRACE = HOUR
+"""Wait after the end of a month before closing it: until then workers may still hold records in their
+logs."""
+
+
+class ClosingError(Exception):
+    """The month cannot be closed as requested; the message says why and what to do."""
+
+
+class UnpricedError(ClosingError):
+    """Some of the month's GPU-time has no price."""
+
+
+def check_over(whole: Period, of: str, now: int, *, force: bool) -> None:
+    if now < whole.end:
+        raise ClosingError(f"{of} is not over yet; it ends {iso(whole.end)}.")
+    if now < whole.end + GRACE and not force:
+        raise ClosingError(
+            f"{of} ended less than an hour ago, and workers may not have shipped all its "
+            f"records. Close it after {iso(whole.end + GRACE)}, or with force: "
+            "records that arrive later are corrected in the next month."
+        )
+
+
+def stale_hours(connection: Connection, whole: Period) -> int:
+    query = select(func.count()).select_from(dirty_hours).where(dirty_hours.c.hour < whole.end)
+    return int(connection.execute(query).scalar_one())
+
+
+def check_arrived(connection: Connection, of: str) -> None:
+    if stale := stale_hours(connection, month(of)):
+        raise ClosingError(f"Usage of {of} is still arriving ({stale} engine-hours); try again.")
+
+
+def check_set_aside(connection: Connection, of: str) -> None:
+    """Usage that is set aside when the month closes would never be billed."""
+    aside = read_set_aside(connection, Period(-(2**63), month(of).end))
+    if aside:
+        first = aside[0]
+        raise ClosingError(
+            f"{len(aside)} engine-hours up to the end of {of} are set aside because of implausible usage; "
+            f"the first is {first}. See florin cost set-aside. To quarantine the implausible records and "
+            f"roll up the rest of the hour: florin cost exclude {first.engine} {hour_text(first.hour)}"
+        )
+
+
+def check_balance(connection: Connection, of: str) -> None:
+    if wrong := imbalances(connection, of):
+        raise ClosingError(
+            "The parts of some engine-hours do not add up to the whole, because of a defect or tampering: "
+            + "; ".join(map(str, wrong))
+        )
+
+
+def check_prices(missing: Iterable[Series]) -> None:
+    names = ", ".join(" ".join(part for part in series if part) for series in missing)
+    if names:
+        raise UnpricedError(
+            f"No price for {names}: add one (florin price add), or allow missing prices: this time is then "
+            "free in this month, and a price added later becomes a correction in the next."
+        )
+
+
+def check_order(connection: Connection, of: str, known: list[tuple[str, str]]) -> None:
+    """Months close in order. Months without usage may be skipped, and then stay skipped."""
+    if half := next((name for name, state in known if state != "closed"), None):
+        raise ClosingError(f"Closing {half} was interrupted; close {half} again first.")
+    latest = known[-1][0] if known else None
+    if latest is not None and latest > of:
+        raise ClosingError(
+            f"{latest} is already closed and {of}, which had no usage, was skipped. Usage of {of} "
+            "that arrives late is in the open month."
+        )
+    since, whole = month(latest).end if latest else 0, month(of)
+    ended = usage_records.c.ended
+    first = connection.execute(
+        select(func.min(ended)).where(ended >= since, ended < whole.start)
+    ).scalar_one()
+    posted = select(func.min(rollups.c.posted)).where(
+        rollups.c.posted > (latest or ""), rollups.c.posted < of
+    )
+    names = {connection.execute(posted).scalar_one(), None if first is None else iso(first)[:7]} - {None}
+    if names:
+        raise ClosingError(f"{min(names)} has usage and is not closed; close it first.")

@@ -1,0 +1,142 @@
+"""The settlement of a month as it is, or as closing it now would make it.
+
+All that shows amounts of a month goes through `settlement_now`: reports, statements, exports and the preview
+of a closing. So they agree to the cent, and nothing changes when the month is closed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.closing.charging import add_charges
+from gateway.costs.closing.checks import (
+    ClosingError,
+    check_arrived,
+    check_balance,
+    check_order,
+    check_over,
+    check_prices,
+    check_set_aside,
+)
+from gateway.costs.closing.settlement import Settlement, settle
+from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.periods import month
+from gateway.costs.policies.terms import MonthTerms, allocate_month, terms_of
+from gateway.costs.prices.book import PriceBook, Series
+from gateway.costs.prices.price_store import read_prices
+from gateway.costs.selling.card_store import read_cards
+from gateway.costs.selling.cards import RateCards
+from gateway.metering.ledger.schema import period_tenants, periods
+
+
+@dataclass(frozen=True, slots=True)
+class MonthSettlement:
+    """What a month's tenants are billed, and by which terms."""
+
+    month: str
+    state: str
+    terms: MonthTerms
+    currency: str | None
+    settlement: Settlement
+    missing: tuple[Series, ...] = ()
+    """Series without a price; their time costs nothing here."""
+
+
+def settlement_now(
+    connection: Connection,
+    of: str,
+    *,
+    policy: AllocationPolicy | None = None,
+    book: PriceBook | None = None,
+) -> MonthSettlement:
+    """`policy`: instead of the month's own. `book`: the price book, if it has been read already."""
+    row = connection.execute(select(periods).where(periods.c.month == of)).mappings().one_or_none()
+    terms = terms_of(connection, of)
+    other = policy is not None and policy != terms.policy
+    if row is not None and not other and (stored := _stored(connection, of, row["document"])) is not None:
+        return MonthSettlement(of, "closed", terms, row["currency"], stored)
+    if policy is not None and other:
+        terms = MonthTerms(policy)
+    book = book or PriceBook(read_prices(connection))
+    found = list(read_lines(connection, book, month(of), ("tenant", "adapter")))
+    lines = [line if line.rate_micros is not None else replace(line, rate_micros=0) for line in found]
+    cards = _cards(connection, row)
+    settled = settle(lines, allocate_month(connection, book, of, terms, lines), cards.charged(of))
+    add_charges(connection, book, of, cards, settled)
+    return MonthSettlement(
+        month=of,
+        state="open" if row is None else row["state"],
+        terms=terms,
+        currency=book.currency if row is None else row["currency"],
+        settlement=settled,
+        missing=_unpriced(found),
+    )
+
+
+def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
+    """As they are now, or as they were when a month that is being closed was cut off."""
+    terms = {} if row is None else json.loads(row["document"] or "{}").get("terms", {})
+    return read_cards(connection) if row is None else RateCards.of_rows(terms.get("rate_cards", {}))
+
+
+def _stored(connection: Connection, of: str, document: str | None) -> Settlement | None:
+    """Of a closed month; None while it is being closed."""
+    summary = json.loads(document or "{}").get("summary")
+    if summary is None:
+        return None
+    query = select(period_tenants.c.tenant, period_tenants.c.document).where(period_tenants.c.month == of)
+    rows = connection.execute(query.order_by(period_tenants.c.tenant))
+    return Settlement({row.tenant: json.loads(row.document) for row in rows}, summary["totals"])
+
+
+def _unpriced(lines: Iterable[CostLine]) -> tuple[Series, ...]:
+    missing = (line for line in lines if line.rate_micros is None and line.bucket != "rejected")
+    return tuple(sorted({(line.gpu_type, line.region, line.purchase) for line in missing}))
+
+
+def preview(
+    connection: Connection, of: str, *, now: int, policy: AllocationPolicy | None = None
+) -> dict[str, Any]:
+    """What closing the month `of` now would bill, as a document; for a closed month, what it billed.
+    `policy`: instead of the standing policy. `obstacles` are the reasons why it cannot be closed now."""
+    made = settlement_now(connection, of, policy=policy)
+    return {
+        "month": of,
+        "state": made.state,
+        **made.terms.policy.document(),
+        "standing": policy is None,
+        "currency": made.currency,
+        "missing_prices": [" ".join(filter(None, series)) for series in made.missing],
+        "obstacles": [] if made.state == "closed" else obstacles(connection, of, now, made.missing),
+        "totals": made.settlement.totals,
+        "statements": [
+            {"tenant": tenant, **statement}
+            for tenant, statement in sorted(made.settlement.statements.items())
+        ],
+    }
+
+
+def obstacles(connection: Connection, of: str, now: int, missing: Sequence[Series] = ()) -> list[str]:
+    """Why the month cannot be closed now, and what to do about each. `missing`: series without a price."""
+    known = connection.execute(select(periods.c.month, periods.c.state).order_by(periods.c.month)).all()
+    checks: list[Callable[[], None]] = [
+        lambda: check_over(month(of), of, now, force=False),
+        lambda: check_order(connection, of, [(row.month, row.state) for row in known if row.month != of]),
+        lambda: check_arrived(connection, of),
+        lambda: check_set_aside(connection, of),
+        lambda: check_balance(connection, of),
+        lambda: check_prices(missing),
+    ]
+    found = []
+    for check in checks:
+        try:
+            check()
+        except ClosingError as error:
+            found.append(str(error))
+    return found

@@ -1,0 +1,179 @@
+"""Coverage and utilisation of commitments, list price against net cost, and savings by spot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from gateway.costs.commitments.commitment import NANO, CommitmentUse
+from gateway.costs.commitments.commitment_store import uses_of
+from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price_store import read_prices
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import engine_hours
+
+_MICRO_NANO = 10**15
+Hours = Mapping[tuple[str, str, str], Mapping[int, int]]
+"""(GPU type, region, purchase) → start of the hour → nano-GPU-hours provisioned."""
+
+
+def commitment_report(ledger: Ledger, of: str, *, now: int) -> dict[str, Any]:
+    """The commitments in the complete hours of a month. docs/reconciliation.md shows the result.
+
+    `rows`: one for each commitment. `gpu_types`: how much of the provisioned time commitments cover. `spot`:
+    what spot engines cost, against the on-demand price; null where a price is missing.
+
+    Raises PeriodError, LedgerUnavailableError."""
+    whole = month(of)
+    within = Period(whole.start, max(whole.start, min(whole.end, now - now % HOUR)))
+    with ledger.read() as connection:
+        book = PriceBook(read_prices(connection))
+        uses, hours = uses_of(connection, within), _provisioned(connection, within)
+    nets = [net_cost(one, within) for one in uses]
+    return {
+        "month": of,
+        "from": iso(within.start),
+        "to": iso(within.end),
+        "currency": book.currency or next((one.commitment.currency for one in uses), None),
+        "rows": [_row(one, book, within) for one in uses],
+        "totals": {
+            "net_cost": decimal_of(sum(nets, Fraction(0))),
+            "unused_cost": decimal_of(sum((_unused_cost(one, within) for one in uses), Fraction(0))),
+        },
+        "gpu_types": _coverage(uses, hours),
+        "spot": _spot(hours, book),
+    }
+
+
+def _provisioned(connection: Connection, within: Period) -> Hours:
+    c = engine_hours.c
+    query = select(c.gpu_type, c.region, c.purchase, c.hour, c.nano_gpu_hours).where(
+        c.hour >= within.start, c.hour < within.end, c.nano_gpu_hours > 0
+    )
+    found: dict[tuple[str, str, str], dict[int, int]] = {}
+    for gpu_type, region, purchase, hour, nano in connection.execute(query):
+        hours = found.setdefault((gpu_type, region, purchase), {})
+        hours[hour] = hours.get(hour, 0) + nano
+    return found
+
+
+def _row(one: CommitmentUse, book: PriceBook, within: Period) -> dict[str, Any]:
+    commitment = one.commitment
+    listed = [
+        _at_rate(book.rate(commitment.gpu_type, region, "on_demand", hour), nano)
+        for (region, hour), nano in one.used.items()
+    ]
+    known = [cost for cost in listed if cost is not None]
+    list_cost = sum(known, Fraction(0)) if len(known) == len(listed) else None
+    net = net_cost(one, within)
+    return {
+        "id": commitment.id,
+        "description": commitment.description,
+        "gpu_type": commitment.gpu_type,
+        "region": commitment.region,
+        "gpus": commitment.gpus,
+        "committed_gpu_hours": _hours(one.committed),
+        "used_gpu_hours": _hours(one.used_nano),
+        "unused_gpu_hours": _hours(one.committed - one.used_nano),
+        "utilisation": _share(one.used_nano, one.committed),
+        "hourly_cost": decimal_of(_hourly(one)),
+        "amortised_upfront": decimal_of(commitment.amortised(within)),
+        "net_cost": decimal_of(net),
+        "unused_cost": decimal_of(_unused_cost(one, within)),
+        "list_cost": _text(list_cost),
+        "savings": _text(None if list_cost is None else list_cost - net),
+    }
+
+
+def net_cost(one: CommitmentUse, within: Period) -> Fraction:
+    """What a commitment costs in a period: its hours at its rate, and its share of the upfront payment."""
+    return _hourly(one) + one.commitment.amortised(within)
+
+
+def _hourly(one: CommitmentUse) -> Fraction:
+    return Fraction(one.committed * one.commitment.rate_micros, _MICRO_NANO)
+
+
+def _unused_cost(one: CommitmentUse, within: Period) -> Fraction:
+    """The part of the net cost for hours that no engine used."""
+    if not one.committed:
+        return Fraction(0)
+    return net_cost(one, within) * (one.committed - one.used_nano) / one.committed
+
+
+def _coverage(uses: Sequence[CommitmentUse], hours: Hours) -> list[dict[str, Any]]:
+    """By GPU type: time provisioned, and the part that commitments cover."""
+    rows = []
+    for gpu_type in sorted({name for name, *_ in hours} | {one.commitment.gpu_type for one in uses}):
+        whole = {p: _sum(hours, gpu_type, p) for p in ("on_demand", "spot", "reserved")}
+        covered = sum(one.used_nano for one in uses if one.commitment.gpu_type == gpu_type)
+        rows.append(
+            {
+                "gpu_type": gpu_type,
+                "provisioned_gpu_hours": _hours(sum(whole.values())),
+                "covered_gpu_hours": _hours(covered),
+                "coverage": _share(covered, sum(whole.values())),
+                "reserved_without_commitment_gpu_hours": _hours(whole["reserved"] - covered),
+                "spot_gpu_hours": _hours(whole["spot"]),
+                "on_demand_gpu_hours": _hours(whole["on_demand"]),
+            }
+        )
+    return rows
+
+
+def _spot(hours: Hours, book: PriceBook) -> list[dict[str, Any]]:
+    rows = []
+    for (gpu_type, region, purchase), by_hour in sorted(hours.items()):
+        if purchase != "spot":
+            continue
+        cost, listed = (_priced(book, gpu_type, region, model, by_hour) for model in ("spot", "on_demand"))
+        rows.append(
+            {
+                "gpu_type": gpu_type,
+                "region": region,
+                "gpu_hours": _hours(sum(by_hour.values())),
+                "cost": _text(cost),
+                "list_cost": _text(listed),
+                "savings": _text(None if cost is None or listed is None else listed - cost),
+            }
+        )
+    return rows
+
+
+def _priced(
+    book: PriceBook, gpu_type: str, region: str, purchase: str, hours: Mapping[int, int]
+) -> Fraction | None:
+    """None if a price is missing. A price that changes within an hour counts from the next."""
+    costs = [_at_rate(book.rate(gpu_type, region, purchase, hour), nano) for hour, nano in hours.items()]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Fraction(0)) if len(known) == len(costs) else None
+
+
+def _at_rate(rate: int | None, nano: int) -> Fraction | None:
+    return None if rate is None else Fraction(nano * rate, _MICRO_NANO)
+
+
+def _sum(hours: Hours, gpu_type: str, purchase: str) -> int:
+    return sum(
+        sum(by_hour.values())
+        for (name, _, model), by_hour in hours.items()
+        if (name, model) == (gpu_type, purchase)
+    )
+
+
+def _hours(nano: int) -> str:
+    return decimal_of(Fraction(nano, NANO))
+
+
+def _share(part: int, whole: int) -> str | None:
+    """To six places; None of nothing."""
+    return decimal_of(Fraction(part, whole), 6) if whole else None
+
+
+def _text(amount: Fraction | None) -> str | None:
+    return None if amount is None else decimal_of(amount)

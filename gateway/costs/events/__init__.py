@@ -1,0 +1,1 @@
+"""Usage and cost as events for billing systems: CloudEvents, Lago, Stripe."""

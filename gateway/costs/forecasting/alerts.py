@@ -1,0 +1,135 @@
+"""Alerts about cost: raised once each, listed, and delivered by webhook.
+
+An alert's id derives from what it is about: a budget and its month, an anomaly and the day it began. So a
+pass that finds the same again raises nothing, and a receiver that gets one twice can tell.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import Connection, and_, select, true, update
+
+from gateway.costs.forecasting.anomalies import Anomaly
+from gateway.costs.forecasting.budgets import ENOUGH_DAYS, Budget
+from gateway.costs.forecasting.daily_costs import PLACES
+from gateway.costs.forecasting.forecast import Forecast
+from gateway.costs.forecasting.look_ahead import LookAhead, anomaly_document, estimate
+from gateway.costs.periods import iso
+from gateway.costs.prices.amounts import decimal_text
+from gateway.metering.ledger.database import insert
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import cost_alerts as table
+
+_NAMESPACE: Final = uuid.UUID("0f6bb7a1-6d2c-5a0e-9a57-3d1f4c1f6f10")
+GIVEN_UP_AFTER: Final = 7 * 86_400_000_000
+"""Microseconds after which an alert that no webhook accepted is old news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    id: str
+    at: int
+    kind: str
+    """`cost.budget_warning`, `cost.budget_forecast`, `cost.budget_reached`, `cost.anomaly` or
+    `cost.engine_idle`."""
+    tenant: str
+    document: dict[str, Any]
+    delivered_at: int | None = None
+
+    def json(self) -> dict[str, Any]:
+        """What the webhook gets, and listings show."""
+        about = {"id": self.id, "type": self.kind, "at": iso(self.at), "tenant": self.tenant or None}
+        return {**about, "data": self.document}
+
+
+def alerts_of(look: LookAhead, anomalies: Sequence[Anomaly], *, now: int) -> Iterator[Alert]:
+    """The alerts that a look gives rise to, whether or not they were raised before. Pure."""
+    for tenant, budget in look.budgets.items():
+        found = look.of(tenant)
+        document = _of_budget(look, budget, found)
+        for kind in _crossed(budget, found):
+            # The amount is part of it: a budget that was raised and is used up again is news.
+            yield Alert(_id(kind, budget.id, look.month), now, kind, tenant, document)
+    for anomaly in anomalies:
+        kind = "cost.engine_idle" if anomaly.kind == "engine" else "cost.anomaly"
+        document = {**anomaly_document(anomaly), "currency": look.daily.currency}
+        alert_id = _id(kind, anomaly.kind, anomaly.subject, anomaly.since)
+        yield Alert(alert_id, now, kind, anomaly.tenant, document)
+
+
+def raise_alerts(connection: Connection, alerts: Iterable[Alert]) -> None:
+    """In a write transaction: store those that are new."""
+    rows = [
+        {
+            "id": alert.id, "at": alert.at, "kind": alert.kind, "tenant": alert.tenant,
+            "document": orjson.dumps(alert.document).decode(), "delivered_at": None,
+        }
+        for alert in alerts
+    ]  # fmt: skip  # a row
+    if rows:
+        connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+
+
+def list_alerts(ledger: Ledger, *, tenants: Sequence[str] = (), limit: int = 100) -> list[dict[str, Any]]:
+    """Newest first. `tenants`: only those whose tenant equals every entry. Raises LedgerUnavailableError."""
+    where = [table.c.tenant == tenant for tenant in set(tenants)]
+    query = select(table).where(and_(true(), *where)).order_by(table.c.at.desc(), table.c.id).limit(limit)
+    with ledger.read() as connection:
+        found = [_alert(row) for row in connection.execute(query).mappings()]
+    return [
+        {**a.json(), "delivered_at": None if a.delivered_at is None else iso(a.delivered_at)} for a in found
+    ]
+
+
+def undelivered(ledger: Ledger, *, now: int, limit: int = 20) -> list[Alert]:
+    """Oldest first. Raises LedgerUnavailableError."""
+    query = (
+        select(table)
+        .where(table.c.delivered_at.is_(None), table.c.at >= now - GIVEN_UP_AFTER)
+        .order_by(table.c.at, table.c.id)
+        .limit(limit)
+    )
+    with ledger.read() as connection:
+        return [_alert(row) for row in connection.execute(query).mappings()]
+
+
+def mark_delivered(ledger: Ledger, alert_id: str, now: int) -> None:
+    """Raises LedgerUnavailableError."""
+    with ledger.write() as connection:
+        connection.execute(update(table).where(table.c.id == alert_id).values(delivered_at=now))
+
+
+def _crossed(budget: Budget, found: Forecast) -> Iterator[str]:
+    """Each threshold on its own: a budget that is reached was also warned about."""
+    if found.so_far * 100 >= budget.amount * budget.warn_percent:
+        yield "cost.budget_warning"
+    if found.so_far >= budget.amount:
+        yield "cost.budget_reached"
+    elif found.days_known >= ENOUGH_DAYS and found.expected is not None and found.expected > budget.amount:
+        yield "cost.budget_forecast"
+
+
+def _of_budget(look: LookAhead, budget: Budget, found: Forecast) -> dict[str, Any]:
+    return {
+        "month": look.month,
+        "currency": look.daily.currency,
+        "budget": budget.document()["amount"],
+        "warn_percent": budget.warn_percent,
+        "so_far": decimal_text(found.so_far, PLACES),
+        "expected": estimate(found.expected),
+        "low": estimate(found.low),
+        "high": estimate(found.high),
+    }
+
+
+def _id(*parts: object) -> str:
+    return str(uuid.uuid5(_NAMESPACE, "\n".join(map(str, parts))))
+
+
+def _alert(row: Any) -> Alert:
+    return Alert(**{**row, "document": orjson.loads(row["document"])})

@@ -1,0 +1,148 @@
+"""The terms of a month, and the allocation of its unused time with that of the corrections posted to it.
+
+A correction follows the terms of the month that it corrects: its allocation is what those terms give for the
+hours with the correction, less what they gave without it. So a refund reaches those who paid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection, exists, select
+
+from gateway.costs.allocation import Allocated, AllocationPolicy, PoolSums, allocate, merged
+from gateway.costs.cost_lines import CostLine, read_postings
+from gateway.costs.periods import iso, month
+from gateway.costs.policies.standing import history, standing_policy
+from gateway.costs.prices.book import PriceBook
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods, rollups
+
+METHOD = 2
+"""How corrections are allocated, stored in the terms of a closed month as `allocation`. Months closed before
+there was one (1) allocated corrections together with the month's own time, by its own policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonthTerms:
+    policy: AllocationPolicy
+    method: int = METHOD
+    frozen: bool = False
+    """Whether the month is closed or being closed, so that they can no longer change."""
+
+    def document(self) -> dict[str, Any]:
+        """As a closed month stores them."""
+        return {**self.policy.document(), "allocation": self.method}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> MonthTerms:
+        return cls(AllocationPolicy.of(document), document.get("allocation", 1), frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MonthAllocation:
+    """Unused time allocated in a month."""
+
+    own: Allocated = field(default_factory=dict)
+    """Of the month's own hours."""
+    corrections: Mapping[str, Allocated] = field(default_factory=dict)
+    """Of corrections posted to it, by the month that they correct."""
+
+    @property
+    def whole(self) -> Allocated:
+        return merged(self.own, *self.corrections.values())
+
+
+def terms_of(connection: Connection, of: str) -> MonthTerms:
+    """The terms of a month: as it was closed, or as it would be closed now."""
+    return _frozen_terms(connection, of) or MonthTerms(standing_policy(connection, of))
+
+
+def _frozen_terms(connection: Connection, of: str) -> MonthTerms | None:
+    table = periods.c
+    query = select(table.policy, table.policy_shares, table.document).where(table.month == of)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    terms = json.loads(row.document or "{}").get("terms", {})
+    return MonthTerms.of({**terms, "policy": row.policy, "shares": json.loads(row.policy_shares or "{}")})
+
+
+def allocate_month(
+    connection: Connection,
+    book: PriceBook,
+    of: str,
+    terms: MonthTerms,
+    lines: Iterable[CostLine],
+    tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
+) -> MonthAllocation:
+    """`lines`: all that are posted to the month. `book`: for rates that are not frozen."""
+    if terms.method == 1:
+        return MonthAllocation(allocate(terms.policy, lines, tenant_of))
+    own = allocate(terms.policy, (line for line in lines if not line.correction), tenant_of)
+    return MonthAllocation(own, allocate_corrections(connection, book, of, terms.policy))
+
+
+def allocate_corrections(
+    connection: Connection, book: PriceBook, of: str, policy: AllocationPolicy
+) -> dict[str, Allocated]:
+    """The allocation of corrections posted to the month `of`, by the month that they correct. `policy`: of
+    `of`, for usage of a skipped month that was never closed."""
+    found = {}
+    for corrected in _corrected_months(connection, of):
+        first, by = _terms_of_corrected(connection, corrected, of, policy)
+        if not by.allocates:
+            continue
+        sums, before = PoolSums(), Allocated()
+        if first < of:
+            last = iso(month(of).start - 1)[:7]
+            _add(sums, read_postings(connection, book, corrected, ("tenant",), first=first, last=last))
+            before = sums.allocated(by)
+        _add(sums, read_postings(connection, book, corrected, ("tenant",), first=of, last=of))
+        if change := merged(sums.allocated(by), before, sign=-1):
+            found[corrected] = change
+    return found
+
+
+def _add(sums: PoolSums, lines: Iterable[CostLine]) -> None:
+    """Without a price, a correction costs nothing, as when the month is closed."""
+    for line in lines:
+        sums.add(replace(line, rate_micros=line.rate_micros or 0), line.keys[0])
+
+
+def _corrected_months(connection: Connection, of: str) -> list[str]:
+    table = rollups.c
+    hours = select(table.hour).where(table.posted == of, table.hour < month(of).start).distinct()
+    return sorted({iso(hour)[:7] for hour in connection.execute(hours).scalars()})
+
+
+def _terms_of_corrected(
+    connection: Connection, corrected: str, of: str, policy: AllocationPolicy
+) -> tuple[str, AllocationPolicy]:
+    """The month to which usage of the month `corrected` was first posted, and its policy. It is the month
+    itself unless it was skipped, because it had no usage when later months were closed."""
+    table, whole = rollups.c, month(corrected)
+    closed = select(periods.c.month).where(periods.c.month >= corrected, periods.c.month < of)
+    for name in connection.execute(closed.order_by(periods.c.month)).scalars():
+        late = exists().where(table.posted == name, table.hour >= whole.start, table.hour < whole.end)
+        if name == corrected or connection.execute(select(late)).scalar():
+            return name, terms_of(connection, name).policy
+    return of, policy
+
+
+def policies_at(ledger: Ledger, of: str | None, now: int, tenant: str | None = None) -> dict[str, Any]:
+    """What holds for a month as a document, by default the current one. `tenant`: what it may see of it.
+
+    Raises PeriodError, LedgerUnavailableError."""
+    name = of or iso(now)[:7]
+    month(name)
+    with ledger.read() as connection:
+        terms = terms_of(connection, name)
+        policy = terms.policy
+        if tenant is not None:
+            return {"month": name, "policy": policy.own.get(tenant, policy.name), "frozen": terms.frozen}
+        rows = [row.document() for row in history(connection)]
+    return {"month": name, **policy.document(), "frozen": terms.frozen, "history": rows}

@@ -1,0 +1,144 @@
+"""True-ups in the ledger: computed from the month's bill, recorded once, never edited. A later true-up of the
+same month takes its place, and the earlier one is kept."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from gateway.costs.periods import HOUR, Period, iso, month
+from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.proofs.merkle import canonical
+from gateway.costs.reconciliation.acceptances import read_acceptances
+from gateway.costs.reconciliation.bill_section import (
+    BillCheck,
+    bill_findings,
+    bill_section,
+    checked_bill,
+    merged,
+)
+from gateway.costs.reconciliation.true_up import Books, open_books, true_up
+from gateway.metering.ledger.audit_log import record
+from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import dirty_hours, periods
+from gateway.metering.ledger.schema import true_ups as table
+
+
+class TrueUpError(Exception):
+    """The month cannot be trued up; the message says why and what to do."""
+
+
+def show_true_up(ledger: Ledger, of: str, *, tolerance: Fraction, now: int) -> dict[str, Any]:
+    """What a true-up of the month would be now (`preview`, null if `blocked` says why it cannot be made), and
+    the recorded ones, newest first. `current`: whether the newest has the amounts that it would have now.
+
+    Raises PeriodError, LedgerUnavailableError."""
+    with ledger.read() as connection:
+        preview, blocked = _preview(connection, of, tolerance, now)
+        recorded = read_true_ups(connection, of)
+    current = bool(recorded) and preview is not None and _same(recorded[0], preview, but=_BOOKS)
+    return {"month": of, "preview": preview, "blocked": blocked, "recorded": recorded, "current": current}
+
+
+def record_true_up(
+    ledger: Ledger,
+    of: str,
+    *,
+    tolerance: Fraction,
+    invoice: Fraction | None,
+    now: int,
+    by: str,
+    actor: str = "",
+) -> tuple[dict[str, Any], bool]:
+    """Make the month's cost the invoice's. Returns the true-up, and False if the same one was recorded
+    before. `invoice`: its total, if it is known, which the imported lines must sum to. `actor`: recorded in
+    the audit log; empty to record nothing.
+
+    Raises PeriodError, TrueUpError, LedgerUnavailableError."""
+    with ledger.write() as connection:
+        preview, blocked = _preview(connection, of, tolerance, now)
+        if preview is None:
+            raise TrueUpError(" ".join(blocked))
+        billed = Fraction(preview["invoice_amount_cents"], 100)
+        if invoice is not None and invoice != billed:
+            raise TrueUpError(
+                f"The imported lines of {of} sum to {decimal_of(billed)} {preview['currency']}, not to "
+                f"{decimal_of(invoice)}: import what is missing (taxes, credits and fees are lines too), or "
+                "correct the amount."
+            )
+        before = read_true_ups(connection, of)
+        if before and _same(before[0], preview):
+            return before[0], False
+        document = canonical(preview).decode()
+        connection.execute(insert(table).values(month=of, at=now, by=by, document=document))
+        told = {key: preview[key] for key in ("currency", "list_cost", "invoice_cost", "sources", "seal")}
+        record(connection, actor, "bill.true_up", of, told, now)
+        return read_true_ups(connection, of)[0], True
+
+
+def read_true_ups(connection: Connection, of: str) -> list[dict[str, Any]]:
+    """The recorded true-ups of a month, newest first: the first one counts."""
+    query = select(table.c.at, table.c.by, table.c.document).where(table.c.month == of)
+    rows = connection.execute(query.order_by(table.c.id.desc())).all()
+    return [{**json.loads(document), "at": iso(at), "by": by} for at, by, document in rows]
+
+
+_BOOKS = frozenset({"books", "seal"})
+"""They change when the month is closed, and need not change any amount."""
+
+
+def _same(recorded: dict[str, Any], preview: dict[str, Any], *, but: frozenset[str] = frozenset()) -> bool:
+    return all(recorded[key] == value for key, value in preview.items() if key not in but)
+
+
+def _preview(
+    connection: Connection, of: str, tolerance: Fraction, now: int
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The true-up, or None and why there is none."""
+    whole = month(of)
+    if now < whole.end:
+        return None, [f"{of} is not over yet; it ends {iso(whole.end)}."]
+    if _pending(connection, whole):
+        return None, [f"Usage of {of} is still arriving; try again shortly."]
+    section = bill_section(connection, of, whole, read_acceptances(connection, of))
+    blocked = bill_findings(section, of, tolerance)
+    checked = checked_bill(connection, whole)
+    if checked is None or blocked:
+        return None, [*blocked, *([_HOW_TO_ACCEPT] if checked else [])]
+    if foreign := sorted({name for account in checked.accounts for name in account.other_currencies}):
+        names = ", ".join(foreign)
+        return None, [
+            f"The bill has lines in {names}, but the price book uses {checked.currency}: import it converted."
+        ]
+    return _document(connection, of, checked), []
+
+
+_HOW_TO_ACCEPT = "Accept what florin cost reconcile shows (florin cost accept LINE), or correct the bill."
+
+
+def _document(connection: Connection, of: str, checked: BillCheck) -> dict[str, Any]:
+    books = _books(connection, of) or open_books(checked.own_cost)
+    made = true_up(books, checked.own_cost, checked.billed_cost, merged(checked.differences))
+    return {"month": of, "currency": checked.currency, "sources": list(checked.sources), **made}
+
+
+def _books(connection: Connection, of: str) -> Books | None:
+    """Of a closed month."""
+    query = select(periods.c.root, periods.c.document).where(
+        periods.c.month == of, periods.c.state == "closed"
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    totals = json.loads(row.document)["summary"]["totals"]
+    return Books(closed=True, cost=Fraction(totals["cost"]), cents=totals["amount_cents"], seal=row.root)
+
+
+def _pending(connection: Connection, whole: Period) -> bool:
+    """Whether hours of the month wait for their roll-up."""
+    hour = dirty_hours.c.hour
+    query = select(hour).where(hour >= whole.start, hour < whole.end - whole.end % HOUR).limit(1)
+    return connection.execute(query).first() is not None

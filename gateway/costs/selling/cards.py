@@ -1,0 +1,214 @@
+"""Rate cards: what customers pay, by month.
+
+A card has a name (`standard`, `acme-2026`) and versions, each valid from a month until the card's next
+version. A tenant has the card that is assigned to it from a month until its next assignment; a tenant without
+an assignment of its own has the default card, and without that pays the cost. Nothing is edited: a row that
+replaces an earlier one of the same month is added after it.
+
+Months are whole, so that the allowance and the minimum of a month are those of one card.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Self, TypeVar
+
+from gateway.costs.periods import iso
+from gateway.costs.prices.amounts import decimal_text
+
+T = TypeVar("T")
+
+DEFAULT = ""
+"""The tenant of the default assignment."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_LARGEST = Decimal(1_000_000)
+_LARGEST_MINIMUM = Decimal(1_000_000_000)
+_MOST_TOKENS = 10**15
+_PLACES = 6
+
+
+class RateCardError(ValueError):
+    """An invalid card, assignment or invoice. `param` names the field."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RateCardConflictError(Exception):
+    """It contradicts what is recorded; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateCard:
+    """A version of a card."""
+
+    name: str
+    valid_from: str
+    """The first month, like `2026-11`."""
+    currency: str
+    input_micros: int
+    """Millionths of the currency per million computed input tokens."""
+    cached_micros: int
+    output_micros: int
+    minimum_micros: int
+    """Millionths of the currency per month; 0: none."""
+    free_input: int
+    """Computed input tokens per month that are not charged."""
+    free_cached: int
+    free_output: int
+    reason: str
+    """Why it replaces an earlier version of the same month; empty: it does not."""
+    recorded_at: int
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What a customer agrees to."""
+        return (
+            self.currency, self.input_micros, self.cached_micros, self.output_micros, self.minimum_micros,
+            self.free_input, self.free_cached, self.free_output,
+        )  # fmt: skip  # one name a line says no more
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "valid_from": self.valid_from,
+            "currency": self.currency,
+            "input_per_million": decimal_text(self.input_micros, _PLACES),
+            "cached_per_million": decimal_text(self.cached_micros, _PLACES),
+            "output_per_million": decimal_text(self.output_micros, _PLACES),
+            "monthly_minimum": decimal_text(self.minimum_micros, _PLACES),
+            "free_input_tokens": self.free_input,
+            "free_cached_tokens": self.free_cached,
+            "free_output_tokens": self.free_output,
+            "reason": self.reason or None,
+            "recorded_at": iso(self.recorded_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    tenant: str
+    """DEFAULT: every tenant without an assignment of its own."""
+    card: str
+    """Empty: none, so the tenant pays the cost."""
+    valid_from: str
+    recorded_at: int
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "tenant": self.tenant or None,
+            "card": self.card or None,
+            "valid_from": self.valid_from,
+            "recorded_at": iso(self.recorded_at),
+        }
+
+
+class RateCards:
+    """Cards and assignments, indexed for look-ups by tenant and month. Later rows replace earlier ones of the
+    same month, so both are in the order in which they were recorded."""
+
+    def __init__(self, cards: Sequence[RateCard] = (), assignments: Sequence[Assignment] = ()) -> None:
+        self.cards = tuple(cards)
+        self.assignments = tuple(assignments)
+        self._versions: dict[str, dict[str, RateCard]] = {}
+        for card in cards:
+            self._versions.setdefault(card.name, {})[card.valid_from] = card
+        self._assigned: dict[str, dict[str, Assignment]] = {}
+        for one in assignments:
+            self._assigned.setdefault(one.tenant, {})[one.valid_from] = one
+
+    @classmethod
+    def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
+        """From `rows()`, which a closed month keeps."""
+        return cls(
+            [RateCard(**row) for row in rows.get("cards", ())],
+            [Assignment(**row) for row in rows.get("assignments", ())],
+        )
+
+    @property
+    def tenants(self) -> list[str]:
+        """Those with an assignment of their own, ever."""
+        return sorted(self._assigned.keys() - {DEFAULT})
+
+    def charged(self, month: str) -> list[str]:
+        """Tenants with an assignment of their own that pay a minimum in a month, even without usage."""
+        cards = {tenant: self.card(tenant, month) for tenant in self.tenants}
+        return [tenant for tenant, card in cards.items() if card is not None and card.minimum_micros]
+
+    def version(self, name: str, month: str) -> RateCard | None:
+        """The version of a card that is valid in a month."""
+        return _valid(self._versions.get(name, {}), month)
+
+    def assigned(self, tenant: str, month: str) -> Assignment | None:
+        """The assignment that counts for a tenant in a month: its own, else the default."""
+        own = _valid(self._assigned.get(tenant, {}), month)
+        return own if own is not None else _valid(self._assigned.get(DEFAULT, {}), month)
+
+    def card(self, tenant: str, month: str) -> RateCard | None:
+        """What a tenant pays by in a month; None: it pays the cost."""
+        found = self.assigned(tenant, month)
+        return None if found is None or not found.card else self.version(found.card, month)
+
+
+def _valid(by_month: Mapping[str, T], month: str) -> T | None:
+    """The entry of the latest month that is not after `month`."""
+    names = [name for name in by_month if name <= month]
+    return by_month[max(names)] if names else None
+
+
+def card_name(value: str) -> str:
+    """Raises RateCardError unless it is a name for a card."""
+    if not _NAME.fullmatch(value):
+        raise RateCardError(
+            "name",
+            f"{value[:40]!r} is not a name for a rate card: use a-z, 0-9 and -, at most 63 characters.",
+        )
+    return value
+
+
+def rate(param: str, value: str) -> int:
+    """Millionths per million tokens. Raises RateCardError unless it is a decimal ≥ 0 with at most six
+    places."""
+    return _micros(param, value, _LARGEST)
+
+
+def minimum(value: str) -> int:
+    """Millionths per month. Raises RateCardError like `rate`."""
+    return _micros("monthly_minimum", value, _LARGEST_MINIMUM)
+
+
+def percent(value: str) -> int:
+    """Millionths of a percent. Raises RateCardError unless it is a decimal from 0 to 100."""
+    return _micros("tax_percent", value, Decimal(100))
+
+
+def free_tokens(param: str, value: int) -> int:
+    """Raises RateCardError."""
+    if not 0 <= value <= _MOST_TOKENS:
+        raise RateCardError(param, f"{value:,} is not a number of tokens from 0 to {_MOST_TOKENS:,}.")
+    return value
+
+
+def _micros(param: str, value: str, most: Decimal) -> int:
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        number = Decimal(-1)
+    if not number.is_finite() or not 0 <= number <= most or number != round(number, _PLACES):
+        raise RateCardError(
+            param, f"{value[:40]!r} is not valid: write a decimal of at most six places, 0 to {most:,}."
+        )
+    return int(number.scaleb(_PLACES))
+
+
+def check_currency(currency: str, known: Iterable[str | None]) -> None:
+    """Statements, costs and margins are in one currency. Raises RateCardConflictError."""
+    for other in known:
+        if other is not None and other != currency:
+            raise RateCardConflictError(
+                f"The installation's prices are in {other}; a rate card in {currency} cannot be added."
+            )

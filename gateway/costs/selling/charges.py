@@ -1,0 +1,147 @@
+"""What a month's tokens cost a customer by its rate card. Pure and exact: amounts are whole numbers of
+10**-15 of the currency, as costs are; cents are made on the statement.
+
+A month is charged as a whole: tokens of each kind, less the free ones, times the rate; then, if the sum is
+below the card's minimum, the difference. So what late records change in a closed month is the difference of
+two such sums, with the month's own card, allowance and minimum; it is charged in the month in which they are
+posted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gateway.costs.prices.amounts import decimal_text
+from gateway.costs.selling.cards import RateCard
+
+KINDS = ("input", "cached", "output")
+SKUS = {"input": "tokens/input", "cached": "tokens/cached-input", "output": "tokens/output"}
+"""Kind of token → its SKU. They depend on nothing that changes: not on GPUs, adapters or cards."""
+MINIMUM_SKU = "monthly-minimum"
+_PER_TOKEN = 1000
+"""A millionth per million tokens is 10**-12 a token."""
+_PER_MICRO = 10**9
+
+
+class Tokens(NamedTuple):
+    """Tokens of delivered answers."""
+
+    input: int = 0
+    """Computed: without cached ones."""
+    cached: int = 0
+    output: int = 0
+
+
+def added(one: Tokens, other: Tokens) -> Tokens:
+    return Tokens(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class KindCharge:
+    """The tokens of one kind."""
+
+    kind: str
+    tokens: int
+    free: int
+    """Of these, not charged."""
+    rate_micros: int
+
+    @property
+    def amount(self) -> int:
+        return (self.tokens - self.free) * self.rate_micros * _PER_TOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class MonthCharges:
+    """One month of one tenant."""
+
+    card: RateCard
+    kinds: tuple[KindCharge, ...]
+    top_up: int
+    """What is missing to the minimum."""
+
+    @property
+    def amount(self) -> int:
+        return sum(kind.amount for kind in self.kinds) + self.top_up
+
+
+def charge(card: RateCard, tokens: Tokens) -> MonthCharges:
+    """A month's charges. Tokens below zero (more corrected away than there were) count as none."""
+    free = (card.free_input, card.free_cached, card.free_output)
+    kinds = tuple(
+        KindCharge(kind, max(count, 0), min(most, max(count, 0)), micros)
+        for kind, count, most, micros in zip(KINDS, tokens, free, rates_of(card), strict=True)
+    )
+    used = sum(kind.amount for kind in kinds)
+    return MonthCharges(card, kinds, max(card.minimum_micros * _PER_MICRO - used, 0))
+
+
+def rates_of(card: RateCard) -> tuple[int, int, int]:
+    """Millionths per million tokens, in the order of KINDS."""
+    return card.input_micros, card.cached_micros, card.output_micros
+
+
+def list_price(card: RateCard, tokens: Tokens) -> int:
+    """Tokens times rates, before allowance and minimum, in 10**-15 of the currency."""
+    return sum(count * micros for count, micros in zip(tokens, rates_of(card), strict=True)) * _PER_TOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class MonthCorrection:
+    """What records that came late changed in an earlier month."""
+
+    before: MonthCharges
+    after: MonthCharges
+
+    @property
+    def tokens(self) -> Tokens:
+        pairs = zip(self.after.kinds, self.before.kinds, strict=True)
+        return Tokens(*(new.tokens - old.tokens for new, old in pairs))
+
+    @property
+    def amount(self) -> int:
+        return self.after.amount - self.before.amount
+
+
+@dataclass(frozen=True, slots=True)
+class TenantMonth:
+    """Everything that a tenant pays for a month: the month itself, and corrections of earlier ones that are
+    posted to it."""
+
+    current: MonthCharges | None
+    """None: no card in this month, so the cost is charged, and the share of unused time."""
+    corrections: Mapping[str, MonthCorrection] = field(default_factory=dict)
+    """Month → what changed; months with a card only."""
+    corrected_cost: Mapping[str, int] = field(default_factory=dict)
+    """Month without a card → what changed in its cost; only where `current` or another correction has a card:
+    otherwise the cost-based settlement has it all."""
+    cost: int = 0
+    """Of the month itself, including allocated unused time: charged if there is no card."""
+
+    @property
+    def amount(self) -> int:
+        """10**-15 of the currency."""
+        own = self.cost if self.current is None else self.current.amount
+        return own + sum(c.amount for c in self.corrections.values()) + sum(self.corrected_cost.values())
+
+
+def exact(amount: int) -> str:
+    return decimal_text(amount, 15)
+
+
+def price_id(card: RateCard, kind: str) -> str:
+    """The price of a SKU: `standard/2026-11/input`."""
+    return f"{card.name}/{card.valid_from}/{kind}"
+
+
+def kind_document(card: RateCard, kind: KindCharge) -> dict[str, Any]:
+    return {
+        "sku": SKUS[kind.kind],
+        "price": price_id(card, kind.kind),
+        "kind": kind.kind,
+        "tokens": kind.tokens,
+        "free_tokens": kind.free,
+        "per_million": decimal_text(kind.rate_micros, 6),
+    }

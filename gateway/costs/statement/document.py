@@ -1,0 +1,59 @@
+"""A statement's figures as a document, for programs: the same as on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.costs.periods import iso
+from gateway.costs.statement.items import Item
+from gateway.costs.statement.statement_figures import Statement
+
+
+def document(statement: Statement, *, issuer: str, now: int) -> dict[str, Any]:
+    """Amounts are in hundredths of the currency; `exact` ones of a rate card are decimals. `now`: date of a
+    preliminary statement."""
+    closed, invoice = statement.period_hash, statement.invoice
+    tax = invoice.tax_cents(statement.cents) if invoice else 0
+    return {
+        "statement": f"{statement.month}/{statement.tenant}",
+        "issuer": issuer,
+        "tenant": statement.tenant,
+        "month": statement.month,
+        "from": iso(statement.period.start),
+        "to": iso(statement.period.end),
+        "state": "final" if closed else "preliminary",
+        "dated": iso(closed.closed_at if closed else now),
+        "currency": statement.currency or None,
+        "basis": "rate_card" if statement.charges and statement.charges["card"] else "cost",
+        "amount_cents": statement.cents,
+        "tax_cents": tax,
+        "total_cents": statement.cents + tax,
+        "invoice": None if invoice is None else invoice.document(),
+        "charges": None if statement.charges is None else dict(statement.charges),
+        "usage": _items(statement.usage),
+        "unused_time_cents": sum(item.cents for item in statement.allocated),
+        "corrections": [
+            {**made, "month": item.month, "reason": item.reason}
+            for made, item in zip(_items(statement.corrections), statement.corrections, strict=True)
+        ],
+        "attempts_not_charged": statement.retries,
+        "seal": closed.root if closed else None,
+        "records": closed.records if closed else None,
+        "seal_of_records": (closed.tenant_root or None) if closed else None,
+    }
+
+
+def _items(items: Iterable[Item]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.name,
+            "gpu": item.gpu or None,
+            "requests": item.requests,
+            "input_tokens": item.all_input,
+            "cached_tokens": item.cached_tokens,
+            "output_tokens": item.output_tokens,
+            "amount_cents": item.cents,
+        }
+        for item in items
+    ]

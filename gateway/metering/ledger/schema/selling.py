@@ -1,0 +1,56 @@
+"""What customers pay, and the invoices that they get."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, String, Table, Text
+
+from gateway.metering.ledger.schema.metadata import AutoId, schema
+
+rate_cards = Table(
+    "rate_cards",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("valid_from", String(7), nullable=False, comment="first month; until the card's next version"),
+    Column("currency", String(3), nullable=False),
+    Column("input_micros", BigInteger, nullable=False, comment="millionths per million computed tokens"),
+    Column("cached_micros", BigInteger, nullable=False, comment="millionths per million cached tokens"),
+    Column("output_micros", BigInteger, nullable=False, comment="millionths per million output tokens"),
+    Column("minimum_micros", BigInteger, nullable=False, comment="millionths per month; 0: none"),
+    Column("free_input", BigInteger, nullable=False, comment="computed input tokens per month"),
+    Column("free_cached", BigInteger, nullable=False),
+    Column("free_output", BigInteger, nullable=False),
+    Column(
+        "reason", Text, nullable=False, comment="why it replaces a version of the same month; empty: none"
+    ),
+    Column("recorded_at", BigInteger, nullable=False),
+    Index("rate_cards_by_name", "name", "valid_from"),
+    comment="append-only; of the rows with the same name and month, the last one counts",
+)
+
+rate_card_assignments = Table(
+    "rate_card_assignments",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("tenant", Text, nullable=False, comment="empty: every tenant without an assignment of its own"),
+    Column("card", Text, nullable=False, comment="rate_cards.name; empty: none, so the tenant pays the cost"),
+    Column("valid_from", String(7), nullable=False, comment="first month; until the tenant's next one"),
+    Column("recorded_at", BigInteger, nullable=False),
+    Index("rate_card_assignments_by_tenant", "tenant", "valid_from"),
+    comment="append-only; of the rows with the same tenant and month, the last one counts",
+)
+
+invoices = Table(
+    "invoices",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("month", String(7), nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("number", Text, nullable=False),
+    Column("tax_name", Text, nullable=False),
+    Column("tax_micros", BigInteger, nullable=False, comment="millionths of a percent"),
+    Column("due", String(10), nullable=False, comment="a date; empty: not stated"),
+    Column("recorded_at", BigInteger, nullable=False),
+    Index("invoices_by_tenant", "month", "tenant"),
+    comment="append-only; of the rows with the same month and tenant, the last one counts",
+)

@@ -1,0 +1,162 @@
+"""Rate cards, their assignment to tenants, and invoices. Nothing is edited: a later row replaces an earlier
+one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from pydantic import Field
+
+from gateway.costs.periods import PeriodError, iso, month
+from gateway.costs.selling import card_store, invoices
+from gateway.costs.selling.cards import (
+    DEFAULT,
+    Assignment,
+    RateCard,
+    RateCardConflictError,
+    RateCardError,
+    card_name,
+    free_tokens,
+    minimum,
+    percent,
+    rate,
+)
+from gateway.costs.selling.invoices import Invoice, due_date
+from gateway.errors import FlorinError
+from gateway.operations.inputs import StrictBody
+from gateway.operations.state import State
+
+_Decimal = Annotated[str, Field(max_length=40, description="A decimal with at most six places.")]
+_Count = Annotated[int, Field(ge=0, le=10**15)]
+_Text = r"^[^\x00-\x1f\x7f]*$"
+
+
+class NewRateCard(StrictBody):
+    name: Annotated[str, Field(max_length=63, examples=["standard"])]
+    input_per_million: _Decimal
+    cached_per_million: Annotated[
+        str | None, Field(max_length=40, description="Default: the price of input tokens.")
+    ] = None
+    output_per_million: _Decimal
+    monthly_minimum: _Decimal = "0"
+    free_input_tokens: _Count = 0
+    free_cached_tokens: _Count = 0
+    free_output_tokens: _Count = 0
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    valid_from: Annotated[
+        str | None,
+        Field(
+            max_length=10,
+            description="First month, like `2026-11`. Default: this month for a card's first version, next "
+            "month for a later one.",
+        ),
+    ] = None
+    reason: Annotated[
+        str,
+        Field(
+            max_length=300,
+            pattern=_Text,
+            description="Required to replace other terms from the same month.",
+        ),
+    ] = ""
+
+
+class NewAssignment(StrictBody):
+    tenant: Annotated[
+        str | None,
+        Field(max_length=100, description="null: every tenant without an assignment of its own."),
+    ]
+    card: Annotated[str | None, Field(max_length=63, description="null: none; the tenant pays the cost.")]
+    valid_from: Annotated[
+        str | None, Field(max_length=10, description="First month. Default: this month.")
+    ] = None
+
+
+class NewInvoice(StrictBody):
+    month: Annotated[str, Field(max_length=10, examples=["2026-10"])]
+    tenant: Annotated[str, Field(min_length=1, max_length=100)]
+    number: Annotated[str, Field(min_length=1, max_length=60, pattern=_Text, examples=["2026-0117"])]
+    tax_percent: _Decimal = "0"
+    tax_name: Annotated[str, Field(max_length=40, pattern=_Text, examples=["VAT"])] = ""
+    due: Annotated[str | None, Field(max_length=10, description="A date, like `2026-11-30`.")] = None
+
+
+async def add(state: State, new: NewRateCard, *, actor: str) -> tuple[RateCard, bool]:
+    """Return the version, and False if the same existed already. Raises FlorinError,
+    LedgerUnavailableError."""
+    now = state.clock.now()
+    with _errors():
+        cached = new.cached_per_million
+        card = RateCard(
+            name=card_name(new.name),
+            valid_from=_month("valid_from", new.valid_from, now),
+            currency=new.currency,
+            input_micros=rate("input_per_million", new.input_per_million),
+            cached_micros=rate("cached_per_million", new.input_per_million if cached is None else cached),
+            output_micros=rate("output_per_million", new.output_per_million),
+            minimum_micros=minimum(new.monthly_minimum),
+            free_input=free_tokens("free_input_tokens", new.free_input_tokens),
+            free_cached=free_tokens("free_cached_tokens", new.free_cached_tokens),
+            free_output=free_tokens("free_output_tokens", new.free_output_tokens),
+            reason=new.reason.strip(),
+            recorded_at=now,
+        )
+        default_start = new.valid_from is None
+        return await asyncio.to_thread(
+            card_store.add_card, state.ledger, card, default_start=default_start, actor=actor
+        )
+
+
+async def assign(state: State, new: NewAssignment, *, actor: str) -> tuple[Assignment, bool]:
+    """Return the assignment, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
+    now = state.clock.now()
+    if new.tenant is not None and new.tenant not in state.directory.tenants:
+        raise FlorinError("not_found", f"There is no tenant {new.tenant[:80]!r}.", param="tenant")
+    with _errors():
+        made = Assignment(
+            tenant=DEFAULT if new.tenant is None else new.tenant,
+            card=new.card or "",
+            valid_from=_month("valid_from", new.valid_from, now),
+            recorded_at=now,
+        )
+        return await asyncio.to_thread(card_store.assign, state.ledger, made, actor=actor)
+
+
+async def add_invoice(state: State, new: NewInvoice, *, actor: str) -> tuple[Invoice, bool]:
+    """Return the invoice, and False if it existed already. Raises FlorinError, LedgerUnavailableError."""
+    now = state.clock.now()
+    with _errors():
+        made = Invoice(
+            month=_month("month", new.month, now),
+            tenant=new.tenant,
+            number=new.number.strip(),
+            tax_name=new.tax_name.strip(),
+            tax_micros=percent(new.tax_percent),
+            due="" if new.due is None else due_date(new.due),
+            recorded_at=now,
+        )
+        return await asyncio.to_thread(invoices.add_invoice, state.ledger, made, actor=actor)
+
+
+def _month(param: str, value: str | None, now: int) -> str:
+    """`value`, or this month. Raises RateCardError."""
+    if value is None:
+        return iso(now)[:7]
+    try:
+        month(value)
+    except PeriodError as error:
+        raise RateCardError(param, f"{param}: {value[:40]!r} is not a month like 2026-11.") from error
+    return value
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except RateCardError as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except RateCardConflictError as error:
+        raise FlorinError("conflict", str(error)) from error

@@ -1,0 +1,244 @@
+"""Two months recomputed in exact fractions from what the finance API says, and from nothing else: see
+tests/support/recomputation. Every nano-GPU-hour and every digit of every cost must be the same."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import orjson
+import pytest
+from sqlalchemy import insert
+
+from gateway.costs.closing.closing import GRACE
+from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.schema import engine_spans
+from gateway.tenants.directory import Role
+from tests.support import recomputation as outsider
+from tests.unit.gateway.costs import month as fleet
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER
+from tests.unit.gateway.metering.make import HOUR, record
+
+MINUTE = 60_000_000
+BY = "hour,engine,region,purchase,tenant,adapter,version"
+HOURS = 6
+PRICES = (
+    ("H100", "", "on_demand", "2.49", "1970-01-01"),
+    ("L40", "", "on_demand", "0.7", "1970-01-01"),
+    ("H100", "eu", "spot", "1.234567", "1970-01-01"),
+    ("H200", "", "reserved", "3.1", "1970-01-01"),
+    # within an hour, to the microsecond
+    ("H100", "", "on_demand", "2.191919", "2026-11-01T02:01:17.777777Z"),
+    ("H100", "eu", "spot", "0.999999", "2026-10-01T01:30:00.000001Z"),
+)
+
+
+@pytest.fixture
+def now():
+    return lambda: DECEMBER + GRACE
+
+
+def hard_cases(start):
+    """Spot and reserved engines beside those of `fleet`; one is alive for half an hour, with sightings of two
+    workers that overlap, and a gap that counts and one that does not; streams with marks at the full hour."""
+    draw = random.Random(start)
+    half = [
+        ("w1", "startup", 0, 2 * MINUTE),
+        ("w1", "up", 2 * MINUTE, 9 * MINUTE),
+        ("w2", "up", 5 * MINUTE, 12 * MINUTE),
+        ("w1", "up", 12 * MINUTE + 59_999_999, 20 * MINUTE),
+        ("w2", "up", 21 * MINUTE, 30 * MINUTE + 1),
+    ]
+    spans = [("d", "H200", 8, "", "reserved", *each) for each in half]
+    spans.append(("c", "H100", 4, "eu", "spot", "w1", "up", 7, 5 * HOUR + 11))
+    records = []
+    for number in range(40):
+        engine, gpu_type, gpus, until = (
+            ("c", "H100", 4, 5 * HOUR) if number % 4 else ("d", "H200", 8, 25 * MINUTE)
+        )
+        begun = start + draw.randrange(until)
+        ended = begun + draw.randrange(1, HOUR if engine == "c" else 5 * MINUTE)
+        prompt, completion = draw.randrange(1, 900), draw.randrange(2, 900)
+        cached = prompt // 3
+        turn = ended - ended % HOUR
+        marks = [[turn, prompt, cached, completion // 2]] if begun < turn < ended and number % 3 else None
+        records.append(
+            record(
+                f"hard-{start}-{number}",
+                tenant=draw.choice(fleet.TENANTS),
+                adapter="",
+                version="",
+                engine=engine,
+                gpu_type=gpu_type,
+                gpu_count=gpus,
+                dispatched=begun,
+                ended=ended,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                completion_tokens=completion,
+                hour_marks=None if marks is None else orjson.dumps(marks).decode(),
+                billable=number % 7 != 0,
+            )
+        )
+    return records, spans
+
+
+def fill(ledger):
+    for seed, start in enumerate((OCTOBER, NOVEMBER)):
+        ledger.insert(fleet.records(seed, start))
+        fleet.span(ledger, start)
+        records, spans = hard_cases(start)
+        ledger.insert(records)
+        see(ledger, start, spans)
+
+
+def see(ledger, start, spans):
+    names = ("engine", "gpu_type", "gpu_count", "region", "purchase", "worker", "phase")
+    rows = [
+        {
+            **dict(zip(names, one, strict=False)),
+            "started": start + one[-2],
+            "seen": start + one[-1],
+            "base_model": "base",
+        }
+        for one in spans
+    ]
+    hours = range(start, start + HOURS * HOUR, HOUR)
+    with ledger.write() as connection:
+        connection.execute(insert(engine_spans), rows)
+        mark_dirty(
+            connection, {(hour, r["engine"], r["gpu_type"], r["gpu_count"]) for r in rows for hour in hours}
+        )
+
+
+async def pages(client, path, **params):
+    found, after = [], None
+    while True:
+        answer = await client.get(path, params={**params, "limit": 37} | ({"after": after} if after else {}))
+        assert answer.status_code == 200, answer.text
+        found += answer.json()["data"]
+        after = answer.json()["next"]
+        if after is None:
+            return found
+
+
+async def recomputed(client, start):
+    """From the API alone."""
+    within = {"from": iso(start), "to": iso(start + HOURS * HOUR)}
+    longer = {
+        "from": iso(start - HOUR),
+        "to": iso(start + (HOURS + 2) * HOUR),
+    }  # what ends later began within
+    return outsider.recompute(
+        await pages(client, "/finance/v1/usage", **longer),
+        await pages(client, "/finance/v1/provisioned-time", **within),
+        (await client.get("/admin/v1/prices")).json()["data"],
+        start,
+        start + HOURS * HOUR,
+    )
+
+
+def iso(at):
+    return outsider.datetime.fromtimestamp(at // 1_000_000, outsider.UTC).isoformat()
+
+
+async def costs(client, **params):
+    body = (await client.get("/finance/v1/costs", params={"by": BY, **params})).json()
+    assert body["complete"]
+    assert body["next"] is None
+    return body
+
+
+def sums(found):
+    total = Counter()
+    for amounts in found.values():
+        total.update({name: amounts[name] for name in ("nano_gpu_hours", "cost")})
+    return total
+
+
+def whole(report):
+    cost = outsider.Fraction(report["whole"]["cost"]) * 10**15
+    return Counter(nano_gpu_hours=report["whole"]["nano_gpu_hours"], cost=int(cost))
+
+
+def difference(after, before):
+    """Without what is zero."""
+    made = {}
+    for key in after.keys() | before.keys():
+        changed = Counter(after.get(key, {}))
+        changed.subtract(before.get(key, {}))
+        if kept := {name: value for name, value in changed.items() if value}:
+            made[key] = kept
+    return made
+
+
+async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed):
+    async with client_for(Role.OPERATOR) as client:
+        for gpu_type, region, purchase, rate, since in PRICES:
+            await add(client, gpu_type, region, purchase, rate, since)
+        fill(installed.ledger)
+        october, november = await recomputed(client, OCTOBER), await recomputed(client, NOVEMBER)
+        for start, mine in ((OCTOBER, october), (NOVEMBER, november)):
+            report = await costs(client, **{"from": iso(start), "to": iso(start + HOURS * HOUR)})
+            assert outsider.reported(report) == mine
+            assert whole(report) == sums(mine)
+        assert {(key.engine, key.purchase) for key in october} == {
+            ("a", "on_demand"), ("b", "on_demand"), ("c", "spot"), ("d", "reserved"),
+        }  # fmt: skip
+        assert {key.bucket for key in october} == {"usage", "retry_waste", "startup", "idle"}
+
+        closed = await client.post("/finance/v1/periods/2026-10/close", json={"policy": "none"})
+        assert closed.status_code == 200, closed.text
+        # Records of a worker that was away, and a price that starts in the closed month, within an hour.
+        late = [
+            record("late-1", tenant="late", engine="a", gpu_type="H100", gpu_count=2,
+                   dispatched=OCTOBER + 5, ended=OCTOBER + HOUR + 17, completion_tokens=70_000),
+            record("late-2", engine="d", gpu_type="H200", gpu_count=8,
+                   dispatched=OCTOBER + 29 * MINUTE, ended=OCTOBER + 45 * MINUTE),
+        ]  # fmt: skip
+        installed.ledger.insert(late)
+        await add(client, "L40", "", "on_demand", "0.5", "2026-10-01T02:00:01.234567Z")
+
+        posted = await costs(client, month="2026-10")
+        assert outsider.reported(posted) == october, "a closed month never changes"
+        now_known = await recomputed(client, OCTOBER)
+        report = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)})
+        assert outsider.reported(report) == now_known
+        assert difference(now_known, october), "late records and the price change something"
+        following = await costs(client, month="2026-11")
+        november = await recomputed(client, NOVEMBER)  # still open: at the new price
+        assert outsider.reported(following) == november
+        found = difference(outsider.corrected(following), {})
+        assert found == difference(now_known, october), "corrections are what changed, and nothing else"
+        assert whole(following) == sums(november) + sums(now_known) - sums(october)
+
+
+async def add(client, gpu_type, region, purchase, rate, since):
+    body = {
+        "gpu_type": gpu_type, "region": region, "purchase": purchase, "rate_per_gpu_hour": rate,
+        "valid_from": since,
+    }  # fmt: skip
+    answer = await client.post("/admin/v1/prices", json=body)
+    assert answer.status_code == 201, answer.text
+
+
+async def test_engine_hours_are_listed_as_they_were_divided(client_for, installed):
+    _, spans = hard_cases(OCTOBER)
+    see(installed.ledger, OCTOBER, spans)
+    params = {"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)}
+    path = "/finance/v1/provisioned-time/hours"
+    async with client_for() as client:
+        hours = await pages(client, path, **params)
+        [alone] = await pages(client, path, **params, engine="d")
+        report = await costs(client, **params)
+        bad = [
+            await client.get(p, params={**params, "after": "x"}) for p in (path, path.removesuffix("/hours"))
+        ]
+    assert sum(one["nano_gpu_hours"] for one in hours) == report["whole"]["nano_gpu_hours"]
+    # Two minutes of start-up. The gap just short of a minute counts as provisioned, the one of a minute does not.
+    assert (alone["hour"], alone["provisioned_us"], alone["startup_us"], alone["busy_us"]) == (
+        OCTOBER, 29 * MINUTE + 1, 2 * MINUTE, 0,
+    )  # fmt: skip
+    assert alone["nano_gpu_hours"] == (29 * MINUTE + 1) * 8 * 10 // 36
+    assert (alone["region"], alone["purchase"], alone["calibration"]) == ("", "reserved", 0)
+    assert {answer.status_code for answer in bad} == {400}

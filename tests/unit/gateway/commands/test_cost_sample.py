@@ -1,0 +1,34 @@
+"""florin cost sample: a month to try the finance commands with, written by Florin's own Python."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+from gateway.costs.periods import month
+from gateway.costs.reports.report import Question, cost_report
+from gateway.metering.ledger.ledger import Ledger
+
+
+def test_a_month_is_written_rolled_up_for_its_owner_alone(florin, tmp_path):
+    place = tmp_path / "of" / "october"
+    done = florin("cost", "sample", str(place), "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "directory": str(place), "files": [str(place / "ledger.db"), str(place / "bill.csv")],
+    }  # fmt: skip
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (place, place / "ledger.db")] == [0o700, 0o600]
+    ledger = Ledger(f"sqlite:///{place / 'ledger.db'}")
+    october = month("2026-10")
+    report = cost_report(ledger, Question(october), now=october.end)
+    ledger.close()
+    assert (report["complete"], report["whole"]["cost"]) == (True, "2958.15")
+
+    again = florin("cost", "sample", str(place))
+    assert (again.exit_code, "ledger.db already exists" in again.stderr) == (2, True)
+
+
+def test_a_place_that_cannot_be_written(florin, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = florin("cost", "sample", str(tmp_path / "file" / "below"))
+    assert (done.exit_code, "Cannot write" in done.stderr) == (2, True)

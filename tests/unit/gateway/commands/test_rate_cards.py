@@ -1,0 +1,133 @@
+"""florin rate-card, cost invoice and cost margin: what they send, and what people read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+CARD = {
+    "name": "standard", "valid_from": "2026-11", "currency": "USD", "input_per_million": "0.60",
+    "cached_per_million": "0.06", "output_per_million": "2.40", "monthly_minimum": "50.00",
+    "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
+    "recorded_at": "2026-11-02T00:00:00Z",
+}  # fmt: skip  # one name a line says no more
+ASSIGNED = {
+    "tenant": "acme",
+    "card": "standard",
+    "valid_from": "2026-11",
+    "recorded_at": "2026-11-02T00:00:00Z",
+}
+MARGIN = {
+    "month": "2026-10", "state": "open", "currency": "USD", "policy": "proportional",
+    "missing_prices": ["L40S on_demand"], "complete": True,
+    "rows": [
+        {"tenant": "acme", "rate_card": "standard", "price": "1200.004", "amount_cents": 120000,
+         "cost_excluding_unused_time": "700.00", "cost_of_unused_time": "100.50", "cost": "800.50",
+         "margin": "399.504", "margin_percent": "33.29"},
+        {"tenant": "bolt", "rate_card": None, "price": "5.00", "amount_cents": 500,
+         "cost_excluding_unused_time": None, "cost_of_unused_time": None, "cost": None, "margin": None,
+         "margin_percent": None},
+    ],
+    "not_charged": {"retry_waste": "9.48", "unallocated": "12.00"},
+    "totals": {"price": "1205.004", "cost": "821.98", "margin": "383.024", "margin_percent": "31.79"},
+}  # fmt: skip  # as above
+INVOICE = {
+    "month": "2026-10",
+    "tenant": "acme",
+    "number": "17",
+    "tax_name": "VAT",
+    "tax_percent": "19",
+    "due": None,
+}
+ADD = ("rate-card", "add", "standard", "--input", "0.60", "--cached", "0.06", "--output", "2.40")
+
+
+def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
+    fake.answer("POST", "/finance/v1/rate-cards", CARD, 201)
+    done = fake.florin(*ADD, "--minimum", "50", "--free-input", "1000000", "--from", "2026-11")
+    assert done.exit_code == 0, done.stderr
+    [(_, _, sent)] = fake.asked
+    assert sent == {
+        "name": "standard", "input_per_million": "0.60", "cached_per_million": "0.06",
+        "output_per_million": "2.40", "monthly_minimum": "50", "free_input_tokens": 1_000_000,
+        "free_cached_tokens": 0, "free_output_tokens": 0, "currency": "USD", "valid_from": "2026-11",
+    }  # fmt: skip  # as above
+    assert "Rate card standard from 2026-11, per million tokens: 0.60 input" in done.stdout
+    assert json.loads(fake.florin(*ADD, "--json").stdout) == CARD
+
+
+def test_cards_and_assignments_are_listed(fake):
+    default = {**ASSIGNED, "tenant": None, "card": None}
+    fake.answer("GET", "/finance/v1/rate-cards", {"data": [CARD], "assignments": [ASSIGNED, default]})
+    done = fake.florin("rate-card", "list")
+    for said in ("standard", "0.06", "50.00", "1,000,000 input", "acme", "(all others)", "none: cost"):
+        assert said in done.stdout, said
+    assert "per million tokens" in done.stderr
+
+
+def test_without_cards_it_says_what_to_do(fake):
+    fake.answer("GET", "/finance/v1/rate-cards?tenant=acme", {"data": [], "assignments": []})
+    assert "florin rate-card add NAME" in fake.florin("rate-card", "list", "--tenant", "acme").stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "sent", "said"),
+    [
+        (("assign", "acme", "--card", "standard", "--from", "2026-11"),
+         {"tenant": "acme", "card": "standard", "valid_from": "2026-11"}, "acme pays by rate card standard"),
+        (("assign", "--default", "--card", "standard"), {"tenant": None, "card": "standard"}, "Every tenant"),
+        (("unassign", "acme"), {"tenant": "acme", "card": None}, "acme pays what its usage cost from 2026-11"),
+    ],
+)  # fmt: skip  # a case each
+def test_assignments(fake, args, sent, said):
+    fake.answer("POST", "/finance/v1/rate-cards/assignments", {**ASSIGNED, **sent}, 201)
+    done = fake.florin("rate-card", *args)
+    assert fake.asked == [("POST", "/finance/v1/rate-cards/assignments", sent)]
+    assert said in done.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("rate-card", "assign", "--card", "x"),
+        ("rate-card", "assign", "acme", "--default", "--card", "x"),
+        ("rate-card", "add", "x", "--input", "cheap", "--output", "1"),
+        ("rate-card", "add", "x", "--input", "1", "--output", "-1"),
+        ("cost", "statement", "--tenant", "acme", "--month", "2026-10", "--format", "pdf"),
+    ],
+)
+def test_slips_are_usage_errors_and_nothing_is_sent(fake, args):
+    done = fake.florin(*args)
+    assert (done.exit_code, fake.asked) == (2, [])
+
+
+def test_the_margin_has_exact_figures_for_programs_and_a_table_for_people(fake):
+    fake.answer("GET", "/finance/v1/margin?month=2026-10", MARGIN)
+    done = fake.florin("cost", "margin", "--month", "2026-10")
+    for said in ("1,200.00", "399.50", "33.29", "not charged: retries", "-9.48", "-12.00", "383.02"):
+        assert said in done.stdout, said
+    assert "is open" in done.stderr
+    assert "No GPU price for L40S on_demand" in done.stderr
+    assert json.loads(fake.florin("cost", "margin", "--month", "2026-10", "--json").stdout) == MARGIN
+
+
+def test_an_empty_month_has_no_margin(fake):
+    fake.answer("GET", "/finance/v1/margin", {**MARGIN, "rows": []})
+    assert "No usage in 2026-10." in fake.florin("cost", "margin").stderr
+
+
+def test_an_invoice(fake):
+    fake.answer("POST", "/finance/v1/invoices", INVOICE, 201)
+    of = ("cost", "invoice", "--tenant", "acme", "--month", "2026-10", "--number", "17")
+    done = fake.florin(*of, "--tax-percent", "19", "--tax-name", "VAT")
+    assert fake.asked[0][2] == {**INVOICE}
+    assert "acme for 2026-10 has invoice number 17" in done.stdout
+
+
+def test_a_statement_s_figures(fake, tmp_path):
+    fake.answer("GET", "/finance/v1/statements/acme?month=2026-10&format=json", {"amount_cents": 5})
+    path = tmp_path / "s.json"
+    of = ("cost", "statement", "--tenant", "acme", "--month", "2026-10", "--format", "json", "-o", str(path))
+    assert fake.florin(*of).exit_code == 0
+    assert json.loads(path.read_text()) == {"amount_cents": 5}

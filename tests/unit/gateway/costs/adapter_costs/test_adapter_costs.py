@@ -1,0 +1,185 @@
+"""Loads and slots of adapters in money, worked out by hand; and how residency is sampled."""
+
+from fractions import Fraction
+
+import pytest
+from sqlalchemy import insert, select
+
+from adapters.model import Engine
+from gateway.costs.adapter_costs.adapter_report import adapter_report
+from gateway.costs.adapter_costs.residency_log import BRIDGE, ResidencyLog, _row
+from gateway.costs.periods import DAY, HOUR, Period, month
+from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
+from tests.doubles.memory_store import MemoryStore
+from tests.unit.gateway.costs.rolled import row, write
+from tests.unit.gateway.metering.make import record
+
+OCTOBER = month("2026-10")
+START = OCTOBER.start
+FIRST = START // HOUR
+NOW = START + 10 * DAY
+
+
+def price(ledger, rate, valid_from=0):
+    add_price(
+        ledger, gpu_type="H100", rate=rate, currency="USD", region="", purchase="on_demand",
+        valid_from=valid_from, valid_to=None, now=valid_from,
+    )  # fmt: skip
+
+
+def span(ledger, version, start, end, *, engine="gpu-a", slots=4, gpus=1):
+    with ledger.write() as connection:
+        values = {
+            "engine": engine, "version": version, "started": start, "seen": end, "slots": slots,
+            "gpu_type": "H100", "gpu_count": gpus, "region": "", "purchase": "on_demand",
+        }  # fmt: skip  # a row
+        connection.execute(insert(residency_spans), [values])
+
+
+def rows(ledger, period=OCTOBER, now=NOW):
+    return {one["adapter"]: one for one in adapter_report(ledger, period, now=now)["rows"]}
+
+
+def test_a_slot_costs_an_equal_part_of_its_engine(ledger):
+    price(ledger, "3.00")
+    span(ledger, "acme/support@v1", START, START + 8 * HOUR)
+    span(ledger, "acme/support@v2", START, START + HOUR, engine="gpu-b", slots=2, gpus=2)
+    span(ledger, "bolt/x@v1", START - DAY, START + 2 * HOUR)  # begun in September
+    found = rows(ledger)
+    assert (found["acme/support"]["slot_hours"], found["acme/support"]["slot_cost"]) == ("9.00", "9.00")
+    assert (found["bolt/x"]["slot_hours"], found["bolt/x"]["slot_cost"]) == ("2.00", "1.50")
+    assert found["acme/support"]["engines"] == 2
+
+
+def test_all_slots_of_a_full_engine_cost_what_the_engine_costs(ledger):
+    price(ledger, "2.999999")
+    price(ledger, "1.7", START + 3 * HOUR + 77_777)  # within an hour
+    for number in range(3):
+        span(ledger, f"acme/a{number}@v1", START, START + 7 * HOUR, slots=3)
+    total = adapter_report(ledger, OCTOBER, now=NOW)["total"]
+    before = Fraction(3 * HOUR + 77_777, HOUR)
+    assert abs(
+        Fraction(total["slot_cost"]) - (before * Fraction("2.999999") + (7 - before) * Fraction("1.7"))
+    ) < (Fraction(1, 10**15))
+
+
+def test_loads_cost_what_the_calibration_measured(ledger):
+    price(ledger, "3.60")
+    ledger.insert(
+        [
+            record("a", dispatched=START, ended=START + 9, adapter_loads=2),
+            record("b", dispatched=START, ended=START + 9, adapter="acme/y", adapter_loads=1, engine="e2"),
+            record("c", dispatched=START, ended=START + 9),
+        ]
+    )
+    with ledger.write() as connection:
+        connection.execute(
+            insert(calibrations),
+            [
+                {
+                    "id": 7, "gpu_type": "H100", "base_model": "base", "engine_version": "", "valid_from": 0,
+                    "recorded_at": 0, "prefill_ps": 1, "cached_ps": 1, "decode_ps": 1, "kv_ps": 1,
+                    "load_ps": 5 * 10**12, "document": "{}",
+                }
+            ],
+        )  # fmt: skip
+        common = {
+            "hour": START, "gpu_type": "H100", "region": "", "purchase": "on_demand", "base_model": "base",
+            "provisioned_us": 1, "startup_us": 0, "busy_us": 1, "nano_gpu_hours": 1, "records": 1,
+        }  # fmt: skip
+        made = record("a", dispatched=START, ended=START + 9)
+        connection.execute(
+            insert(engine_hours),
+            [
+                {**common, "engine": made.engine, "gpu_count": made.gpu_count, "calibration": 7},
+                {**common, "engine": "e2", "gpu_count": made.gpu_count, "calibration": 0},
+            ],
+        )
+    found = rows(ledger)
+    # two loads of 5 s, at 0.001 a second
+    assert (found["acme/support"]["loads"], found["acme/support"]["load_cost"]) == (2, "0.01")
+    assert (found["acme/y"]["loads"], found["acme/y"]["load_cost"]) == (1, None)
+
+
+def test_rarely_used_adapters_are_summed(ledger):
+    price(ledger, "1.00")
+    write(
+        ledger, row(FIRST, adapter="acme/often", requests=1000), row(FIRST, adapter="acme/rare", requests=99)
+    )
+    span(ledger, "acme/unused@v1", START, START + 4 * HOUR)
+    found = adapter_report(ledger, OCTOBER, now=NOW)
+    assert [one["adapter"] for one in found["rows"]] == ["acme/unused", "acme/often", "acme/rare"]
+    assert (found["rare"]["adapters"], found["rare"]["requests"], found["rare"]["slot_cost"]) == (
+        2,
+        99,
+        "1.00",
+    )
+    assert (found["total"]["adapters"], found["total"]["cost"]) == (3, "2.00")
+
+
+def test_without_a_price_slots_have_hours_and_no_cost(ledger):
+    span(ledger, "acme/x@v1", START, START + HOUR)
+    assert (rows(ledger)["acme/x"]["slot_hours"], rows(ledger)["acme/x"]["slot_cost"]) == ("1.00", None)
+    assert rows(ledger, Period(START + 2 * HOUR, START + 3 * HOUR)) == {}
+
+
+# -- sampling
+
+
+ENGINE = Engine(name="gpu-a", url="http://x", base_model="base", gpu_type="H100", slots=4, max_rank=8)
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def sampled(ledger):
+    clock = [NOW]
+
+    def sampler():
+        return ResidencyLog(MemoryStore(), ledger, "w", lambda: clock[0], list)
+
+    def sample(log, at, *versions):
+        clock[0] = NOW + at * SECOND
+        log.sample([_row(ENGINE, version) for version in versions])
+
+    def spans():
+        t = residency_spans.c
+        with ledger.read() as connection:
+            found = connection.execute(select(t.version, t.started, t.seen).order_by(t.version, t.started))
+            return [(v, (a - NOW) // SECOND, (b - NOW) // SECOND) for v, a, b in found]
+
+    return sampler, sample, spans
+
+
+def test_what_is_seen_again_extends_its_span(sampled):
+    sampler, sample, spans = sampled
+    log = sampler()
+    sample(log, 0, "a@v1", "b@v1")
+    sample(log, 60, "a@v1")
+    sample(log, 120, "a@v1", "b@v1")
+    assert spans() == [("a@v1", 0, 120), ("b@v1", 0, 0), ("b@v1", 120, 120)]
+
+
+def test_another_worker_goes_on_unless_it_comes_too_late(sampled):
+    sampler, sample, spans = sampled
+    sample(sampler(), 0, "a@v1")
+    sample(sampler(), 60, "a@v1")
+    late = 61 + BRIDGE // SECOND
+    sample(sampler(), late, "a@v1")
+    assert spans() == [("a@v1", 0, 60), ("a@v1", late, late)]
+
+
+async def test_only_the_worker_that_leads_samples(ledger):
+    log = ResidencyLog(MemoryStore(), ledger, "w", lambda: NOW, lambda: [(ENGINE, ["a@v1"])], seconds=0.01)
+    import asyncio
+
+    task = asyncio.create_task(log.run())
+    other = ResidencyLog(log.store, ledger, "v", lambda: NOW, lambda: [(ENGINE, ["b@v1"])], seconds=0.01)
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(other.run())
+    await asyncio.sleep(0.2)
+    for running in (task, second):
+        running.cancel()
+        await asyncio.wait([running])
+    with ledger.read() as connection:
+        assert connection.execute(select(residency_spans.c.version)).scalars().all() == ["a@v1"]

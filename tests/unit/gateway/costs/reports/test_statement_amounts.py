@@ -1,0 +1,132 @@
+"""One rounding: the operator's report, a tenant's own report and the statement have the same cents."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.closing.closing import close
+from gateway.costs.closing.settlement import CENT, apportioned
+from gateway.costs.periods import DAY, month
+from gateway.costs.policies.standing import set_policy
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.reports.statement_amounts import units
+from gateway.costs.statement.statement_figures import read_statement
+from gateway.metering.ledger.ledger import Ledger
+from tests.unit.gateway.costs.export.month import MONTH, fill
+
+LATER = month(MONTH).end + DAY
+TENANTS = ("acme", "bolt", "corgi", "delta", "echo")
+GROUPINGS = (
+    ("tenant",),
+    ("tenant", "adapter", "gpu_type"),
+    ("adapter",),
+    ("tenant", "version", "gpu_type"),
+    ("tenant", "day"),
+    ("tenant", "engine", "hour"),
+)
+POLICIES = {
+    "none": AllocationPolicy(),
+    "proportional": AllocationPolicy("proportional"),
+    "even": AllocationPolicy("even", own={"acme": "none"}),
+    "fixed": AllocationPolicy("fixed", {"acme": 3, "bolt": 1, "echo": 1}),
+}
+
+
+@pytest.fixture(params=POLICIES)
+def filled(request, tmp_path):
+    """A month with corrections, in which a policy holds."""
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(ledger)
+    policy = POLICIES[request.param]
+    set_policy(ledger, policy, by="k", reason="", now=LATER)
+    for tenant, own in policy.own.items():
+        set_policy(ledger, AllocationPolicy(own), tenant=tenant, by="k", reason="", now=LATER)
+    yield ledger
+    ledger.close()
+
+
+def report_of(ledger, **question):
+    return cost_report(ledger, Question(month(MONTH), **question), now=LATER)
+
+
+def billed(report):
+    """What a tenant's report adds up to."""
+    parts = (report["totals"], report["corrections"]["totals"])
+    return sum(part.get(name, 0) for part in parts for name in ("amount_cents", "allocated_amount_cents"))
+
+
+def statement_cents(ledger, tenant):
+    with ledger.read() as connection:
+        made = read_statement(connection, tenant, MONTH, known=True)
+    return made.cents
+
+
+def check(ledger):
+    """Every report agrees with every statement; returns the statements' cents."""
+    whole = report_of(ledger, by=("tenant",))
+    statements = {tenant: statement_cents(ledger, tenant) for tenant in TENANTS}
+    assert whole["billed_cents"] == sum(statements.values())
+    for by in GROUPINGS:
+        everyone = report_of(ledger, by=by)
+        assert sum(row["amount_cents"] for row in everyone["rows"]) == everyone["totals"]["amount_cents"]
+        for row in everyone["rows"]:  # within a cent for each line of a statement
+            assert abs(Decimal(row["amount_cents"]) / 100 - Decimal(row["cost"])) < Decimal("0.2")
+        for tenant in TENANTS:
+            own = report_of(ledger, by=by, tenants=(tenant,))
+            assert own["billed_cents"] == billed(own) == statements[tenant]
+            if "tenant" in by:
+                assert own["rows"] == [row for row in everyone["rows"] if row["tenant"] == tenant]
+    parts = ("retry_waste", "headroom", "startup", "idle", "corrections")
+    cents = [whole["totals"], *(whole[name]["totals"] for name in parts)]
+    assert sum(part["amount_cents"] for part in cents) == whole["whole"]["amount_cents"]
+    return statements
+
+
+def test_reports_and_statements_agree_before_and_after_closing(filled):
+    """780.74 and 825.49 to the operator, 825.48 to the tenant, 780.73 on the statement."""
+    before = check(filled)
+    close(filled, MONTH, now=LATER, by="key")
+    assert check(filled) == before
+
+
+def test_where_a_price_is_missing_there_is_no_amount(tmp_path):
+    from tests.unit.gateway.costs.rolled import row, write
+
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    write(ledger, {**row(), "posted": MONTH})
+    report = report_of(ledger)
+    assert [row["amount_cents"] for row in report["rows"]] == [None]
+    assert (
+        report["billed_cents"] is report["totals"]["amount_cents"] is report["whole"]["amount_cents"] is None
+    )
+    ledger.close()
+
+
+def test_rows_without_customers_that_are_finer_than_statements_have_no_amount(tmp_path):
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(ledger)
+    report = report_of(ledger, by=("hour",))
+    assert {row["amount_cents"] for row in report["rows"]} == {None}
+    assert report["totals"]["amount_cents"] > 0
+    ledger.close()
+
+
+@given(st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=20), st.integers(-50, 50))
+def test_what_is_apportioned_sums_to_what_is_left(amounts, off):
+    parts = dict(enumerate(amounts))
+    whole = sum(amounts) // CENT + off
+    assert sum(apportioned(parts, whole).values()) == whole
+    assert apportioned({}, 0) == {}
+
+
+def test_units_are_exact():
+    for value in (random.Random(1).randrange(-(10**20), 10**20) for _ in range(100)):
+        from gateway.costs.prices.amounts import decimal_text
+
+        assert units(decimal_text(value, 15)) == value

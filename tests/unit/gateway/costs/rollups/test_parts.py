@@ -1,0 +1,303 @@
+"""Who within a tenant used what: the parts of the roll-ups, and that they sum to the whole."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+
+import pytest
+from sqlalchemy import delete, func, select, update
+
+from gateway.costs.allocation import AllocationPolicy
+from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.closing.coverage import cover_of, records
+from gateway.costs.cost_lines import SUMS, lines
+from gateway.costs.periods import HOUR, month
+from gateway.costs.proofs.merkle import canonical, leaf_hash, record_leaf
+from gateway.costs.reports.report import Question, cost_report
+from gateway.costs.rollups.part_sources import SeveralDimensionsError
+from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES, parts_of
+from gateway.costs.rollups.posting import FIGURES, RowKey
+from gateway.costs.rollups.rollup import roll
+from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.ledger import mark_dirty
+from gateway.metering.ledger.schema import rollup_parts, rollups
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, price, span
+from tests.unit.gateway.costs.month import records as some_records
+from tests.unit.gateway.metering.make import record
+
+LATE = 10**17
+OF = {"key": "key_id", "end_user": "end_user", "tag": "tag", "cost_centre": "cost_centre"}
+
+
+def labelled(seed, start, count=80):
+    """Records of three tenants, some of which have labels."""
+    rng = random.Random(seed)
+    return [
+        record(
+            **{
+                **{k: v for k, v in asdict(made).items() if k != "id"},
+                "key_id": f"key-{rng.randrange(3)}",
+                "end_user": rng.choice((None, "ann", "bob", "€ú", "sha256:12")),
+                "tag": rng.choice((None, None, "batch")),
+                "cost_centre": rng.choice((None, "R&D", "sales")),
+            }
+        )
+        for made in some_records(seed, start, count)
+    ]
+
+
+def filled(ledger):
+    price(ledger, "H100", "2.49")
+    price(ledger, "L40", "0.7")
+    price(ledger, "H100", "2.191919", NOVEMBER + 2 * HOUR + 77_777_777)
+    made = {}
+    for seed, start in enumerate((OCTOBER, NOVEMBER)):
+        made[start] = labelled(seed, start)
+        ledger.insert(made[start])
+        span(ledger, start)
+    roll(ledger, LATE)
+    return made
+
+
+def sums(ledger, of, by):
+    """By the keys that are not of parts: all sums and the cost."""
+    at = {}
+    for line in lines(ledger, month(of), by):
+        key = (line.bucket, line.rate_micros, line.correction, *line.keys[: len(by) - 1])
+        held = at.setdefault(key, [0] * (len(SUMS) + 1))
+        for place, figure in enumerate([*(getattr(line, name) for name in SUMS), line.cost or 0]):
+            held[place] += figure
+    return at
+
+
+def undivided(ledger, of, by):
+    return sums(ledger, of, (*by, "tenant"))
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_parts_sum_to_the_whole_in_every_figure_and_in_cost(ledger, dimension):
+    filled(ledger)
+    for of in ("2026-10", "2026-11"):
+        for by in ((), ("tenant", "adapter"), ("gpu_type", "hour")):
+            assert sums(ledger, of, (*by, dimension)) == undivided(ledger, of, by)
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_each_name_has_its_own_records_and_the_rest_has_none(ledger, dimension):
+    made = filled(ledger)[OCTOBER]
+    expected, found = {}, {}
+    for one in made:
+        if one.ended < OCTOBER + 24 * HOUR:
+            name = getattr(one, OF[dimension]) or ""
+            held = expected.setdefault((one.tenant, name), [0, 0, 0])
+            for place, figure in enumerate((1, one.prompt_tokens, one.completion_tokens)):
+                held[place] += figure
+    for line in lines(ledger, month("2026-10"), ("tenant", dimension)):
+        if line.bucket in {"usage", "retry_waste", "rejected"}:
+            held = found.setdefault(line.keys, [0, 0, 0])
+            for place, figure in enumerate((line.requests, line.prompt_tokens, line.completion_tokens)):
+                held[place] += figure
+            assert min(line.requests, line.nano_gpu_hours, line.prompt_tokens) >= 0
+        else:
+            assert line.keys == ("", "")
+    assert found == expected
+
+
+def test_two_dimensions_of_parts_are_refused(ledger):
+    with pytest.raises(SeveralDimensionsError, match="key and tag cannot be combined"):
+        list(lines(ledger, month("2026-10"), ("key", "tag")))
+
+
+def test_a_report_by_end_user_adds_up_with_and_without_a_policy(ledger):
+    filled(ledger)
+    for name in ("none", "proportional", "even"):
+        policy = AllocationPolicy(name)
+        one = cost_report(ledger, Question(month("2026-10"), ("end_user",), policy=policy), now=LATE)
+        all_ = cost_report(ledger, Question(month("2026-10"), ("tenant",), policy=policy), now=LATE)
+        assert one["totals"] == all_["totals"]
+        assert one["whole"] == all_["whole"]
+        assert {row["end_user"] for row in one["rows"]} == {"", "ann", "bob", "€ú", "sha256:12"}
+        assert sum(row["nano_gpu_hours"] for row in one["rows"]) == one["totals"]["nano_gpu_hours"]
+        for row in one["idle"]["rows"]:
+            assert "end_user" not in row
+
+
+def test_a_tenant_sees_its_own_names_and_they_sum_to_its_own_total(ledger):
+    filled(ledger)
+    mine = cost_report(ledger, Question(month("2026-10"), ("key",), tenants=("acme",)), now=LATE)
+    own = cost_report(ledger, Question(month("2026-10"), ("tenant",), tenants=("acme",)), now=LATE)
+    assert mine["totals"] == own["totals"]
+    assert sum(row["requests"] for row in mine["rows"]) == own["rows"][0]["requests"]
+    assert "idle" not in mine
+
+
+def detail(name, nano=1, requests=1, tenant="acme", piece=0, bucket="usage"):
+    figures = [0] * len(FIGURES)
+    figures[FIGURES.index("nano_gpu_hours")], figures[0] = nano, requests
+    key = RowKey(piece, bucket, tenant, "acme/x", "v1", "base", "", "spot", 0)
+    return key, (None, name, None, None), figures
+
+
+def test_the_names_of_a_tenant_are_capped_and_the_others_are_one():
+    many = [detail(f"u{n:03}", nano=1000 - n) for n in range(MOST_NAMES + 7)]
+    made = parts_of([*many, detail("b1", tenant="bolt"), detail(None)])
+    names = [key.name for key in made if key.tenant == "acme"]
+    assert sorted(names) == ["__other__", *(f"u{n:03}" for n in range(MOST_NAMES))]
+    [other] = [figures for key, figures in made.items() if key.name == "__other__"]
+    assert (other[0], other[5]) == (7, sum(1000 - n for n in range(MOST_NAMES, MOST_NAMES + 7)))
+    assert [key.name for key in made if key.tenant == "bolt"] == ["b1"]
+
+
+def test_the_cap_is_the_same_whatever_the_order_and_counts_all_pieces_of_the_hour():
+    many = [detail(f"u{n:03}", nano=n % 3, requests=n % 5) for n in range(300)]
+    many += [detail(f"u{n:03}", nano=50, piece=7) for n in range(250, 300)]
+    made = parts_of(many)
+    random.Random(3).shuffle(many)
+    assert parts_of(many) == made
+    assert {f"u{n:03}" for n in range(250, 300)} < {key.name for key in made}
+    assert len({key.name for key in made}) == MOST_NAMES + 1
+
+
+def test_one_hundred_names_need_no_other():
+    made = parts_of([detail(f"u{n}") for n in range(MOST_NAMES)])
+    assert "__other__" not in {key.name for key in made}
+
+
+def test_a_flood_of_end_users_stays_within_bounds_and_adds_up(ledger):
+    price(ledger, "H100", "2.49")
+    start = OCTOBER
+    ledger.insert(
+        [
+            record(f"f{n}", dispatched=start + n, ended=start + 2_000_000 + n, end_user=f"user-{n}")
+            for n in range(400)
+        ]
+    )
+    roll(ledger, LATE)
+    assert sums(ledger, "2026-10", ("end_user",)) == undivided(ledger, "2026-10", ())
+    with ledger.read() as connection:
+        c = rollup_parts.c
+        query = select(func.count(c.name.distinct())).where(c.dimension == "end_user")
+        assert connection.execute(query).scalar() == MOST_NAMES + 1
+
+
+def test_closed_parts_stay_and_late_records_correct_them(ledger):
+    filled(ledger)
+    now = DECEMBER + GRACE
+    close(ledger, "2026-10", now=now, by="key", policy="proportional")
+    before = sums(ledger, "2026-10", ("end_user",))
+    late = [
+        record(f"late-{n}", dispatched=OCTOBER + n, ended=OCTOBER + HOUR + n, engine="a", gpu_type="H100",
+               gpu_count=2, end_user="zoe", tag="late")
+        for n in range(3)
+    ]  # fmt: skip
+    ledger.insert(late)
+    price(ledger, "L40", "0.9", OCTOBER + HOUR + 5)
+    with ledger.write() as connection:
+        mark_dirty(connection, [(OCTOBER + n * HOUR, "b", "L40", 1) for n in range(5)])
+    roll(ledger, LATE)
+    assert sums(ledger, "2026-10", ("end_user",)) == before
+    for dimension in DIMENSIONS:
+        assert sums(ledger, "2026-11", (dimension,)) == undivided(ledger, "2026-11", ())
+    corrected = [
+        line for line in lines(ledger, month("2026-11"), ("end_user",))
+        if line.correction and line.keys == ("zoe",)
+    ]  # fmt: skip
+    assert sum(line.requests for line in corrected) == 3
+    close(ledger, "2026-11", now=now, by="key")
+    with ledger.read() as connection:
+        unfrozen = select(rollup_parts.c.id).where(rollup_parts.c.rate_micros.is_(None))
+        assert connection.execute(unfrozen).first() is None
+    assert [c for v in verify(ledger) for c in v.checks if not c.ok] == []
+
+
+def test_a_month_closed_before_there_were_parts_keeps_its_seal_and_its_corrections_have_no_name(ledger):
+    """As after an upgrade: rows without parts, and records without labels."""
+    price(ledger, "H100", "2.49")
+    price(ledger, "L40", "0.7")
+    ledger.insert(some_records(0, OCTOBER))
+    span(ledger, OCTOBER)
+    roll(ledger, LATE)
+    with ledger.write() as connection:
+        connection.execute(delete(rollup_parts))
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    assert [c for v in verify(ledger) for c in v.checks if not c.ok] == []
+    ledger.insert(
+        [record("late", dispatched=OCTOBER, ended=OCTOBER + 9, engine="a", gpu_type="H100", gpu_count=2)]
+    )
+    roll(ledger, LATE)
+    for of in ("2026-10", "2026-11"):
+        assert sums(ledger, of, ("key",)) == undivided(ledger, of, ())
+        assert {line.keys for line in lines(ledger, month(of), ("key",))} == {("",)}
+
+
+def test_an_hour_that_an_earlier_version_rolled_up_during_an_upgrade_is_left_without_names(ledger):
+    """It replaces rows and knows nothing of parts: those that stand are neither compared nor corrected."""
+    filled(ledger)
+    c = rollup_parts.c
+    with ledger.write() as connection:
+        connection.execute(
+            delete(rollup_parts).where(c.hour == OCTOBER, c.dimension == "key", c.name == "key-1")
+        )
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    late = record(
+        "late", dispatched=OCTOBER, ended=OCTOBER + 9, engine="a", gpu_type="H100", gpu_count=2, tag="x"
+    )
+    ledger.insert([late])
+    roll(ledger, LATE)
+    assert [check for v in verify(ledger) for check in v.checks if not check.ok] == []
+    for dimension in DIMENSIONS:
+        for of in ("2026-10", "2026-11"):
+            assert sums(ledger, of, (dimension,)) == undivided(ledger, of, ())
+    with ledger.read() as connection:
+        corrected = select(func.count()).select_from(rollup_parts).where(c.correction)
+        assert connection.execute(corrected).scalar() == 0
+
+
+def test_whoever_tampers_with_a_part_breaks_the_seal(ledger):
+    filled(ledger)
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    with ledger.write() as connection:
+        part = connection.execute(
+            select(rollup_parts)
+            .where(rollup_parts.c.posted == "2026-10", rollup_parts.c.dimension == "end_user")
+            .where(rollup_parts.c.name == "ann")
+        ).first()
+        connection.execute(update(rollup_parts).where(rollup_parts.c.id == part.id).values(name="bob"))
+    wrong = {c.name: c.detail for v in verify(ledger, "2026-10") for c in v.checks if c.ok is False}
+    assert wrong.keys() == {"roll-ups", "attribution"}
+    assert "end user" in wrong["attribution"]
+
+
+def test_the_leaf_of_a_record_covers_its_labels_and_without_labels_is_what_it_was(ledger):
+    bare, tagged = record("bare"), record("tagged", tag="batch")
+    fields = asdict(bare)
+    before = {k: v for k, v in fields.items() if k not in {"seq", "seen", "end_user", "tag", "cost_centre"}}
+    assert record_leaf(fields) == record_leaf(before)
+    assert record_leaf(fields, 1) == record_leaf(before, 1) == leaf_hash(canonical(before))
+    assert record_leaf(asdict(tagged)) != record_leaf({**asdict(tagged), "tag": None})
+    assert record_leaf({**fields, "tag": "x"}) != record_leaf({**fields, "end_user": "x"})
+
+
+def test_the_records_of_a_closed_month_have_their_labels(ledger):
+    made = filled(ledger)[OCTOBER]
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    with ledger.read() as connection:
+        cover = cover_of(connection, "2026-10")
+    found = {r["id"]: r for r in records(ledger, cover)}
+    for one in made:
+        for name in ("end_user", "tag", "cost_centre"):
+            assert found[one.id].get(name) == getattr(one, name)
+            assert (name in found[one.id]) == (getattr(one, name) is not None)
+
+
+def test_rows_of_before_are_undivided(ledger):
+    """Parts are what rows leave: without any, everything belongs to no name."""
+    price(ledger, "H100", "2.49")
+    ledger.insert(some_records(0, OCTOBER))
+    roll(ledger, LATE)
+    with ledger.write() as connection:
+        connection.execute(delete(rollup_parts))
+        rows = connection.execute(select(func.count()).select_from(rollups)).scalar()
+        assert rows
+    assert sums(ledger, "2026-10", ("tag",)) == undivided(ledger, "2026-10", ())

@@ -1,0 +1,68 @@
+"""Two months of a fleet whose names and rates are easy to find where they do not belong: acme has a rate card,
+bolt pays the cost, corgi has a minimum and no usage. October is closed, and then a record of it arrives."""
+
+from __future__ import annotations
+
+from sqlalchemy import insert
+
+from gateway.costs.closing.closing import close
+from gateway.costs.periods import HOUR, month
+from gateway.costs.prices.price_store import add_price
+from gateway.costs.rollups.rollup import roll
+from gateway.metering.ledger.ledger import Ledger, mark_dirty
+from gateway.metering.ledger.schema import engine_spans
+from gateway.metering.records import UsageRecord
+from tests.unit.gateway.costs.selling.cards import sell
+from tests.unit.gateway.metering.make import record
+
+ENGINE, RATE = "zebra-host-17", "2.718281"
+OCTOBER, NOVEMBER = month("2026-10").start, month("2026-11").start
+END = month("2026-11").end
+NOW = END + 2 * HOUR
+LATE = {"prompt_tokens": 5_000_000, "cached_tokens": 1_000_000, "completion_tokens": 700_000}
+
+
+def attempt(name: str, tenant: str, start: int, **changes: int) -> UsageRecord:
+    counts = {"prompt_tokens": 12_345, "cached_tokens": 2_345, "completion_tokens": 678, **changes}
+    return record(
+        name, tenant=tenant, adapter=f"{tenant}/chat", engine=ENGINE, gpu_type="H100", gpu_count=3,
+        dispatched=start, first_token=start + 1, ended=start + HOUR // 7, **counts,
+    )  # fmt: skip  # one name a line says no more
+
+
+def up(ledger: Ledger, start: int) -> None:
+    of = {
+        "engine": ENGINE, "worker": "w", "started": start, "phase": "up", "seen": start + 3 * HOUR,
+        "gpu_type": "H100", "gpu_count": 3, "region": "", "purchase": "on_demand", "base_model": "base",
+    }  # fmt: skip  # as above
+    with ledger.write() as connection:
+        connection.execute(insert(engine_spans), [of])
+        mark_dirty(connection, [(start + hour * HOUR, ENGINE, "H100", 3) for hour in range(3)])
+
+
+def fill(ledger: Ledger) -> None:
+    add_price(
+        ledger, gpu_type="H100", rate=RATE, currency="USD", purchase="on_demand", region="", valid_from=0,
+        valid_to=None, now=0,
+    )  # fmt: skip  # as above
+    for number, start in enumerate((OCTOBER, NOVEMBER)):
+        ledger.insert(
+            [
+                attempt(f"{number}-{n}-{tenant}", tenant, start + n * HOUR // 5)
+                for n in range(9)
+                for tenant in ("acme", "bolt")
+            ]
+        )
+        up(ledger, start)
+    sell(ledger, "acme", free_input=10_000)
+    sell(ledger, "corgi", name="small", minimum_micros=25_000_000)
+
+
+def close_october(ledger: Ledger) -> None:
+    close(ledger, "2026-10", now=NOW, by="test", policy="proportional")
+
+
+def arrive_late(ledger: Ledger) -> None:
+    ledger.insert([attempt("late", tenant, OCTOBER + HOUR, **LATE) for tenant in ("acme",)])
+    ledger.insert([attempt("late too", "bolt", OCTOBER + HOUR, **LATE)])
+    roll(ledger, NOW)
