@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +35,8 @@ class _Group:
     help: str
     load: Callable[[], Sequence[typer.Typer]]
     """Loads the apps whose commands form the group."""
+    alone: Mapping[str, Callable[[], typer.Typer]] = field(default_factory=dict)
+    """Loads the app of a command that must start without waiting for the rest of its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,12 @@ def _cost() -> Sequence[typer.Typer]:
     )
 
 
+def _cost_report() -> typer.Typer:
+    from gateway.commands.cost import report
+
+    return report.app
+
+
 def _commitment() -> Sequence[typer.Typer]:
     from gateway.commands import commitments
 
@@ -200,7 +208,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
     "price": _Group("GPU hourly rates over time.", _price),
     "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
     "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
-    "cost": _Group("What each customer used and cost.", _cost),
+    "cost": _Group("What each customer used and cost.", _cost, {"report": _cost_report}),
     "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),
     "calibrate": _Command(
         "Measure the GPU-time of prompt, cached and output tokens, of the KV cache, and of adapter loads.",
@@ -235,6 +243,8 @@ class _Root(TyperGroup):
         entry = _LOADED_WHEN_ASKED.get(cmd_name)
         if entry is None:
             return self.commands.get(cmd_name)  # type: ignore[return-value]  # every command of Typer's is one
+        if isinstance(entry, _Group) and entry.alone:
+            return _Large(cmd_name, entry)
         return _loaded(cmd_name, entry)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
@@ -244,6 +254,30 @@ class _Root(TyperGroup):
             formatter.write_dl(
                 [(name, command.get_short_help_str(width)) for name, command in self.commands.items()]
             )
+
+
+class _Large(TyperGroup):
+    """A group with commands that load alone; any other command, or its help, loads all."""
+
+    def __init__(self, name: str, entry: _Group) -> None:
+        self._entry = entry
+        self._whole: TyperGroup | None = None
+        super().__init__(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
+
+    @property
+    def commands(self) -> MutableMapping[str, Any]:
+        if self._whole is None:
+            self._whole = _loaded(self.name or "", self._entry)  # type: ignore[assignment]  # a group
+        return self._whole.commands  # type: ignore[union-attr]  # just loaded
+
+    @commands.setter
+    def commands(self, _: Any) -> None:
+        """Typer's constructor sets none."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (load := self._entry.alone.get(cmd_name)) is not None:
+            return _loaded(cmd_name, _Command("", load))
+        return super().get_command(ctx, cmd_name)
 
 
 def _loaded(name: str, entry: _Group | _Command) -> TyperGroup | TyperCommand:

@@ -16,6 +16,7 @@ CLIENTS: Final[dict[str, str]] = {
     "FLORIN_CA_FILE": "CA certificates (PEM) to verify the gateway with. Empty: the system's.",
     "FLORIN_CLIENT_CERT": "Certificate chain (PEM) to present to a gateway that requires one.",
     "FLORIN_CLIENT_KEY": "Private key (PEM) of `FLORIN_CLIENT_CERT`.",
+    "FLORIN_EVENTS_TOKEN": "Bearer token of the receiver, for `florin cost events --url`.",
     "FLORIN_ENGINE_TOKEN": "Enrolment token of a GPU host, for `engine run` and `engine enrol`.",
     "FLORIN_ENGINE_KEY_FILE": "File in which a GPU host stores the key that it got for the token.",
     "FLORIN_HANDED_OVER": "",

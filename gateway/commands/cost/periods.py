@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gateway.commands.client import Api, Json, segment
 from gateway.commands.cost.closing_preview import announce, money, question, show_preview
+from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.cost.shares import Share, policy_in_words, shares_of
 from gateway.commands.output import clean, console, facts, note, show, table
 from gateway.commands.session import Session, command, confirm
@@ -21,16 +21,9 @@ app = typer.Typer()
 _PATH = "/finance/v1/periods"
 
 
-class IdlePolicy(StrEnum):
-    NONE = "none"
-    PROPORTIONAL = "proportional"
-    EVEN = "even"
-    FIXED = "fixed"
-
-
 @command(app, "periods")
 def periods(session: Session) -> None:
-    """List the months with usage: open, or closed with their Merkle roots.
+    """List the months with usage: open, or closed with their seals.
 
     Example: florin cost periods
     """
@@ -48,7 +41,7 @@ def _periods(body: Json) -> None:
     if not rows:
         note("No month has any usage yet.")
         return
-    show(table(("month", "state", "records", "billed", "closed", "root"), rows, right=("records", "billed")))
+    show(table(("month", "state", "records", "billed", "closed", "seal"), rows, right=("records", "billed")))
 
 
 @command(app, "close")
@@ -90,7 +83,7 @@ def close(
         bool, typer.Option("--yes", help="Skip the confirmation prompt. Required without a terminal.")
     ] = False,
 ) -> None:
-    """Close a month: its figures never change again, and a Merkle root proves what they are.
+    """Close a month: its figures never change again, and a seal (a Merkle root) proves what they are.
 
     Later changes (records of a disconnected worker, a price, a calibration) become correction rows in the
     next open month. A gateway flushes only its own usage log: close the month when every worker has been
@@ -153,10 +146,10 @@ def _closed(period: Json) -> None:
                 ("month", period["month"]),
                 ("records", period["records"]),
                 ("policy", policy_in_words(period)),
-                *((name.replace("_", " "), money(totals[name]["amount_cents"], currency)) for name in _PARTS),
+                *((label, money(totals[name]["amount_cents"], currency)) for name, label in _PARTS.items()),
                 ("total", money(totals["amount_cents"], currency)),
-                ("root", period["root"]),
-                ("previous root", period["previous_root"]),
+                ("seal", period["root"]),
+                ("previous seal", period["previous_root"]),
             )
         )
     )
@@ -169,9 +162,9 @@ def _closed(period: Json) -> None:
         )
         for s in period["statements"]
     ]  # fmt: skip  # a row
-    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "root of records")
+    heads = ("tenant", "records", "GPU-hours", "allocated", "amount", "seal of records")
     if rows:
         show(table(heads, rows, right=heads[1:5]))
 
 
-_PARTS = ("billed", "retry_waste", "unallocated")
+_PARTS = {"billed": "billed", "retry_waste": "retry waste", "unallocated": "unused time"}

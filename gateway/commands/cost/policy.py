@@ -19,6 +19,8 @@ app = typer.Typer()
 app.add_typer(_policy, name="policy")
 
 _PATH = "/finance/v1/policy"
+_FIRST = "1970-01"
+"""Of a policy set before any month was closed."""
 
 
 class StandingPolicy(StrEnum):
@@ -88,7 +90,7 @@ def set_policy(
 
 
 def _set(body: Json) -> None:
-    say(f"{clean(policy_in_words(body))} from {clean(body['month'])}.")
+    say(f"{clean(policy_in_words(body))}, from {_since(body['month'])}.")
     if not body["changed"]:
         note("It was set already; nothing changed.")
     later = {row["valid_from"] for row in body["history"] if row["valid_from"] > body["month"]}
@@ -107,10 +109,14 @@ def _shown(body: Json) -> None:
         note("None was set, so no tenant bears unused time. To set one: florin cost policy set")
 
 
+def _since(month: str) -> str:
+    return "the beginning" if month == _FIRST else clean(month)
+
+
 def _row(row: Json) -> tuple[str, ...]:
     policy = in_words(row["policy"], row["shares"], {})
     return (
-        row["valid_from"],
+        _since(row["valid_from"]),
         row["tenant"] or "all tenants",
         policy,
         row["recorded_at"],

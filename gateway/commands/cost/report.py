@@ -13,8 +13,7 @@ import typer
 
 from gateway.commands.client import Json, UsageError
 from gateway.commands.cost import report_tables
-from gateway.commands.cost.periods import IdlePolicy
-from gateway.commands.download import COMPLETE_HEADER, download
+from gateway.commands.cost.idle_policy import IdlePolicy
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
 
@@ -134,6 +133,8 @@ def _all(session: Session, params: Json) -> Json:
 
 
 def _file(session: Session, params: Json, output: Path | None) -> None:
+    from gateway.commands.download import download  # loads progress bars, which tables do not need
+
     if output is None:
         content, complete = session.api.stream(_PATH, params, _read)
         sys.stdout.write(content)
@@ -153,4 +154,6 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
 
 
 def _read(answer: httpx.Response) -> tuple[str, bool]:
+    from gateway.commands.download import COMPLETE_HEADER  # as above
+
     return answer.read().decode(), answer.headers.get(COMPLETE_HEADER) != "false"

@@ -106,7 +106,8 @@ def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str
     missing_power: set[str] = set()
     missing_grid: set[str] = set()
     with ledger.read() as connection:
-        power, grid = map(Timeline, _read(connection))
+        powers, grids = _read(connection)
+        power, grid = Timeline(powers), Timeline(grids)
         # Without prices: energy does not depend on them, and lines are fewer.
         for line in read_lines(connection, PriceBook([]), period, (*by, "day")):
             day = instant("day", line.keys[-1])

@@ -82,7 +82,14 @@ def compare(kind: Kind, id_: str, old: BaseModel | None, new: BaseModel) -> Plan
 
 
 _TERMS = {"limits", "budget", "quotas", "policy", "scopes"}
-_UNSAID = {"weight": 1.0, "cache_group": "", "suspended": False, "priority": "normal", "label": ""}
+_UNSAID = {
+    "weight": 1.0,
+    "cache_group": "",
+    "cost_centre": "",
+    "suspended": False,
+    "priority": "normal",
+    "label": "",
+}
 """What is not worth a line."""
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from adapters.store.protocol.registry import Event
 from gateway.api import finance
 from gateway.api.admin import prices
 from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
@@ -18,7 +19,7 @@ from gateway.metering.meter import Meter
 from gateway.observability.metrics import Metrics
 from gateway.operations.authorization import check_role
 from gateway.runtime.clock import system_time
-from gateway.tenants.directory import Key, Role
+from gateway.tenants.directory import Directory, Key, Role, Tenant, dump
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ async def installed(ledger_file, tmp_path, now):
     meter = Meter(tmp_path / "usage", ledger, Metrics())
     await meter.start()
     ledger_process = LedgerProcess(url)
-    directory = SimpleNamespace(tenants=dict.fromkeys(("acme", "bolt", "corgi", "new")))
+    directory = Directory()
+    for seq, name in enumerate(("acme", "bolt", "corgi", "new"), 1):
+        directory.apply(Event(seq, "tenant", name, dump(Tenant(name, base_access=True, created=0))))
     yield SimpleNamespace(
         ledger=ledger,
         meter=meter,
@@ -48,6 +51,7 @@ async def installed(ledger_file, tmp_path, now):
         clock=SimpleNamespace(now=now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
+        settings=SimpleNamespace(redis_prefix="florin"),
     )
     await ledger_process.close()
     await meter.close()

@@ -22,6 +22,8 @@ def test_what_holds_and_every_policy_ever_set_are_shown(fake):
     assert "fixed (acme 60 %, bolt 40 %); none for corgi" in out.stdout
     assert "contract 17" in out.stdout
     assert "all tenants" in out.stdout
+    fake.answer("GET", PATH, SHOWN | {"history": [ROW | {"valid_from": "1970-01"}]})
+    assert "the beginning" in fake.florin("cost", "policy", "show").stdout
 
 
 def test_without_any_it_says_how_to_set_one(fake):
@@ -40,7 +42,7 @@ def test_a_policy_is_set(fake):
         "policy": "fixed", "shares": {"acme": 60, "bolt": 40}, "shares_total": 100, "valid_from": "2026-10",
         "reason": "contract 17",
     }  # fmt: skip
-    assert out.stdout.strip() == "fixed (acme 60 %, bolt 40 %); none for corgi from 2026-10."
+    assert out.stdout.strip() == "fixed (acme 60 %, bolt 40 %); none for corgi, from 2026-10."
 
 
 def test_of_a_tenant(fake):

@@ -311,3 +311,29 @@ def test_a_converted_report_names_its_rate(fake):
     assert "Converted at 1 USD = 0.92 EUR (ECB, 2026-07-01, at the end of the period" in " ".join(
         done.stderr.split()
     )
+
+
+def test_amounts_are_those_of_the_statements(fake):
+    """Rounded by the statements' rule, not anew: a reader compares them."""
+    body = deepcopy(REPORT)
+    for shown, cents in zip(body["rows"], (3333, 3333, 3334), strict=True):
+        shown["amount_cents"] = cents
+    named = {
+        "totals": 10000,
+        "retry_waste": 301,
+        "idle": 22999,
+        "headroom": 0,
+        "startup": 0,
+        "corrections": 0,
+    }
+    for name, cents in named.items():
+        (body[name] if name == "totals" else body[name]["totals"])["amount_cents"] = cents
+    fake.answer("GET", PATH, body)
+    lines = fake.florin("cost", "report").stdout.splitlines()
+    found = {line.split()[0]: line.split()[-1] for line in lines[1:8]}
+    assert (found["acme"], found["corgi"], found["retry"], found["idle"]) == (
+        "33.33",
+        "33.34",
+        "3.01",
+        "229.99",
+    )

@@ -113,6 +113,14 @@ def test_help_of_a_command_loads_its_group_alone():
     }
 
 
+def test_a_report_loads_no_other_finance_command():
+    """It is what analysts ask all the time; its group is the largest."""
+    code, modules = loaded(MAIN, "cost", "report", "--month", "2026-10")
+    assert code == 3, "nobody answers"
+    finance = {name for name in modules if name.startswith("gateway.commands.cost.")}
+    assert finance == {f"gateway.commands.cost.{name}" for name in ("idle_policy", "report", "report_tables")}
+
+
 def test_all_help_together_loads_no_client_and_nothing_that_a_gateway_is_made_of():
     _, modules = loaded(ALL_HELP)
     assert foreign(modules) == TYPER | {"rich", "yaml"}

@@ -57,7 +57,7 @@ def sold(installed, tmp_path):
     folder = tmp_path / "exports"
     folder.mkdir()
     installed.directory = SimpleNamespace(tenants=dict.fromkeys(("acme", "bolt", "corgi")))
-    installed.settings = SimpleNamespace(issuer="Nordlicht")
+    installed.settings = SimpleNamespace(issuer="Nordlicht", redis_prefix="florin")
     installed.spool = Spool(folder, 10**9)
     return installed
 

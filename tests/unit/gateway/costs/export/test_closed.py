@@ -96,6 +96,29 @@ def test_a_file_of_a_closed_month_does_not_change_with_the_price_book(closed, tm
     assert rows_of(closed, tmp_path, "1.2", "chargeback") == before
 
 
+def test_nothing_jumps_at_the_close(tmp_path):
+    """The chargeback went from 1,432.14 to 2,948.67."""
+    from gateway.costs.allocation import AllocationPolicy
+    from gateway.costs.policies.standing import set_policy
+
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(ledger)
+    set_policy(ledger, AllocationPolicy("proportional"), by="k", reason="", now=LATER)
+    set_policy(ledger, AllocationPolicy(), tenant="corgi", by="k", reason="", now=LATER)
+    before = {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
+    own = rows_of(ledger, tmp_path, "1.2", "chargeback", tenants=("bolt",))
+    close(ledger, MONTH, now=LATER, by="test")
+    assert before == {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
+    assert own == [row for row in before["1.2"] if row["SubAccountId"] == "bolt"]
+    shared = {row["SubAccountId"] for row in before["1.2"] if row["x_Bucket"] == "allocated"}
+    assert {"acme", "bolt"} <= shared
+    assert "corgi" not in shared
+    for tenant, document in documents(ledger).items():
+        mine = [row for row in before["1.2"] if row["SubAccountId"] == tenant]
+        assert total(mine) == Decimal(document["cost"])
+    ledger.close()
+
+
 def test_an_order_that_was_given_up_makes_no_file(closed, tmp_path):
     with pytest.raises(FileNotFoundError):
         export(closed, Order(MONTH, "focus-1.2", "chargeback", "x"), tmp_path / "gone.csv")
