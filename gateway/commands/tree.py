@@ -91,6 +91,12 @@ def _price() -> Sequence[typer.Typer]:
     return (prices.app,)
 
 
+def _exchange_rate() -> Sequence[typer.Typer]:
+    from gateway.commands import exchange_rates
+
+    return (exchange_rates.app,)
+
+
 def _rate_card() -> Sequence[typer.Typer]:
     from gateway.commands import rate_cards
 
@@ -200,6 +206,7 @@ _LOADED_WHEN_ASKED: dict[str, _Group | _Command] = {
         "Explain where a request would go now, or where a recent one went, and why.", _placement
     ),
     "price": _Group("GPU hourly rates over time.", _price),
+    "exchange-rate": _Group("Dated exchange rates, for reports in another currency.", _exchange_rate),
     "rate-card": _Group("What customers pay: prices per million tokens, by month.", _rate_card),
     "cost": _Group("What each customer used and cost.", _cost, {"report": _cost_report}),
     "commitment": _Group("GPUs that are paid for whether used or not.", _commitment),

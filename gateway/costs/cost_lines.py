@@ -208,11 +208,14 @@ def _ahead(table: Table, local: LocalTime) -> ColumnElement[int]:
 def _rate(table: Table, book: PriceBook) -> ColumnElement[int | None]:
     """The rate of a row, in SQL: its frozen rate, or else that of PriceBook.rate."""
     whens: list[tuple[ColumnElement[bool], Any]] = [(table.c.rate_micros.is_not(None), table.c.rate_micros)]
-    for gpu_type, region, purchase, rates in book.rules():
-        fits = [table.c.gpu_type == gpu_type, table.c.purchase == purchase]
-        if region is not None:
-            fits.append(table.c.region == region)
-        whens.append((and_(*fits), literal_column(_at(rates))))
+    for rule in book.rules():
+        of_type = table.c.gpu_type == rule.gpu_type
+        if rule.any_case:
+            of_type = func.lower(table.c.gpu_type) == rule.gpu_type.lower()
+        fits = [of_type, table.c.purchase == rule.purchase]
+        if rule.region is not None:
+            fits.append(table.c.region == rule.region)
+        whens.append((and_(*fits), literal_column(_at(rule.rates))))
     return case(*whens, else_=null())
 
 

@@ -67,6 +67,42 @@ class NewPrice(StrictBody):
     ] = None
 
 
+class PriceCorrection(StrictBody):
+    reason: Annotated[str, Field(min_length=1, max_length=300, description="Why, for the audit.")]
+    gpu_type: Annotated[str | None, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$")] = None
+    rate_per_gpu_hour: Annotated[
+        str | None, Field(max_length=40, description="A decimal with at most six places.", examples=["2.50"])
+    ] = None
+    purchase: Literal["on_demand", "spot", "reserved"] | None = None
+    region: Annotated[str | None, Field(max_length=63, pattern=r"^[ -~]*$")] = None
+    valid_from: Annotated[str | None, Field(description="ISO 8601, UTC.")] = None
+    valid_to: Annotated[str | None, Field(description="Exclusive.")] = None
+    open_ended: Annotated[bool, Field(description="Removes `valid_to`.")] = False
+    speedup: Annotated[str | None, Field(max_length=40)] = None
+    speedup_reference: Annotated[str | None, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$")] = None
+    speedup_source: Annotated[str | None, Field(min_length=1, max_length=300)] = None
+    withdraw: Annotated[bool, Field(description="It should not have been added: nothing replaces it.")] = (
+        False
+    )
+
+
+class NewExchangeRate(StrictBody):
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", description="One unit of it…", examples=["USD"])]
+    target: Annotated[str, Field(pattern="^[A-Z]{3}$", description="…is worth this many of it.")]
+    rate: Annotated[
+        str,
+        Field(max_length=40, description="A decimal above 0 with at most nine places.", examples=["0.92"]),
+    ]
+    valid_from: Annotated[
+        str, Field(max_length=40, description="First day, UTC. Valid until the next of the same pair.")
+    ]
+    source: Annotated[str, Field(min_length=1, max_length=300, description="Who published it.")]
+    reason: Annotated[
+        str | None,
+        Field(min_length=1, max_length=300, description="Required to replace the rate of the same day: why."),
+    ] = None
+
+
 FixedShares = Annotated[
     dict[str, Annotated[int, Field(ge=0, lt=10**9)]] | None,
     Field(

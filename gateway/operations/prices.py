@@ -1,14 +1,23 @@
-"""Add prices to the price book. Prices are never edited."""
+"""Add and correct prices, and add exchange rates. Nothing is edited: a correction is a row of its own."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
+from adapters.model import Engine
 from gateway.costs.periods import PeriodError, instant
-from gateway.costs.prices.book import Price, PriceConflictError, PriceError
+from gateway.costs.prices.corrections import Change, NoPriceError, correct_price
+from gateway.costs.prices.exchange_rates import (
+    ExchangeRate,
+    ExchangeRateConflictError,
+    ExchangeRateError,
+    add_exchange_rate,
+)
+from gateway.costs.prices.price import Price, PriceConflictError, PriceError
 from gateway.costs.prices.price_store import add_price
 from gateway.errors import FlorinError
-from gateway.operations.inputs import NewPrice
+from gateway.operations.inputs import NewExchangeRate, NewPrice, PriceCorrection
 from gateway.operations.state import State
 
 
@@ -24,8 +33,8 @@ async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
             currency=new.currency,
             purchase=new.purchase,
             region=new.region,
-            valid_from=None if new.valid_from is None else instant("valid_from", new.valid_from),
-            valid_to=None if new.valid_to is None else instant("valid_to", new.valid_to),
+            valid_from=_instant("valid_from", new.valid_from),
+            valid_to=_instant("valid_to", new.valid_to),
             now=state.clock.now(),
             speedup=new.speedup,
             speedup_reference=new.speedup_reference,
@@ -36,3 +45,70 @@ async def add(state: State, new: NewPrice, *, actor: str) -> tuple[Price, bool]:
         raise FlorinError("invalid_value", str(error), param=error.param) from error
     except PriceConflictError as error:
         raise FlorinError("conflict", str(error)) from error
+
+
+async def correct(state: State, number: int, body: PriceCorrection, *, actor: str) -> Price:
+    """Supersede the price `number`. Raises FlorinError, LedgerUnavailableError."""
+    try:
+        change = Change(
+            reason=body.reason,
+            gpu_type=body.gpu_type,
+            rate=body.rate_per_gpu_hour,
+            region=body.region,
+            purchase=body.purchase,
+            valid_from=_instant("valid_from", body.valid_from),
+            valid_to=_instant("valid_to", body.valid_to),
+            open_ended=body.open_ended,
+            speedup=body.speedup,
+            speedup_reference=body.speedup_reference,
+            speedup_source=body.speedup_source,
+            withdraw=body.withdraw,
+        )
+        return await asyncio.to_thread(
+            correct_price, state.ledger, number, change, now=state.clock.now(), actor=actor
+        )
+    except (PriceError, PeriodError) as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except PriceConflictError as error:
+        raise FlorinError("conflict", str(error)) from error
+    except NoPriceError as error:
+        raise FlorinError("not_found", str(error)) from error
+
+
+async def add_rate(state: State, new: NewExchangeRate, *, actor: str) -> tuple[ExchangeRate, bool]:
+    """Return the exchange rate, and False if the same one existed already. Raises FlorinError,
+    LedgerUnavailableError."""
+    try:
+        return await asyncio.to_thread(
+            add_exchange_rate,
+            state.ledger,
+            currency=new.currency,
+            target=new.target,
+            rate=new.rate,
+            valid_from=instant("valid_from", new.valid_from),
+            source=new.source,
+            reason=new.reason,
+            now=state.clock.now(),
+            actor=actor,
+        )
+    except (ExchangeRateError, PeriodError) as error:
+        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    except ExchangeRateConflictError as error:
+        raise FlorinError("conflict", str(error)) from error
+
+
+def warnings(price: Price, asked: str | None, engines: Iterable[Engine]) -> list[str]:
+    """What may be a slip. `asked`: the GPU type as it was given."""
+    found = []
+    if asked is not None and asked != price.gpu_type:
+        found.append(f"{asked} is spelled {price.gpu_type}, as in the price book.")
+    types = {engine.gpu_type for engine in engines}
+    if types and price.gpu_type.lower() not in {name.lower() for name in types}:
+        found.append(
+            f"No registered engine has GPU type {price.gpu_type}; there are {', '.join(sorted(types))}."
+        )
+    return found
+
+
+def _instant(name: str, value: str | None) -> int | None:
+    return None if value is None else instant(name, value)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy.focus.validate import ValidatorUnavailableError, build, validate
+from deploy.focus.validate import TENANT_CRITERIA, ValidatorUnavailableError, build, validate
 from gateway.costs.export.files import Order, export
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.missing import missing
 from tests.unit.gateway.costs.export.month import MONTH, fill
 
-CONTRADICTION = "InvoiceId-C-005-C"
+INVOICE = "InvoiceId-C-005-C"
 """It wants every charge to have an invoice; InvoiceId-C-004-C wants none to have one. One of them always
 fails, whatever the file says."""
+STATUS = [f"CommitmentDiscountStatus-{rule}" for rule in ("C-000-C", "C-002-C", "C-004-C")]
+"""The last, and the two that include it, want a status where there is no commitment discount, against their
+own words and against C-003-C, which wants none there. They fail for every file with a row outside of a
+commitment."""
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +35,10 @@ def exported(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     fill(ledger)
 
-    def to_file(dataset: str) -> Path:
+    def to_file(dataset: str, **options: Any) -> Path:
         path = tmp_path / f"{dataset}.csv"
         path.touch()
-        export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH"), path)
+        export(ledger, Order(MONTH, "focus-1.2", dataset, "Nordlicht GmbH", **options), path)
         return path
 
     yield to_file
@@ -44,8 +49,15 @@ def exported(tmp_path):
 @pytest.mark.parametrize("dataset", ["infrastructure", "chargeback"])
 def test_validator_finds_only_its_own_contradiction(environment, exported, dataset):
     report = validate(exported(dataset), environment=environment)
-    assert [line.split(" ")[0] for line in report.failed] == [CONTRADICTION]
-    assert report.passed > 250
+    assert [line.split(" ")[0] for line in report.failed] == [*STATUS, INVOICE]
+    assert report.passed > 300
+
+
+@pytest.mark.timeout(600)
+def test_a_tenant_s_own_file_is_valid_without_unit_prices(environment, exported):
+    path = exported("chargeback", tenants=("acme",), customer="acme", granularity="daily")
+    report = validate(path, environment=environment, criteria=TENANT_CRITERIA)
+    assert [line.split(" ")[0] for line in report.failed] == [INVOICE]
 
 
 @pytest.mark.timeout(600)

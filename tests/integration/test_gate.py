@@ -73,7 +73,7 @@ def allowed(method: str, path: str) -> set[Role]:
         staff = path.startswith(tuple(f"/finance/v1/{name}" for name in OF_STAFF))
         tenants = {Role.TENANT, Role.TENANT_ADMIN} if method == "GET" and not staff else set()
         return {Role.OPERATOR, Role.FINANCE} | tenants
-    if (method, path) == ("GET", "/admin/v1/prices"):
+    if path.startswith(("/admin/v1/prices", "/admin/v1/exchange-rates")):
         return {Role.OPERATOR, Role.FINANCE}
     if path == "/admin/v1/me":
         return set(Role) - {Role.ENROLMENT}

@@ -1,30 +1,77 @@
-"""/admin/v1/prices: the price book. Operators add prices; analysts may read it."""
+"""/admin/v1/prices and /admin/v1/exchange-rates. For the roles finance and operator."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Query, Response
 
-from gateway.api.dependencies import Actor, StaffKey, StateDep
-from gateway.costs.prices.price_store import list_prices
+from gateway.api.dependencies import StaffKey, StateDep
+from gateway.costs.prices.exchange_rates import list_exchange_rates
+from gateway.costs.prices.price_store import list_history, list_prices
 from gateway.operations import prices
-from gateway.operations.inputs import NewPrice
+from gateway.operations.authorization import actor_of
+from gateway.operations.inputs import NewExchangeRate, NewPrice, PriceCorrection
 
-router = APIRouter(prefix="/admin/v1/prices", tags=["prices"])
+router = APIRouter(prefix="/admin/v1", tags=["prices"])
+
+Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="`id` of the price.")]
 
 
-@router.post("", status_code=201)
-async def add(body: NewPrice, actor: Actor, state: StateDep, response: Response) -> dict[str, Any]:
-    """Add a price: 201, or 200 if the same price exists. Prices are never edited."""
-    price, new = await prices.add(state, body, actor=actor)
+@router.post("/prices", status_code=201)
+async def add(body: NewPrice, key: StaffKey, state: StateDep, response: Response) -> dict[str, Any]:
+    """Add a price: 201, or 200 if the same price exists. Prices are never edited, but can be corrected.
+    `warnings` says what may be a slip: a GPU type that no engine has, or that the book spells differently.
+    Role finance or operator."""
+    price, new = await prices.add(state, body, actor=actor_of(key))
     if not new:
         response.status_code = 200
-    return price.document()
+    engines = state.catalog.engines.values()
+    return {**price.document(), "warnings": prices.warnings(price, body.gpu_type, engines)}
 
 
-@router.get("")
-async def show(_: StaffKey, state: StateDep) -> dict[str, Any]:
-    """List every price ever added."""
-    return {"data": [price.document() for price in await asyncio.to_thread(list_prices, state.ledger)]}
+@router.post("/prices/{number}/correct", status_code=201)
+async def correct(number: Number, body: PriceCorrection, key: StaffKey, state: StateDep) -> dict[str, Any]:
+    """Correct a price: what is not given stays as it was. The earlier row is kept and no longer applies; an
+    open-ended price before it resumes where the corrected one no longer applies. Open months change at once,
+    closed months by corrections in the open month. Role finance or operator."""
+    price = await prices.correct(state, number, body, actor=actor_of(key))
+    engines = state.catalog.engines.values()
+    return {**price.document(), "warnings": prices.warnings(price, body.gpu_type, engines)}
+
+
+@router.get("/prices")
+async def show(
+    _: StaffKey,
+    state: StateDep,
+    *,
+    history: Annotated[
+        bool, Query(description="Every price ever added, also those that were corrected or withdrawn.")
+    ] = False,
+) -> dict[str, Any]:
+    """List the prices in force, or every price ever added. Role finance or operator."""
+    found = await asyncio.to_thread(list_history if history else list_prices, state.ledger)
+    if not history:
+        return {"data": [price.document() for price in found]}
+    by = {price.supersedes: price.id for price in found}
+    return {"data": [{**price.document(), "superseded_by": by.get(price.id)} for price in found]}
+
+
+@router.post("/exchange-rates", status_code=201)
+async def add_exchange_rate(
+    body: NewExchangeRate, key: StaffKey, state: StateDep, response: Response
+) -> dict[str, Any]:
+    """Add an exchange rate: 201, or 200 if that day has the same rate. Role finance or operator."""
+    rate, new = await prices.add_rate(state, body, actor=actor_of(key))
+    if not new:
+        response.status_code = 200
+    return rate.document()
+
+
+@router.get("/exchange-rates")
+async def show_exchange_rates(_: StaffKey, state: StateDep) -> dict[str, Any]:
+    """List the exchange rates by pair and day; of several of a day, the last applies. Role finance or
+    operator."""
+    found = await asyncio.to_thread(list_exchange_rates, state.ledger)
+    return {"data": [rate.document() for rate in found]}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -30,6 +31,7 @@ from gateway.api.finance.common import (
 )
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
+from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
@@ -42,6 +44,7 @@ from gateway.tenants.directory import Key
 router = APIRouter(route_class=Tagged)
 
 ROWS = 10_000
+_T = TypeVar("_T")
 _MEDIA = {
     "application/json": "json",
     "text/csv": "csv",
@@ -78,6 +81,14 @@ async def costs(
         str | None,
         Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`, or `acme=60%,bolt=40%`."),
     ] = None,
+    currency: Annotated[
+        str | None,
+        Query(
+            pattern="^[A-Z]{3}$",
+            description="Convert all amounts at the exchange rate of the end of the period; `exchange_rate` "
+            "says which it was. Files have 15 decimal places. Default: the price book's.",
+        ),
+    ] = None,
     limit: Annotated[
         int | None,
         Query(ge=1, le=100_000, description=f"Maximum rows. Default: {ROWS} for JSON, all for files."),
@@ -113,13 +124,20 @@ async def costs(
     flushed = await state.meter.flush()
     if kind == "json":
         make = report_text if key.own_tenant is None else partial(customer_text, tenant=key.own_tenant)
-        text, beside = await ledger_process_of(state, key).run(make, question, now=state.clock.now())
+        text, beside = await _run(state, key, make, question, currency=currency)
         beside["complete"] &= flushed
         beside["next"] = None if beside["next"] is None else token(beside["next"])
         text = f"{text[:-1]},{json.dumps(beside)[1:]}"
         return Response(text, media_type="application/json")
     made: FileFormat = "csv" if kind == "csv" else "parquet"
-    return await _file(state, key, question, made, flushed=flushed)
+    return await _file(state, key, question, made, currency, flushed=flushed)
+
+
+async def _run(state: State, key: Key, make: Callable[..., _T], *asked: object, currency: str | None) -> _T:
+    try:
+        return await ledger_process_of(state, key).run(make, *asked, now=state.clock.now(), currency=currency)
+    except ExchangeRateError as error:
+        raise FlorinError("invalid_value", error.message, param=error.param) from error
 
 
 def _dimensions_for(key: Key) -> tuple[str, ...]:
@@ -129,10 +147,13 @@ def _dimensions_for(key: Key) -> tuple[str, ...]:
     return tuple(name for name in DIMENSIONS if name not in HIDDEN_DIMENSIONS)
 
 
-async def _file(state: State, key: Key, question: Question, kind: FileFormat, *, flushed: bool) -> Response:
+async def _file(
+    state: State, key: Key, question: Question, kind: FileFormat, currency: str | None, *, flushed: bool
+) -> Response:
+    make: Callable[..., tuple[bytes, dict[str, Any]]]
     make = report_file if key.own_tenant is None else partial(customer_file, tenant=key.own_tenant)
     try:
-        content, beside = await ledger_process_of(state, key).run(make, question, kind, now=state.clock.now())
+        content, beside = await _run(state, key, make, question, kind, currency=currency)
     except ParquetMissingError as error:
         raise FlorinError("invalid_value", str(error), param="format") from error
     media = next(media for media, name in _MEDIA.items() if name == kind)

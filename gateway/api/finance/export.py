@@ -17,7 +17,7 @@ from gateway.api.finance.common import (
     only_staff,
     tenants_of,
 )
-from gateway.costs.export.columns import Dataset, Format
+from gateway.costs.export.columns import Dataset, Format, Granularity
 from gateway.costs.export.files import MissingPriceError, Order, TooLargeError, export
 from gateway.costs.export.spool import unwritable
 from gateway.costs.export.writers import ParquetMissingError
@@ -45,14 +45,23 @@ async def export_month(
     ] = "chargeback",
     parquet: Annotated[bool, Query(description="FOCUS as Parquet instead of CSV.")] = False,
     tenant: Tenant = None,
+    granularity: Annotated[Granularity, Query(description="A row for each hour or day (UTC).")] = "hourly",
 ) -> Response:
     """Export a month as a file: FOCUS 1.2 or 1.4, or the ledger's lines. A tenant's key gets its own
-    chargeback. FOCUS requires all prices. The header `x-florin-rows` gives the number of rows."""
+    chargeback, without GPU-hours and GPU prices. FOCUS requires all prices. The header `x-florin-rows` gives
+    the number of rows."""
     if dataset == "infrastructure":
         only_staff(key)
     tenants = tenants_of(key, tenant)
     order = Order(
-        month_of(month), kind, dataset, state.settings.issuer, parquet, tenants, key.own_tenant or ""
+        month_of(month),
+        kind,
+        dataset,
+        state.settings.issuer,
+        parquet,
+        tenants,
+        granularity,
+        key.own_tenant or "",
     )
     return _Download(state, key, order)
 

@@ -41,29 +41,30 @@ def compare(
 def _people(body: Json) -> None:
     actual, work = body["actual"], body["work"]
     reference, currency = clean(body["reference"]), clean(body["currency"])
-    cost = "unknown: a price is missing" if actual["cost"] is None else f"{_money(actual['cost'])} {currency}"
     note(
-        f"{clean(body['month'])}: {_hours(work['busy_reference_hours'])} busy of "
-        f"{_hours(work['provisioned_reference_hours'])} provisioned hours of {reference} "
-        f"({_percent(work['utilisation'])} used); it cost {cost}."
+        f"{clean(body['month'])}: the work takes {_hours(work['busy_reference_hours'])} GPU-hours of an "
+        f"{reference}, and {_hours(work['provisioned_reference_hours'])} were provisioned "
+        f"({reference}-equivalents, {_percent(work['utilisation'])} used). {_cost(actual, currency)}"
     )
     columns = (
-        "GPU", "per hour", "speed", "", f"per {reference}-hour", "busy hours", "if busy", "hours",
-        f"cost {currency}", "",
+        "GPU", "per hour", "speed", "", f"per {reference}-hour", "busy hours", "if busy", "hours", "pro rata",
+        "GPUs", f"always on {currency}", "",
     )  # fmt: skip  # one name a line says no more
     rows = [
         [
             _gpu(row), _money(row["rate_per_gpu_hour"]), _maybe(row["speedup"], 3), row["speedup_is"],
             _maybe(row["effective_rate"], 4), _maybe(row["busy_gpu_hours"], 2), _maybe(row["busy_cost"], 2),
             _maybe(row["loaded_gpu_hours"], 2), _maybe(row["loaded_cost"], 2),
+            "-" if row["gpus"] is None else f"{row['gpus']:,}", _maybe(row["gpus_cost"], 2),
             Text("cheapest", "bold") if row["cheapest"] else Text(""),
         ]
         for row in body["rows"]
     ]  # fmt: skip  # as the columns
-    show(table(columns, rows, right=(*columns[1:3], *columns[4:9])))
+    show(table(columns, rows, right=(*columns[1:3], *columns[4:11])))
     note(
-        f"The same work without idle time (if busy), and at {_percent(work['utilisation'])} utilisation, "
-        f"as in {clean(body['month'])} (cost {currency})."
+        f"The same work without unused time (if busy); at {_percent(work['utilisation'])} utilisation, as in "
+        f"{clean(body['month'])} (hours, pro rata); and on whole GPUs that are on for all "
+        f"{_hours(body['hours'])} hours, which decide what is cheapest."
     )
     for source, names in _sources(body["rows"]).items():
         note(f"Stated speed of {', '.join(names)}: {clean(source)}.")
@@ -73,6 +74,13 @@ def _people(body: Json) -> None:
         note(f"The speed of {clean(name)} is unknown: {_advice(name, reference)}")
     if not body["complete"]:
         note("Records are still arriving in the ledger; try again shortly.")
+
+
+def _cost(actual: Json, currency: str) -> str:
+    if actual["cost"] is not None:
+        return f"They cost {_money(actual['cost'])} {currency}."
+    missing = ", ".join(map(clean, actual["missing_prices"]))
+    return f"They cost {_money(actual['priced_cost'])} {currency} without {missing}, which has no price."
 
 
 def _advice(gpu_type: str, reference: str) -> str:

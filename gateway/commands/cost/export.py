@@ -11,7 +11,7 @@ from gateway.commands.client import UsageError
 from gateway.commands.download import download
 from gateway.commands.output import note
 from gateway.commands.session import Session, command
-from gateway.costs.export.columns import DATASETS, FORMATS
+from gateway.costs.export.columns import DATASETS, FORMATS, GRANULARITIES
 
 app = typer.Typer()
 
@@ -33,12 +33,17 @@ def export(
         bool, typer.Option("--parquet", help="Write FOCUS as Parquet instead of CSV.")
     ] = False,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's rows.")] = None,
+    granularity: Annotated[str, typer.Option(help="hourly or daily: what a row covers, in UTC.")] = "hourly",
 ) -> None:
     """Export a month's costs to a file: FOCUS 1.2 or 1.4, or plain ledger lines as CSV or Parquet.
 
     Example: florin cost export --month 2026-07 --dataset infrastructure --output july.csv
     """
-    for name, value, known in (("--format", kind, FORMATS), ("--dataset", dataset, DATASETS)):
+    for name, value, known in (
+        ("--format", kind, FORMATS),
+        ("--dataset", dataset, DATASETS),
+        ("--granularity", granularity, GRANULARITIES),
+    ):
         if value not in known:
             raise UsageError(f"{name} {value!r} is not one of {', '.join(known)}.")
     params = {
@@ -47,6 +52,7 @@ def export(
         "dataset": dataset,
         "parquet": "true" if parquet else None,
         "tenant": tenant,
+        "granularity": None if granularity == "hourly" else granularity,
     }
     saved = download(session.api, "/finance/v1/export", params, output)
     body = {"file": str(output), "bytes": saved.size, "rows": saved.rows, "format": kind, "dataset": dataset}

@@ -69,6 +69,14 @@ def report(
         list[str] | None,
         typer.Option(help="For policy fixed: TENANT=SHARE. Repeatable.", show_default=False),
     ] = None,
+    currency: Annotated[
+        str | None,
+        typer.Option(
+            help="Convert all amounts, for example to EUR, at the exchange rate of the end of the period: "
+            "see florin exchange-rate. Default: the price book's currency.",
+            show_default=False,
+        ),
+    ] = None,
     unit_prices: Annotated[
         bool,
         typer.Option(
@@ -104,6 +112,7 @@ def report(
         "tenant": tenant,
         "policy": policy.value if policy else None,
         "shares": ",".join(share) if share else None,
+        "currency": currency,
     }
     if kind in _FILES:
         _file(session, {**params, "format": kind.value}, output)

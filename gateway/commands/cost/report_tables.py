@@ -141,7 +141,9 @@ def _hours(figures: Json) -> Decimal | None:
 
 
 def _cost(figures: Json) -> Decimal | None:
-    return None if figures["cost"] is None else Decimal(figures["cost"])
+    """Without a price for some of it, the cost of the rest; a remark says what is missing."""
+    cost = figures["cost"] if figures["cost"] is not None else figures.get("priced_cost")
+    return None if cost is None or (figures["cost"] is None and not Decimal(cost)) else Decimal(cost)
 
 
 def _allocated(body: Json, parts: dict[str, Json], length: int) -> list[str]:
@@ -263,6 +265,10 @@ def _remarks(body: Json) -> Iterator[str]:
         yield "GPU-time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif body.get("weights") == "partly calibrated":
         yield "Some GPU-time is divided by uncalibrated weights (input to output 1:2)."
+    if (rate := body.get("exchange_rate")) is not None:
+        said = f"1 {clean(rate['currency'])} = {clean(rate['rate'])} {clean(body['currency'])}"
+        changed = ", at the end of the period: it changed within it" if rate["changed_within"] else ""
+        yield f"Converted at {said} ({clean(rate['source'])}, {clean(rate['valid_from'])}{changed})."
     for series in body["missing_prices"]:
         yield _missing(series)
     for one in body.get("set_aside", ()):
@@ -294,4 +300,8 @@ def _missing(series: dict[str, str]) -> str:
         options += f" --region {shlex.quote(clean(series['region']))}"
     if series["purchase"] != "on_demand":
         options += f" --purchase {series['purchase']}"
-    return f"No price for {clean(series['gpu_type'])}: add one with florin price add {options} --rate …"
+    hours = Decimal(series.get("gpu_hours", "0"))
+    without = f", and no amount includes its {_text(hours, 3)} GPU-hours" if hours else ""
+    return (
+        f"No price for {clean(series['gpu_type'])}{without}: add one with florin price add {options} --rate …"
+    )

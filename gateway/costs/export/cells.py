@@ -37,9 +37,3 @@ def csv_text(cell: Cell) -> str:
     if isinstance(cell, bool):
         return "true" if cell else "false"
     return str(cell)
-
-
-def divided(units: int, by: int) -> int:
-    """The quotient, rounded half away from zero. `by` is not 0."""
-    sign = -1 if (units < 0) != (by < 0) else 1
-    return sign * ((2 * abs(units) + abs(by)) // (2 * abs(by)))

@@ -8,10 +8,11 @@ from typing import Literal
 
 Kind = Literal["text", "json", "time", "integer", "boolean", "cost", "quantity", "price"]
 
-PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 21}
-"""Decimal places. A cost is nano-GPU-hours times millionths: 15 places. A unit price has enough places that
-price times quantity gives the cost to all 15 places, for up to 10**12 tokens an hour."""
+PLACES: dict[Kind, int] = {"cost": 15, "quantity": 9, "price": 6}
+"""Decimal places. A cost is nano-GPU-hours times millionths: 15 places."""
 
+Granularity = Literal["hourly", "daily"]
+GRANULARITIES: tuple[Granularity, ...] = ("hourly", "daily")
 Dataset = Literal["infrastructure", "chargeback"]
 DATASETS: tuple[Dataset, ...] = ("infrastructure", "chargeback")
 FOCUS_VERSIONS = ("1.2", "1.4")
@@ -46,10 +47,16 @@ _BOTH = (
     _one_of("ChargeFrequency", "Usage-Based"),
     Column("ChargePeriodEnd", "time"),
     Column("ChargePeriodStart", "time"),
-    # Always null: PricingCategory says what is reserved. The 1.2 rules for ConsumedQuantity refer to it.
-    Column("CommitmentDiscountStatus", "text", nullable=True, versions=("1.2",)),
+    # Of engines on reserved capacity. What is reserved but not provisioned by an engine has no row.
+    _one_of("CommitmentDiscountCategory", "Usage", nullable=True),
+    Column("CommitmentDiscountId", "text", nullable=True),
+    Column("CommitmentDiscountName", "text", nullable=True),
+    Column("CommitmentDiscountQuantity", "quantity", nullable=True),
+    _one_of("CommitmentDiscountStatus", "Used", nullable=True),
+    Column("CommitmentDiscountType", "text", nullable=True),
+    _one_of("CommitmentDiscountUnit", "GPU-Hours", nullable=True),
     Column("ConsumedQuantity", "quantity"),
-    _one_of("ConsumedUnit", "GPU-Hours", "Tokens", "Units"),
+    _one_of("ConsumedUnit", "GPU-Hours", "Tokens", "Hours", "Days", "Months"),
     Column("ContractedCost", "cost"),
     Column("ContractedUnitPrice", "price", nullable=True),
     Column("EffectiveCost", "cost"),
@@ -68,7 +75,7 @@ _BOTH = (
     Column("PricingCurrencyEffectiveCost", "cost", versions=("1.2",)),
     Column("PricingCurrencyListUnitPrice", "price", nullable=True, versions=("1.2",)),
     Column("PricingQuantity", "quantity"),
-    _one_of("PricingUnit", "GPU-Hours", "1000000 Tokens", "Units"),
+    _one_of("PricingUnit", "GPU-Hours", "1000000 Tokens", "Hours", "Days", "Months"),
     Column("ProviderName", "text", versions=("1.2",)),
     Column("PublisherName", "text", versions=("1.2",)),
     Column("RegionId", "text", nullable=True),

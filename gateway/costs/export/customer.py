@@ -1,22 +1,25 @@
 """A customer's own export: what it is charged, and nothing from which it could compute what a GPU costs.
 
 With a rate card, rows have its prices: tokens of each kind times the rate, then free allowance, minimum and
-corrections of these, so that the file sums to the statement. Without one, rows have costs, but no GPU-hours:
-time that no token accounts for, and a share of unused time, are one unit each.
+corrections of these, so that the file sums to the statement. Without one, rows have costs, but no GPU-hours
+and no unit prices: tokens are priced per million, time that no token accounts for by the hour or day, and a
+share of unused time by the month. List and contracted cost are what the customer is charged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
+from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export import chargeback
 from gateway.costs.export.cells import Fixed, Row
-from gateway.costs.export.columns import Column
-from gateway.costs.export.row_facts import costs, hour, object_text, unit_price
+from gateway.costs.export.charges import Charge
+from gateway.costs.export.columns import Column, Granularity
+from gateway.costs.export.row_facts import object_text
 from gateway.costs.periods import iso
 from gateway.costs.periods import month as month_of
 from gateway.costs.prices.book import PriceBook
@@ -34,8 +37,18 @@ from gateway.costs.selling.charges import (
 )
 from gateway.costs.selling.posted import tenant_months, tokens_of
 
-WITHHELD = frozenset({"engine", "gpu_hours", "rate_per_gpu_hour", "x_GpuHours"})
+_COMMITMENT = ("Category", "Id", "Name", "Quantity", "Type", "Unit")
+"""Not the status, which stays empty: the 1.2 rules for ConsumedQuantity refer to it."""
+WITHHELD = frozenset(
+    {
+        *("engine", "gpu_hours", "rate_per_gpu_hour", "x_GpuHours"),
+        *(f"CommitmentDiscount{name}" for name in _COMMITMENT),
+    }
+)
 """Columns that a customer's file does not have."""
+_UNIT_PRICES = ("ContractedUnitPrice", "ListUnitPrice")
+_COSTS = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingCurrencyEffectiveCost")
+_PERIODS: dict[Granularity, str] = {"hourly": "Hours", "daily": "Days"}
 _METERS = {"input": "Input Tokens", "cached": "Cached Input Tokens", "output": "Output Tokens"}
 _COLUMNS = {"input": "x_InputTokens", "cached": "x_CachedTokens", "output": "x_OutputTokens"}
 _ALLOWANCE_SKU = "free-allowance"
@@ -45,6 +58,10 @@ def columns_for(columns: Iterable[Column]) -> list[Column]:
     return [column for column in columns if column.name not in WITHHELD]
 
 
+def unlisted(_gpu_type: str, _region: str, _at: int) -> None:
+    """The list price of a GPU-hour, for a customer: it is not told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Customer:
     """Whose file it is, and by which cards it pays."""
@@ -52,10 +69,13 @@ class Customer:
     tenant: str
     month: str
     cards: RateCards
+    granularity: Granularity = "hourly"
 
     @classmethod
-    def read(cls, connection: Connection, tenant: str, month: str) -> Customer:
-        return cls(tenant, month, read_cards(connection))
+    def read(
+        cls, connection: Connection, tenant: str, month: str, granularity: Granularity = "hourly"
+    ) -> Customer:
+        return cls(tenant, month, read_cards(connection), granularity)
 
     @property
     def currency(self) -> str:
@@ -65,18 +85,40 @@ class Customer:
         """By which a line is charged. The first of its keys is the hour."""
         return self.cards.card(self.tenant, line.keys[0][:7] if line.correction else self.month)
 
-    def focus(self, lines: Iterable[CostLine]) -> Iterator[Row]:
-        """Rows from lines grouped by `chargeback.BY`."""
-        for line in lines:
-            if line.bucket == "usage":
-                card = self.card_of(line)
-                yield from map(hidden, chargeback.rows([line])) if card is None else _priced(line, card)
+    def charged(self, line: CostLine) -> CostLine:
+        """A line without the rate of its GPU, if a card prices it."""
+        return line if self.card_of(line) is None else replace(line, rate_micros=0)
 
-    def shared(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Shares of unused time: only of months without a card."""
-        for row in rows:
-            if self.cards.card(self.tenant, str(row["ChargePeriodStart"])[:7]) is None:
-                yield hidden(row)
+    def focus(self, charges: Iterable[Charge]) -> Iterator[Row]:
+        """Rows from charges grouped by `chargeback.BY`."""
+        for charge in charges:
+            if charge.line.bucket == "usage":
+                card = self.card_of(charge.line)
+                at_cost = map(self.hidden, chargeback.rows([charge]))
+                yield from at_cost if card is None else _priced(charge, card)
+
+    def at_cost(self, allocated: Mapping[str, Allocated]) -> dict[str, Allocated]:
+        """Shares of unused time by month: only of months without a card."""
+        return {of: parts for of, parts in allocated.items() if self.cards.card(self.tenant, of) is None}
+
+    def hidden(self, row: Row) -> Row:
+        """A row at cost without what a GPU-hour costs, and how many there were."""
+        consumed, cost = row["ConsumedQuantity"], row["BilledCost"]
+        assert isinstance(consumed, Fixed)
+        assert isinstance(cost, Fixed)
+        if row["ConsumedUnit"] == "Tokens":
+            measured: Row = {"PricingQuantity": Fixed(consumed.units, 6), "PricingUnit": "1000000 Tokens"}
+        else:
+            measured = _one("Months" if row["x_Bucket"] == "allocated" else _PERIODS[self.granularity])
+        return {
+            **row,
+            **measured,
+            **_unit_price(None),
+            **_costs(cost.units),
+            "CommitmentDiscountStatus": None,
+            "SkuPriceDetails": object_text(x_GpuType=row["x_GpuType"]),
+            "SkuPriceId": str(row["SkuPriceId"]).rpartition("@")[0],
+        }
 
     def plain(self, line: CostLine, row: Row) -> Row:
         """A ledger line with what is charged for it instead of its cost."""
@@ -111,31 +153,32 @@ class Customer:
                     "SubAccountId": self.tenant,
                     "SubAccountName": self.tenant,
                     **_sku(card, sku, sku, text),
-                    **_one(amount),
+                    **_one("Months"),
+                    **_unit_price(Fixed(amount, 15)),
+                    **_costs(amount),
                     "x_Bucket": "usage",
                     **_no_tokens(self.tenant),
                 }
 
 
-def hidden(row: Row) -> Row:
-    """A row of GPU-hours as one unit, whose price is its cost; others as they are."""
-    if row["PricingUnit"] != "GPU-Hours":
-        return row
-    cost = row["BilledCost"]
-    assert isinstance(cost, Fixed)
-    return {**row, **_one(cost.units), "SkuPriceDetails": object_text(x_GpuType=row["x_GpuType"])}
-
-
-def _one(amount: int) -> Row:
+def _one(period: str) -> Row:
     one = Fixed(1, 0)
     return {
         "PricingQuantity": one,
-        "PricingUnit": "Units",
+        "PricingUnit": period,
         "ConsumedQuantity": one,
-        "ConsumedUnit": "Units",
-        **unit_price(Fixed(amount, 15)),
-        **costs(amount),
+        "ConsumedUnit": period,
     }
+
+
+def _unit_price(price: Fixed | None) -> Row:
+    names = (*_UNIT_PRICES, *(f"PricingCurrency{name}" for name in _UNIT_PRICES))
+    return dict.fromkeys(names, price)
+
+
+def _costs(amount: int) -> Row:
+    """`amount`: in 10**-15 of the currency."""
+    return dict.fromkeys(_COSTS, Fixed(amount, 15))
 
 
 def _adjusted(charges: MonthCharges) -> tuple[int, int]:
@@ -144,8 +187,9 @@ def _adjusted(charges: MonthCharges) -> tuple[int, int]:
     return sum(kind.amount for kind in charges.kinds) - listed, charges.top_up
 
 
-def _priced(line: CostLine, card: RateCard) -> Iterator[Row]:
-    start, tenant, adapter, version, base_model, *_ = line.keys
+def _priced(charge: Charge, card: RateCard) -> Iterator[Row]:
+    line = charge.line
+    _, tenant, adapter, version, base_model, *_ = line.keys
     name = f"{adapter}@{version}" if adapter else base_model
     requests = line.requests
     rows = zip(KINDS, tokens_of(line), rates_of(card), strict=True)
@@ -153,7 +197,8 @@ def _priced(line: CostLine, card: RateCard) -> Iterator[Row]:
         if not count and not requests:
             continue
         yield {
-            **hour(start),
+            "ChargePeriodStart": charge.start,
+            "ChargePeriodEnd": charge.end,
             "ChargeClass": "Correction" if line.correction else None,
             "ChargeDescription": f"{_METERS[kind]} of {name}",
             "ResourceId": name,
@@ -166,8 +211,8 @@ def _priced(line: CostLine, card: RateCard) -> Iterator[Row]:
             "PricingUnit": "1000000 Tokens",
             "ConsumedQuantity": Fixed(count, 0),
             "ConsumedUnit": "Tokens",
-            **unit_price(Fixed(micros, 6)),
-            **costs(count * micros * 1000),
+            **_unit_price(Fixed(micros, 6)),
+            **_costs(count * micros * 1000),
             "x_Adapter": adapter or None,
             "x_AdapterVersion": version or None,
             "x_BaseModel": base_model or None,

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
+from gateway.costs.allocation import Allocated
 from gateway.costs.cost_lines import CostLine, read_lines
 from gateway.costs.export import chargeback, infrastructure, ledger_lines
 from gateway.costs.export.cells import Row
-from gateway.costs.export.columns import Dataset, Format, focus
+from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_price_of
+from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
-from gateway.costs.export.customer import Customer, columns_for
+from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import month
 from gateway.costs.policies.terms import allocate_month, terms_of
-from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.schema import periods
 
 
 class TooLargeError(Exception):
@@ -72,8 +76,9 @@ class Order:
     """Write FOCUS as Parquet."""
     tenants: tuple[str, ...] = ()
     """Only rows whose tenant equals every entry; two different tenants match nothing."""
+    granularity: Granularity = "hourly"
     customer: str = ""
-    """The tenant whose key asks: its file shows what it is charged, and no GPU-hours."""
+    """The tenant whose key asks: its file shows what it is charged, no GPU-hours and no prices of GPUs."""
 
     @property
     def as_parquet(self) -> bool:
@@ -82,7 +87,8 @@ class Order:
     @property
     def file_name(self) -> str:
         kind = self.format if self.format.startswith("focus") else "lines"
-        return f"florin-{self.month}-{self.dataset}-{kind}.{'parquet' if self.as_parquet else 'csv'}"
+        span = "" if self.granularity == "hourly" else f"-{self.granularity}"
+        return f"florin-{self.month}-{self.dataset}-{kind}{span}.{'parquet' if self.as_parquet else 'csv'}"
 
 
 def export(ledger: Ledger, order: Order, path: Path, most: int = sys.maxsize) -> int:
@@ -101,8 +107,9 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
     if order.format.startswith("focus"):
         _check_prices(connection, book, order)
         facts = FileFacts(order.month, book.currency or "", order.issuer)
-        columns, constants = focus(order.format.removeprefix("focus-")), facts.constants()
-        rows = _focus_rows(connection, book, order)
+        version = order.format.removeprefix("focus-")
+        columns, constants = focus(version), facts.constants()
+        rows = _focus_rows(connection, book, order, version)
     else:
         columns, constants = plain_columns(), {}
         rows = _plain_rows(connection, book, order)
@@ -111,23 +118,25 @@ def write(connection: Connection, order: Order, file: BinaryIO) -> int:
 
 
 def _write_for_customer(connection: Connection, book: PriceBook, order: Order, file: BinaryIO) -> int:
-    customer = Customer.read(connection, order.customer, order.month)
-    lines = _lines(connection, book, order, chargeback.BY)
-    used = (line for line in lines if line.bucket == "usage")
+    customer = Customer.read(connection, order.customer, order.month, order.granularity)
     put = write_parquet if order.as_parquet else write_csv
     if not order.format.startswith("focus"):
+        by = _by(order)
+        used = (line for line in _lines(connection, book, order, by) if line.bucket == "usage")
         plain = (
             customer.plain(line, row)
             for line in used
-            for row in ledger_lines.rows([line], chargeback.BY, month=order.month, currency=book.currency)
+            for row in ledger_lines.rows([line], by, month=order.month, currency=book.currency)
         )
         return put(file, columns_for(plain_columns()), {}, plain)
     by_hour = _lines(connection, book, order, ("hour",))
     if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
         raise MissingPriceError(_no_price(missing, order))
-    rows = customer.focus(used)
+    lines = map(customer.charged, _lines(connection, book, order, chargeback.BY))
+    rows = customer.focus(_charges(lines, unlisted, order))
     if all(name == order.customer for name in order.tenants):
-        shares = customer.shared(_allocated_rows(connection, book, order))
+        allocated = customer.at_cost(_allocated(connection, book, order))
+        shares = map(customer.hidden, _allocated_rows(allocated, order, unlisted))
         rows = chain(rows, shares, customer.month_rows(connection, book))
     facts = FileFacts(order.month, book.currency or customer.currency, order.issuer)
     columns = columns_for(focus(order.format.removeprefix("focus-")))
@@ -138,32 +147,79 @@ def _lines(connection: Connection, book: PriceBook, order: Order, by: tuple[str,
     return read_lines(connection, book, month(order.month), by, tenants=order.tenants)
 
 
-def _focus_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
-    if order.dataset == "chargeback":
-        charges = chargeback.rows(_lines(connection, book, order, chargeback.BY))
-        return chain(charges, _allocated_rows(connection, book, order))
-    return infrastructure.rows(_lines(connection, book, order, infrastructure.BY))
+def _focus_rows(connection: Connection, book: PriceBook, order: Order, version: str) -> Iterable[Row]:
+    listed = list_price_of(_closed_book(connection, order) or book)
+
+    def charges(by: tuple[str, ...]) -> Iterator[Charge]:
+        return _charges(_lines(connection, book, order, by), listed, order)
+
+    if order.dataset == "infrastructure":
+        return infrastructure.rows(charges(infrastructure.BY), version)
+    allocated = _allocated(connection, book, order)
+    return chain(
+        chargeback.rows(charges(chargeback.BY)),
+        _allocated_rows(allocated, order, listed),
+        _leftover_rows(connection, book, order, allocated, listed),
+    )
 
 
-def _allocated_rows(connection: Connection, book: PriceBook, order: Order) -> Iterator[Row]:
-    """By the month's terms: as it was closed, or by the standing policy."""
-    terms = terms_of(connection, order.month)
+def _charges(lines: Iterable[CostLine], listed: ListPrice, order: Order) -> Iterator[Charge]:
+    found = hourly(lines, listed)
+    return found if order.granularity == "hourly" else daily(found)
+
+
+def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
+    """The price book with which a month was closed, so that its files never change. None: it is open."""
+    query = select(periods.c.document).where(periods.c.month == order.month, periods.c.state == "closed")
+    document = connection.execute(query).scalar_one_or_none()
+    if document is None:
+        return None
+    held = json.loads(document)["terms"]["prices"]
+    return PriceBook((Price(**one) for one in held), before_corrections=not any("id" in one for one in held))
+
+
+def _allocated(connection: Connection, book: PriceBook, order: Order) -> dict[str, Allocated]:
+    """Unused time allocated to tenants, by the month that it is for. By the month's terms: as it was closed,
+    or by the standing policy."""
     lines = read_lines(connection, book, month(order.month), ("tenant",))
-    allocated = allocate_month(connection, book, order.month, terms, lines)
-    borne = (key for key in allocated.own if all(key[0] == tenant for tenant in order.tenants))
-    if missing := sorted({key[1:4] for key in borne if key[4] is None}):
-        raise MissingPriceError(_no_price(", ".join(_series(*series) for series in missing), order))
-    yield from chargeback.allocated_rows(allocated.own, order.tenants, order.month)
-    for corrects, parts in sorted(allocated.corrections.items()):
-        yield from chargeback.allocated_rows(parts, order.tenants, corrects, correction=True)
+    found = allocate_month(connection, book, order.month, terms_of(connection, order.month), lines)
+    return {order.month: found.own, **found.corrections}
+
+
+def _allocated_rows(allocated: Mapping[str, Allocated], order: Order, listed: ListPrice) -> Iterator[Row]:
+    for name, parts in sorted(allocated.items()):
+        borne = (key for key in parts if all(key[0] == tenant for tenant in order.tenants))
+        if missing := sorted({key[1:4] for key in borne if key[4] is None}):
+            raise MissingPriceError(_no_price(", ".join(_series(*series) for series in missing), order))
+        correction = name != order.month
+        yield from chargeback.allocated_rows(parts, order.tenants, name, listed, correction=correction)
+
+
+def _leftover_rows(
+    connection: Connection,
+    book: PriceBook,
+    order: Order,
+    allocated: Mapping[str, Allocated],
+    listed: ListPrice,
+) -> Iterator[Row]:
+    """What nobody is charged for: in files of all tenants."""
+    if not order.tenants:
+        left = chargeback.leftover(_lines(connection, book, order, ("day",)), allocated)
+        yield from chargeback.leftover_rows(left, order.month, listed)
 
 
 def _plain_rows(connection: Connection, book: PriceBook, order: Order) -> Iterable[Row]:
-    by = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    by = _by(order)
     lines = _lines(connection, book, order, by)
     if order.dataset == "chargeback":
         lines = (line for line in lines if line.bucket == "usage")
     return ledger_lines.rows(lines, by, month=order.month, currency=book.currency)
+
+
+def _by(order: Order) -> tuple[str, ...]:
+    """Dimensions of plain lines."""
+    by: tuple[str, ...] = chargeback.BY if order.dataset == "chargeback" else infrastructure.BY
+    return by if order.granularity == "hourly" else tuple("day" if name == "hour" else name for name in by)
 
 
 def _check_prices(connection: Connection, book: PriceBook, order: Order) -> None:

@@ -1,8 +1,10 @@
 """The infrastructure dataset: the cost of each engine-hour, split among the workloads that ran in it.
 
-The origin charge is an engine-hour (or the part of it with one rate). Its rows share its dimensions, sum to
-its quantity and cost, and differ only in what they are allocated to. Unused time (idle, start-up, headroom)
-is allocated to nothing: its AllocatedResourceId is null.
+The origin charge is an engine-hour or engine-day (or the part of it with one rate). Its rows sum to its
+quantity and cost. In FOCUS 1.4 they share its dimensions and differ only in what they are allocated to, as
+the specification requires of a split charge. FOCUS 1.2 knows no split charges, so there the tenant is the
+sub-account and, with its adapter, in the tags. Unused time (idle, start-up, headroom) is allocated to
+nothing: it has no tenant.
 """
 
 from __future__ import annotations
@@ -12,41 +14,62 @@ from itertools import groupby
 
 from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row
-from gateway.costs.export.row_facts import PURCHASE, gpu_time, hour, object_text, priced, sku
+from gateway.costs.export.charges import Charge, UnitPrices
+from gateway.costs.export.row_facts import PURCHASE, gpu_time, object_text, sku, tags
 
 BY = ("hour", "engine", "gpu_type", "region", "purchase", "tenant", "adapter", "version", "base_model")
 _ENGINE_HOUR = 5  # keys
+_MEASURED, _WEIGHTED = "florin-measured-gpu-time", "florin-weighted-tokens"
 _RATIO_PLACES = 12
 
 
-def rows(lines: Iterable[CostLine]) -> Iterator[Row]:
-    """Rows from lines grouped by BY, in their order. Memory use is proportional to one engine-hour."""
-    for _, of_hour in groupby(lines, key=lambda line: line.keys[:_ENGINE_HOUR]):
-        origins: dict[tuple[int, bool, int], list[CostLine]] = {}
-        for line in of_hour:
-            if line.bucket != "rejected":  # reached no engine
-                key = (priced(line), line.correction, line.calibration)
-                origins.setdefault(key, []).append(line)
+def rows(charges: Iterable[Charge], version: str) -> Iterator[Row]:
+    """Rows from charges grouped by BY, in their order. Memory use is proportional to one engine-hour (or
+    day)."""
+    for _, of_engine in groupby(charges, key=lambda charge: charge.line.keys[:_ENGINE_HOUR]):
+        origins: dict[tuple[int, int, bool, int], list[Charge]] = {}
+        for charge in of_engine:
+            line, prices = charge.line, charge.prices
+            key = (prices.paid, prices.list, line.correction, line.calibration)
+            origins.setdefault(key, []).append(charge)
         for _, origin in sorted(origins.items()):
-            yield from _split(origin)
+            yield from _split(origin, version)
 
 
-def _split(origin: list[CostLine]) -> Iterator[Row]:
-    first = origin[0]
-    start, engine, gpu_type, region, purchase, *_ = first.keys
+def _split(origin: list[Charge], version: str) -> Iterator[Row]:
+    first, prices = origin[0], origin[0].prices
+    _, engine, gpu_type, region, purchase, *_ = first.line.keys
     same: Row = {
-        **hour(start),
-        **sku("gpu", "GPU Time", gpu_type, region, purchase),
-        "ChargeClass": "Correction" if first.correction else None,
+        "ChargePeriodStart": first.start,
+        "ChargePeriodEnd": first.end,
+        **sku("gpu", "GPU Time", gpu_type, region, prices),
+        "ChargeClass": "Correction" if first.line.correction else None,
         "ChargeDescription": f"GPU-hours of engine {engine} ({gpu_type}, {PURCHASE[purchase]})",
         "ResourceId": engine,
         "ResourceName": engine,
         "ResourceType": "GPU Engine",
-        "AllocatedMethodId": "florin-measured-gpu-time" if first.calibration else "florin-weighted-tokens",
+        "Tags": tags(gpu_type, purchase),
+        "AllocatedMethodId": "florin-measured-gpu-time"
+        if first.line.calibration
+        else "florin-weighted-tokens",
         "x_GpuType": gpu_type,
     }
-    for line, ratio in zip(origin, ratios([line.nano_gpu_hours for line in origin]), strict=True):
-        yield {**same, **gpu_time(line.nano_gpu_hours, priced(line)), **_share(line, ratio)}
+    lines = [charge.line for charge in origin]
+    for line, ratio in zip(lines, ratios([line.nano_gpu_hours for line in lines]), strict=True):
+        owner = _owner(line, prices) if version == "1.2" else {}
+        yield {**same, **gpu_time(line.nano_gpu_hours, prices), **_share(line, ratio), **owner}
+
+
+def _owner(line: CostLine, prices: UnitPrices) -> Row:
+    tenant, adapter, version, base_model = line.keys[_ENGINE_HOUR:]
+    if not tenant:
+        return {}
+    named = {"tenant": tenant, "adapter": adapter, "version": version, "base_model": base_model}
+    return {
+        "SubAccountId": tenant,
+        "SubAccountName": tenant,
+        "Tags": tags(line.gpu_type, prices.purchase, bucket=line.bucket, **named),
+    }
 
 
 def _share(line: CostLine, ratio: Fixed | None) -> Row:

@@ -12,7 +12,9 @@ def rows(lines: Iterable[CostLine], by: Sequence[str], *, month: str, currency: 
     """Rows from lines grouped by `by`. Cost and rate are null if a price is missing."""
     for line in lines:
         rate, cost = line.rate_micros, line.cost
-        keys = {name: value or None for name, value in zip(by, line.keys, strict=True)}
+        keys: Row = {name: value or None for name, value in zip(by, line.keys, strict=True)}
+        if "day" in keys:
+            keys["hour"] = f"{keys.pop('day')}T00:00:00Z"
         yield {
             **keys,
             "month": month,

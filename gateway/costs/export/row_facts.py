@@ -6,12 +6,13 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gateway.costs.cost_lines import CostLine
 from gateway.costs.export.cells import Fixed, Row
-from gateway.costs.periods import HOUR, instant, iso
+from gateway.costs.export.charges import UnitPrices
+from gateway.costs.periods import iso
 from gateway.costs.periods import month as month_of
 
 CATEGORY = {"on_demand": "Standard", "spot": "Dynamic", "reserved": "Committed"}
+GPU_HOURS = "GPU-Hours"
 PURCHASE = {"on_demand": "on demand", "spot": "spot", "reserved": "reserved"}
 
 
@@ -46,53 +47,64 @@ class FileFacts:
         }
 
 
-def priced(line: CostLine) -> int:
-    """The line's rate. A file with missing prices is refused before."""
-    assert line.rate_micros is not None
-    return line.rate_micros
-
-
-def hour(start: str) -> Row:
-    return {"ChargePeriodStart": start, "ChargePeriodEnd": _hour_end(start)}
-
-
-def costs(units: int) -> Row:
-    """Billed, effective, contracted and list cost are equal: Florin has no discounts."""
-    cost = Fixed(units, 15)
-    names = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingCurrencyEffectiveCost")
-    return dict.fromkeys(names, cost)
-
-
-def unit_price(price: Fixed | None) -> Row:
-    names = ("ListUnitPrice", "ContractedUnitPrice")
-    return dict.fromkeys((*names, *(f"PricingCurrency{name}" for name in names)), price)
-
-
-def gpu_time(nano: int, rate: int) -> Row:
-    """Quantity, price and cost of GPU-time. Quantity times price is exactly the cost."""
+def gpu_time(nano: int, prices: UnitPrices) -> Row:
+    """Quantity, prices and costs of GPU-time. Quantity times a unit price is exactly its cost."""
     hours = Fixed(nano, 9)
+    paid = Fixed(nano * prices.paid, 15)
+    unit = {
+        "ContractedUnitPrice": Fixed(prices.contracted, 6),
+        "ListUnitPrice": Fixed(prices.list, 6),
+    }
     return {
         "PricingQuantity": hours,
-        "PricingUnit": "GPU-Hours",
+        "PricingUnit": GPU_HOURS,
         "ConsumedQuantity": hours,
-        "ConsumedUnit": "GPU-Hours",
-        **unit_price(Fixed(rate, 6)),
-        **costs(nano * rate),
+        "ConsumedUnit": GPU_HOURS,
+        **unit,
+        **{f"PricingCurrency{name}": price for name, price in unit.items()},
+        "BilledCost": paid,
+        "ContractedCost": Fixed(nano * prices.contracted, 15),
+        "EffectiveCost": paid,
+        "ListCost": Fixed(nano * prices.list, 15),
+        "PricingCurrencyEffectiveCost": paid,
+        **({"CommitmentDiscountQuantity": hours} if prices.purchase == "reserved" else {}),
     }
 
 
-def sku(family: str, meter: str, gpu_type: str, region: str, purchase: str) -> Row:
-    """`family` and GPU type identify the SKU; with region and purchase model, its price."""
+def sku(family: str, meter: str, gpu_type: str, region: str, prices: UnitPrices) -> Row:
+    """`family` and GPU type identify the SKU; with region, purchase model and list price, its price. So each
+    SkuPriceId has one list price."""
+    purchase = prices.purchase
+    place = f"{gpu_type}/{region or 'any'}"
     return {
         "SkuId": f"{family}/{gpu_type}",
         "SkuMeter": meter,
-        "SkuPriceId": f"{family}/{gpu_type}/{region or 'any'}/{purchase}",
+        "SkuPriceId": f"{family}/{place}/{purchase}@{Fixed(prices.list, 6)}",
         "SkuPriceDetails": _details(gpu_type, region, purchase, meter),
         "PricingCategory": CATEGORY[purchase],
         "RegionId": region or None,
         "RegionName": region or None,
-        "Tags": _tags(gpu_type, purchase),
+        **(_commitment(gpu_type, region) if purchase == "reserved" else {}),
     }
+
+
+def _commitment(gpu_type: str, region: str) -> Row:
+    """What an engine on reserved capacity draws on. It is used whenever the engine is up, idle or not."""
+    where = f" in {region}" if region else ""
+    return {
+        "CommitmentDiscountCategory": "Usage",
+        "CommitmentDiscountId": f"reserved/{gpu_type}/{region or 'any'}",
+        "CommitmentDiscountName": f"Reserved {gpu_type}{where}",
+        "CommitmentDiscountStatus": "Used",
+        "CommitmentDiscountType": "Reserved Capacity",
+        "CommitmentDiscountUnit": GPU_HOURS,
+    }
+
+
+def tags(gpu_type: str, purchase: str, **more: str) -> str:
+    """`more`: tags without their prefix; empty ones are left out."""
+    found = {"gpu_type": gpu_type, "purchase": purchase, **more}
+    return object_text(**{f"florin/{name}": value for name, value in found.items() if value})
 
 
 def object_text(**members: object) -> str:
@@ -100,16 +112,6 @@ def object_text(**members: object) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _hour_end(start: str) -> str:
-    return iso(instant("hour", start) + HOUR)
-
-
-@lru_cache(maxsize=1024)
 def _details(gpu_type: str, region: str, purchase: str, meter: str) -> str:
     about = {"x_GpuType": gpu_type, "x_Purchase": purchase, **({"x_Region": region} if region else {})}
     return object_text(**({"GpuCount": 1, **about} if meter == "GPU Time" else about))
-
-
-@lru_cache(maxsize=1024)
-def _tags(gpu_type: str, purchase: str) -> str:
-    return object_text(**{"florin/gpu_type": gpu_type, "florin/purchase": purchase})

@@ -3,37 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
 from gateway.costs.periods import iso
-from gateway.costs.prices.book import (
+from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.price import (
     Price,
-    PriceBook,
     PriceConflictError,
     PriceError,
-    _as_fast,
+    as_fast,
     check,
+    current,
+    in_force,
     rate_micros,
     speedup_millis,
 )
 from gateway.costs.prices.repricing import opened_at, stale
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, mark_dirty, next_batch, pruned_before
+from gateway.metering.ledger.schema import periods
 from gateway.metering.ledger.schema import prices as table
 
 
 def list_prices(ledger: Ledger) -> list[Price]:
-    """All prices, by series and time. Raises LedgerUnavailableError."""
+    """The prices in force, by series and time. Raises LedgerUnavailableError."""
     with ledger.read() as connection:
         return read_prices(connection)
 
 
+def list_history(ledger: Ledger) -> list[Price]:
+    """All prices ever added, also those that were corrected. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return read_history(connection)
+
+
 def read_prices(connection: Connection) -> list[Price]:
     """`list_prices` within the caller's transaction."""
-    query = select(table).order_by(table.c.gpu_type, table.c.region, table.c.purchase, table.c.valid_from)
+    return in_force(read_history(connection))
+
+
+def read_history(connection: Connection) -> list[Price]:
+    """`list_history` within the caller's transaction."""
+    c = table.c
+    query = select(table).order_by(c.gpu_type, c.region, c.purchase, c.valid_from, c.id)
     return [_price(row) for row in connection.execute(query).mappings()]
 
 
@@ -55,7 +70,7 @@ def add_price(
 ) -> tuple[Price, bool]:
     """Add a price. Returns it, and whether it is new. Without `valid_from`, the first price of a series is
     valid from the end of the last closed month (or from the beginning), so that earlier usage has a cost too;
-    a later price is valid from now on.
+    a later price is valid from now on. A GPU type that the book has in another case is spelled as there.
 
     Open months use the new price immediately. Hours within which it begins or ends, and hours of closed
     months whose rate it changes, are marked to be rolled up again; the latter become corrections.
@@ -63,11 +78,12 @@ def add_price(
     `actor`: recorded in the audit log; empty to record nothing.
 
     Raises PriceError, PriceConflictError, LedgerUnavailableError."""
-    said = _speedup(speedup, speedup_reference, speedup_source)
+    said = said_speed(speedup, speedup_reference, speedup_source)
     with ledger.write() as connection:
         # Adding a price and closing a month both take a batch first, so they run one after the other.
         next_batch(connection)
         book = read_prices(connection)
+        gpu_type = PriceBook(book).spelling(gpu_type)
         known = [p for p in book if p.series == (gpu_type, region, purchase)]
         opened = opened_at(connection)
         start = valid_from if valid_from is not None else now if known else opened
@@ -77,28 +93,62 @@ def add_price(
         same = check(price, book) or _unchanged(price, known, explicit=valid_from is not None)
         if same is not None:
             return same, False
-        connection.execute(insert(table), [asdict(price)])
-        _mark_stale(connection, price, book, opened)
+        _check_currency(connection, price)
+        price = insert_price(connection, price)
+        mark_stale(connection, [price], book, [*book, price], opened)
         record(connection, actor, "price.add", gpu_type, price.document(), now)
         return price, True
 
 
-def _mark_stale(connection: Connection, price: Price, book: Sequence[Price], opened: int) -> None:
-    old, new = PriceBook(book), PriceBook([*book, price])
-    end = next(rate.end for rate in new.rates(*price.series) if rate.start == price.valid_from)
+def _check_currency(connection: Connection, price: Price) -> None:
+    """A month's corrections are posted to the next, so all months have one currency."""
+    query = select(periods.c.currency).where(periods.c.currency.is_not(None)).limit(1)
+    closed = connection.execute(query).scalar()
+    if closed is not None and closed != price.currency:
+        raise PriceConflictError(
+            f"Months were closed in {closed}; a price in {price.currency} cannot be added."
+        )
+
+
+def insert_price(connection: Connection, price: Price) -> Price:
+    """The same price with its number."""
+    row = {name: value for name, value in asdict(price).items() if name != "id"}
+    made = connection.execute(insert(table).values(row)).inserted_primary_key
+    assert made is not None
+    return replace(price, id=made[0])
+
+
+def mark_stale(
+    connection: Connection,
+    changed: Sequence[Price],
+    before: Sequence[Price],
+    after: Sequence[Price],
+    opened: int,
+) -> None:
+    """Mark what must be rolled up again after the prices `changed`, all of one GPU type, have come or gone.
+    Raises PriceConflictError."""
+    ends = [price.valid_to for price in changed]
     found = list(
-        stale(connection, old, new, gpu_type=price.gpu_type, start=price.valid_from, end=end, opened=opened)
+        stale(
+            connection,
+            PriceBook(before),
+            PriceBook(after),
+            gpu_type=changed[0].gpu_type,
+            start=min(price.valid_from for price in changed),
+            end=None if None in ends else max(end for end in ends if end is not None),
+            opened=opened,
+        )
     )
     kept = pruned_before(connection)
     if any(hour < kept for hour, *_ in found):
         raise PriceConflictError(
             f"It would change what closed hours before {iso(kept)} cost, whose usage records have been "
-            "removed: let it begin no earlier than that."
+            "removed: only what begins after that can still change."
         )
     mark_dirty(connection, found)
 
 
-def _speedup(
+def said_speed(
     factor: str | None, reference: str | None, source: str | None
 ) -> tuple[int | None, str | None, str | None]:
     if factor is None and reference is None and source is None:
@@ -110,11 +160,11 @@ def _speedup(
 
 def _unchanged(price: Price, known: Sequence[Price], *, explicit: bool) -> Price | None:
     """The current price, if it is the same and no time was given."""
-    last = max(known, key=lambda p: p.valid_from, default=None)
-    if explicit or last is None or last.valid_from > price.valid_from:
+    standing = None if explicit else current(known, price.valid_from)
+    if standing is None:
         return None
-    same = (last.rate_micros, last.valid_to) == (price.rate_micros, price.valid_to) and _as_fast(last, price)
-    return last if same else None
+    said = (standing.rate_micros, standing.valid_to) == (price.rate_micros, price.valid_to)
+    return standing if said and as_fast(standing, price) else None
 
 
 _COLUMNS = tuple(f.name for f in fields(Price))

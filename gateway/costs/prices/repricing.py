@@ -31,9 +31,16 @@ def stale(
     end: int | None,
     opened: int,
 ) -> Iterator[EngineHour]:
-    """Engine-hours to roll up again after a price of `gpu_type` for [start, end) has turned `old` into
-    `new`."""
-    cut = {at - at % HOUR for at in (start, end) if at is not None and at % HOUR}
+    """Engine-hours to roll up again after a change to prices of `gpu_type` in [start, end) has turned `old`
+    into `new`. `end`: None if the change has none."""
+    differs = _differs(old, new)
+    kinds = {*old.kinds(gpu_type), *new.kinds(gpu_type)}
+    cut = {
+        hour
+        for hour in old.broken_hours(gpu_type, HOUR) | new.broken_hours(gpu_type, HOUR)
+        if hour > start - HOUR and (end is None or hour < end)
+        if any(differs(gpu_type, region, purchase, hour) for region, purchase in kinds)
+    }
     yield from marked(connection, gpu_type, dirty_hours.c.hour.in_(cut))
     table = engine_hours.c
     touched = [table.hour >= start - start % HOUR, table.hour < opened]
@@ -41,12 +48,12 @@ def stale(
         touched.append(table.hour < end)
     query = select(
         table.hour, table.engine, table.gpu_type, table.gpu_count, table.region, table.purchase
-    ).where(table.gpu_type == gpu_type, or_(table.hour.in_(cut), and_(*touched)))
-    differs = _differs(old, new)
-    for *place, region, purchase in connection.execute(query.execution_options(yield_per=1000)):
-        hour, engine, _, gpu_count = place
-        if hour in cut or differs(gpu_type, region, purchase, hour):
-            yield hour, engine, gpu_type, gpu_count
+    ).where(func.lower(table.gpu_type) == gpu_type.lower(), or_(table.hour.in_(cut), and_(*touched)))
+    for hour, engine, kind, gpu_count, region, purchase in connection.execute(
+        query.execution_options(yield_per=1000)
+    ):
+        if differs(kind, region, purchase, hour):
+            yield hour, engine, kind, gpu_count
 
 
 def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) -> list[EngineHour]:
@@ -54,7 +61,7 @@ def marked(connection: Connection, gpu_type: str, where: ColumnElement[bool]) ->
     so a change marks them again; otherwise that worker would remove the only mark."""
     mark = dirty_hours.c
     query = select(mark.hour, mark.engine, mark.gpu_type, mark.gpu_count)
-    rows = connection.execute(query.where(mark.gpu_type == gpu_type, where))
+    rows = connection.execute(query.where(func.lower(mark.gpu_type) == gpu_type.lower(), where))
     return [(row[0], row[1], row[2], row[3]) for row in rows]
 
 

@@ -26,7 +26,7 @@ class TokenCosts:
     def load(self, prices: Iterable[Price]) -> None:
         known = list(prices)
         self._book = PriceBook(known)
-        self._speeds = {p.gpu_type: p.speedup_millis / 1000 for p in known if p.speedup_millis}
+        self._speeds = {p.gpu_type.lower(): p.speedup_millis / 1000 for p in known if p.speedup_millis}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -39,4 +39,4 @@ class TokenCosts:
         """GPU-hours' price by speed; 0 without a price, so that no engine is avoided for a price that nobody
         has entered."""
         rate = self._book.rate(engine.gpu_type, engine.region, engine.purchase, self._now())
-        return 0.0 if rate is None else rate / self._speeds.get(engine.gpu_type, 1.0)
+        return 0.0 if rate is None else rate / self._speeds.get(engine.gpu_type.lower(), 1.0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,9 @@ class Priced:
     loaded_hours: Fraction | None
     loaded_cost: Fraction | None
     """With the same share of idle time as in the month."""
+    gpus: int | None
+    """Whole GPUs that are always on, which have at least `loaded_hours`."""
+    gpus_cost: Fraction | None
     discount: Fraction | None
     """Its rate relative to the on-demand rate; None if that is not in the price book."""
 
@@ -209,14 +213,17 @@ def compare(
     reference: str,
     weights: Sequence[MeasuredWeights],
     stated: Mapping[str, Stated],
+    hours: Fraction,
 ) -> list[Priced]:
-    """The work on each offer, cheapest first; offers of unknown speed last."""
+    """The work on each offer, with the cheapest whole GPUs first; offers of unknown speed last. `hours`:
+    length of the period. A GPU cannot be had in fractions, so work that fills half of one costs all of it."""
     on_demand = {(o.gpu_type, o.region): o.rate for o in offers if o.purchase == "on_demand"}
     priced = [
         _priced(
             offer,
             speed(offer.gpu_type, reference, wanted.mixes, weights, stated),
             wanted,
+            hours,
             on_demand.get((offer.gpu_type, offer.region)),
         )
         for offer in offers
@@ -224,11 +231,14 @@ def compare(
     return sorted(priced, key=_order)
 
 
-def _priced(offer: Offer, found: Speed, wanted: Demand, on_demand: Fraction | None) -> Priced:
+def _priced(
+    offer: Offer, found: Speed, wanted: Demand, hours: Fraction, on_demand: Fraction | None
+) -> Priced:
     discount = None if not on_demand or offer.purchase == "on_demand" else 1 - offer.rate / on_demand
     if found.value is None:
-        return Priced(offer, found, None, None, None, None, None, discount)
+        return Priced(offer, found, None, None, None, None, None, None, None, discount)
     busy, loaded = wanted.busy / found.value, wanted.provisioned / found.value
+    gpus = max(ceil(loaded / hours), 1)
     return Priced(
         offer=offer,
         speed=found,
@@ -237,11 +247,13 @@ def _priced(offer: Offer, found: Speed, wanted: Demand, on_demand: Fraction | No
         busy_cost=total_cost(offer.rate, busy),
         loaded_hours=loaded,
         loaded_cost=total_cost(offer.rate, loaded),
+        gpus=gpus,
+        gpus_cost=total_cost(offer.rate, gpus * hours),
         discount=discount,
     )
 
 
-def _order(one: Priced) -> tuple[bool, Fraction, str, str, str]:
-    rate = one.effective_rate
+def _order(one: Priced) -> tuple[bool, Fraction, Fraction, str, str, str]:
+    cost, rate = one.gpus_cost, one.effective_rate
     key = (one.offer.gpu_type, one.offer.region, one.offer.purchase)
-    return rate is None, rate or Fraction(0), *key
+    return cost is None, cost or Fraction(0), rate or Fraction(0), *key

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from gateway.costs.cost_lines import CostLine, read_lines
-from gateway.costs.periods import month
+from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.amounts import decimal_of
-from gateway.costs.prices.book import PriceBook
+from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reconciliation.bill_files import NANO
 from gateway.costs.reports.compare import (
@@ -26,7 +27,7 @@ from gateway.costs.reports.compare import (
     demand,
 )
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import calibrations, prices
+from gateway.metering.ledger.schema import calibrations
 
 _BUSY = {"usage", "retry_waste", "headroom"}
 _MICROS = 10**6
@@ -56,15 +57,20 @@ def compare_month(
     with ledger.read() as connection:
         found = read_prices(connection)
         book = PriceBook(found)
-        lines = list(read_lines(connection, book, whole, by=("base_model",)))
+        lines = [
+            replace(line, gpu_type=book.spelling(line.gpu_type))
+            for line in read_lines(connection, book, whole, by=("base_model",))
+        ]
         weights = _weights(connection)
-        stated = _stated(connection, now)
+    stated = _stated(found, now)
     used = _used(lines)
     if not used:
         raise CompareError("month", f"No usage in {of}, so there is nothing to compare.")
     if reference is None:
         reference = max(used, key=lambda one: (one.provisioned, one.gpu_type)).gpu_type
     series = sorted({price.series for price in found})
+    gpu_types = [book.spelling(name) for name in gpu_types]
+    reference = None if reference is None else book.spelling(reference)
     for gpu_type in gpu_types:
         if gpu_type not in {key[0] for key in series}:
             raise CompareError("gpu_type", f"The price book has no price for {gpu_type}.")
@@ -77,22 +83,24 @@ def compare_month(
             f"How fast {', '.join(wanted.left_out)} is relative to {reference[:63]} is unknown, so the work "
             "cannot be said in its hours: calibrate both, or state a speedup with the price.",
         )
-    rows = compare(wanted, offers, reference, weights, stated)
+    hours = Fraction(max(min(whole.end, now) - whole.start, HOUR), HOUR)
+    rows = compare(wanted, offers, reference, weights, stated, hours)
     unpriced = {line.gpu_type for line in lines if line.cost is None and line.nano_gpu_hours}
+    priced = decimal_of(Fraction(sum(line.cost or 0 for line in lines), _COST))
     return {
         "month": of,
         "currency": book.currency,
         "reference": reference,
+        "hours": decimal_of(hours, 9),
         "actual": {
-            "cost": None if unpriced else decimal_of(Fraction(sum(line.cost or 0 for line in lines), _COST)),
+            "cost": None if unpriced else priced,
+            **({"priced_cost": priced} if unpriced else {}),
             "missing_prices": sorted(unpriced),
             "used": [_used_document(one) for one in used],
             "left_out": list(wanted.left_out),
         },
         "work": _work(wanted),
-        "rows": [
-            _row(one, cheapest=index == 0 and one.loaded_cost is not None) for index, one in enumerate(rows)
-        ],
+        "rows": [_row(one, cheapest=index == 0 and one.gpus is not None) for index, one in enumerate(rows)],
     }
 
 
@@ -136,17 +144,17 @@ def _weights(connection: Connection) -> list[MeasuredWeights]:
     return list(latest.values())
 
 
-def _stated(connection: Connection, now: int) -> dict[str, Stated]:
+def _stated(found: Sequence[Price], now: int) -> dict[str, Stated]:
     """The latest stated speedup of each GPU type, from any of its prices."""
-    c = prices.c
-    query = (
-        select(c.gpu_type, c.speedup_millis, c.speedup_reference, c.speedup_source)
-        .where(c.speedup_millis.is_not(None), c.valid_from <= now)
-        .order_by(c.valid_from, c.recorded_at)
-    )
+    begun = [price for price in found if price.speedup_millis is not None and price.valid_from <= now]
     return {
-        row[0]: Stated(row[0], Fraction(row[1], 1000), row[2] or "", row[3] or "")
-        for row in connection.execute(query)
+        price.gpu_type: Stated(
+            price.gpu_type,
+            Fraction(price.speedup_millis or 0, 1000),
+            price.speedup_reference or "",
+            price.speedup_source or "",
+        )
+        for price in sorted(begun, key=lambda p: (p.valid_from, p.recorded_at, p.id))
     }
 
 
@@ -194,6 +202,8 @@ def _row(one: Priced, *, cheapest: bool) -> dict[str, Any]:
         "busy_cost": _maybe(one.busy_cost),
         "loaded_gpu_hours": _maybe(one.loaded_hours),
         "loaded_cost": _maybe(one.loaded_cost),
+        "gpus": one.gpus,
+        "gpus_cost": _maybe(one.gpus_cost),
         "cheapest": cheapest,
     }
 

@@ -22,6 +22,7 @@ from gateway.costs.periods import month, months
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.selling.card_store import read_cards
@@ -34,27 +35,38 @@ HIDDEN_DIMENSIONS = frozenset({"engine"})
 _HIDDEN = frozenset(
     {
         *("gpu_seconds", "gpu_hours", "nano_gpu_hours", "allocated_nano_gpu_hours", "allocated_gpu_hours"),
-        *("calibrations", "engine"),
+        *("calibrations", "engine", "unpriced_gpu_hours"),
     }
 )
 _AT_COST = frozenset(
-    {"allocated_cost", "amount_cents", "allocated_amount_cents", "billed_cents", "allocated_nano_gpu_hours"}
+    {
+        *("allocated_cost", "amount_cents", "allocated_amount_cents", "billed_cents"),
+        *("allocated_nano_gpu_hours", "priced_cost"),
+    }
 )
 """Figures of a report that say what the cost-based settlement bills."""
 
 
-def customer_text(ledger: Ledger, question: Question, *, now: int, tenant: str) -> tuple[str, dict[str, Any]]:
+def customer_text(
+    ledger: Ledger, question: Question, *, now: int, tenant: str, currency: str | None = None
+) -> tuple[str, dict[str, Any]]:
     """Like `report_text`, for the tenant."""
-    report = without_gpu_time(_report(ledger, question, now=now, tenant=tenant))
+    report = without_gpu_time(_report(ledger, question, now=now, tenant=tenant, currency=currency))
     beside = {name: report.pop(name) for name in ("complete", "next")}
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
 
 
 def customer_file(
-    ledger: Ledger, question: Question, kind: FileFormat, *, now: int, tenant: str
+    ledger: Ledger,
+    question: Question,
+    kind: FileFormat,
+    *,
+    now: int,
+    tenant: str,
+    currency: str | None = None,
 ) -> tuple[bytes, dict[str, Any]]:
     """Like `report_file`, for the tenant."""
-    report = _report(ledger, question, now=now, tenant=tenant)
+    report = _report(ledger, question, now=now, tenant=tenant, currency=currency)
     file = io.BytesIO()
     write = write_csv if kind == "csv" else write_parquet
     shown = [column for column in columns(report) if column.name not in _HIDDEN]
@@ -71,13 +83,17 @@ def without_gpu_time(value: Any) -> Any:
     return value
 
 
-def _report(ledger: Ledger, question: Question, *, now: int, tenant: str) -> dict[str, Any]:
+def _report(
+    ledger: Ledger, question: Question, *, now: int, tenant: str, currency: str | None
+) -> dict[str, Any]:
     report = cost_report(ledger, question, now=now)
     with ledger.read() as connection:
         cards = read_cards(connection)
-        if not _has_card(cards, tenant, question):
-            return {**report, "priced_by": "cost"}
-        return _priced(connection, cards, tenant, question, report)
+        if _has_card(cards, tenant, question):
+            report = _priced(connection, cards, tenant, question, report)
+        else:
+            report |= {"priced_by": "cost"}
+        return report if currency is None else in_currency(connection, report, currency, now, tenant=tenant)
 
 
 def _has_card(cards: RateCards, tenant: str, question: Question) -> bool:

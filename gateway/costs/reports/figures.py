@@ -26,6 +26,8 @@ class Figures:
     cost: int = 0
     """10**-15 of the currency: millionths times nano-GPU-hours."""
     unpriced: bool = False
+    unpriced_nano: int = 0
+    """Nano-GPU-hours without a price, of which `cost` has nothing."""
     allocated: int = 0
     """Nano-GPU-hours of unused time."""
     allocated_cost: int = 0
@@ -41,6 +43,7 @@ class Figures:
             self.cost += line.nano_gpu_hours * line.rate_micros
         elif line.bucket != "rejected":
             self.unpriced = True
+            self.unpriced_nano += line.nano_gpu_hours
 
     def bear(self, nano: int, rate: int | None) -> None:
         """Add an allocated part of unused time."""
@@ -57,6 +60,8 @@ class Figures:
     def document(self, *, counts: bool = True, allocated: bool = False) -> dict[str, Any]:
         made: dict[str, Any] = {name: getattr(self, name) for name in COUNTS} if counts else {}
         made |= gpu_time(self.nano_gpu_hours, None if self.unpriced else self.cost)
+        if self.unpriced:
+            made |= partial(self.cost, self.unpriced_nano)
         if allocated:
             made["allocated_nano_gpu_hours"] = self.allocated
             made["allocated_cost"] = None if self.unpriced else decimal_text(self.allocated_cost, 15)
@@ -71,6 +76,12 @@ def gpu_time(nano: int, cost: int | None) -> dict[str, Any]:
         "nano_gpu_hours": nano,
         "cost": None if cost is None else decimal_text(cost, 15),
     }
+
+
+def partial(cost: int, unpriced: int) -> dict[str, Any]:
+    """The cost of what has a price, and the GPU-time that has none. `cost`: in 10**-15; `unpriced`: in
+    nano-GPU-hours."""
+    return {"priced_cost": decimal_text(cost, 15), "unpriced_gpu_hours": decimal_text(unpriced, 9)}
 
 
 class Table:
@@ -122,7 +133,7 @@ class Table:
         """Only for a table without `most`."""
         whole = Figures()
         for figures in self._rows.values():
-            for name in (*COUNTS, "nano_gpu_hours", "cost", "allocated", "allocated_cost"):
+            for name in (*COUNTS, "nano_gpu_hours", "cost", "unpriced_nano", "allocated", "allocated_cost"):
                 setattr(whole, name, getattr(whole, name) + getattr(figures, name))
             whole.unpriced |= figures.unpriced
         return whole

@@ -20,12 +20,12 @@ _EXACT = Context(prec=60)
 
 
 def report_file(
-    ledger: Ledger, question: Question, kind: FileFormat, *, now: int
+    ledger: Ledger, question: Question, kind: FileFormat, *, now: int, currency: str | None = None
 ) -> tuple[bytes, dict[str, Any]]:
     """`cost_report` as a file, and separately `complete`, `next` and the number of `rows`.
 
-    Raises LedgerUnavailableError, ParquetMissingError."""
-    report = cost_report(ledger, question, now=now)
+    Raises ExchangeRateError, LedgerUnavailableError, ParquetMissingError."""
+    report = cost_report(ledger, question, now=now, currency=currency)
     file = io.BytesIO()
     write = write_csv if kind == "csv" else write_parquet
     count = write(file, columns(report), constants(report), rows(report))

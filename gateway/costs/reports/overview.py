@@ -12,7 +12,7 @@ from gateway.costs.cost_lines import CostLine
 from gateway.costs.periods import iso
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import Series
-from gateway.costs.reports.figures import gpu_time
+from gateway.costs.reports.figures import gpu_time, partial
 from gateway.costs.reports.unit_prices import unit_prices
 from gateway.costs.rollups.token_weights import Weights
 from gateway.metering.ledger.schema import calibrations
@@ -50,7 +50,12 @@ def _sum(costs: Iterable[int | None]) -> int | None:
 
 def _time(lines: Iterable[CostLine]) -> dict[str, Any]:
     used = [line for line in lines if line.nano_gpu_hours]
-    return gpu_time(sum(line.nano_gpu_hours for line in used), _sum(line.cost for line in used))
+    cost = _sum(line.cost for line in used)
+    made = gpu_time(sum(line.nano_gpu_hours for line in used), cost)
+    if cost is not None:
+        return made
+    unpriced = sum(line.nano_gpu_hours for line in used if line.cost is None)
+    return {**made, **partial(sum(line.cost or 0 for line in used), unpriced)}
 
 
 def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
@@ -75,13 +80,20 @@ def _utilisation(facts: Sequence[CostLine]) -> list[dict[str, Any]]:
 
 
 def missing_prices(facts: Iterable[CostLine], unpriced: frozenset[Series]) -> list[dict[str, str]]:
-    """The prices that are needed but missing."""
-    missing: set[Series] = set()
+    """The prices that are needed but missing, and the GPU-hours that no amount includes because of it."""
+    missing: dict[Series, int] = {}
     for line in facts:
         series = (line.gpu_type, line.region, line.purchase)
         if line.bucket != "rejected" and (line.rate_micros is None or series in unpriced):
-            missing.add(series)
-    return [dict(zip(("gpu_type", "region", "purchase"), series, strict=True)) for series in sorted(missing)]
+            nano = line.nano_gpu_hours if not line.rate_micros else 0
+            missing[series] = missing.get(series, 0) + nano
+    return [
+        {
+            **dict(zip(("gpu_type", "region", "purchase"), series, strict=True)),
+            "gpu_hours": decimal_text(nano, 9),
+        }
+        for series, nano in sorted(missing.items())
+    ]
 
 
 def made_with(connection: Connection, facts: Iterable[CostLine]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.costs.periods import LocalTime, Period, iso, months
 from gateway.costs.policies.terms import MonthAllocation, allocate_month
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
+from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.figures import Figures, Key, PriceFacts, Table
 from gateway.costs.reports.overview import made_with, missing_prices, of_everything, unallocated
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
@@ -60,22 +61,30 @@ class Question:
     hours as known now."""
 
 
-def cost_report(ledger: Ledger, question: Question, *, now: int) -> dict[str, Any]:
+def cost_report(
+    ledger: Ledger, question: Question, *, now: int, currency: str | None = None
+) -> dict[str, Any]:
     """The report as a document; docs/finance.md shows one. First rolls up for a limited time; `complete` says
     whether the roll-ups are up to date.
 
-    Memory use is proportional to the rows of a page; with a policy, to all rows.
-    Raises LedgerUnavailableError."""
+    Memory use is proportional to the rows of a page; with a policy, to all rows. `currency`: the price book's
+    by default.
+
+    Raises ExchangeRateError, LedgerUnavailableError."""
     rolled = roll(ledger, now, patience=_ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
+        if currency is not None:
+            document = in_currency(connection, document, currency, now)
     return {**document, "complete": rolled.pending == 0}
 
 
-def report_text(ledger: Ledger, question: Question, *, now: int) -> tuple[str, dict[str, Any]]:
+def report_text(
+    ledger: Ledger, question: Question, *, now: int, currency: str | None = None
+) -> tuple[str, dict[str, Any]]:
     """`cost_report` as JSON, rendered here because ten thousand rows would block the event loop, and
     separately its `complete` and `next`."""
-    report = cost_report(ledger, question, now=now)
+    report = cost_report(ledger, question, now=now, currency=currency)
     beside = {name: report.pop(name) for name in ("complete", "next")}
     return json.dumps(report, ensure_ascii=False, separators=(",", ":")), beside
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,19 +14,26 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
 from gateway.costs.prices.book import Price, PriceBook
-from gateway.costs.prices.price_store import read_prices
+from gateway.costs.prices.price_store import read_history, read_prices
 from gateway.metering.ledger.schema import engine_hours, rollups
 
 _SERIES = ("gpu_type", "region", "purchase")
 
 
 def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Prices of the snapshot that have changed or are missing."""
-    held = {(*price.series, price.valid_from): price for price in read_prices(connection)}
+    """Prices of the snapshot that have changed or are missing. One that was corrected since is still
+    there."""
+    history = read_history(connection)
+    by_number = {price.id: price for price in history}
+    first = {(*p.series, p.valid_from): p for p in reversed(history) if p.supersedes is None}
     wrong = []
     for document in snapshot:
         price = Price(**document)
-        now = held.get((*price.series, price.valid_from))
+        if price.id:
+            now = by_number.get(price.id)
+        else:  # closed before prices had numbers
+            now = first.get((*price.series, price.valid_from))
+            now = None if now is None else replace(now, id=0)
         if now != price:
             was = _rate_text(price.rate_micros)
             if now is None:
@@ -41,7 +49,10 @@ def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]
 def wrong_rates(connection: Connection, of: str, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rows of a month whose rate differs from the snapshot. Corrections may reverse earlier rows at their
     rate."""
-    book = PriceBook(Price(**document) for document in snapshot)
+    book = PriceBook(
+        (Price(**document) for document in snapshot),
+        before_corrections=not any("id" in document for document in snapshot),
+    )
     table = rollups.c
     columns = [*(table[name] for name in _SERIES), table.piece, table.rate_micros, table.correction]
     wrong = []

@@ -69,6 +69,8 @@ ACTIONS: dict[str, str] = {
     "version.recover": "A version that had failed was loaded again.",
     "version.erase": "The files of a version that no engine can hold any longer were removed.",
     "price.add": "A price was added.",
+    "price.correct": "A price was corrected or withdrawn. The earlier row is kept.",
+    "exchange_rate.add": "An exchange rate was added.",
     "cost_budget.set": "A budget for the cost of a tenant, or of the installation, was set.",
     "cost_budget.remove": "A budget for cost was removed.",
     "power.set": "The power of a GPU type was stated.",

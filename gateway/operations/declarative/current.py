@@ -152,8 +152,7 @@ def version_spec(version: Version) -> VersionSpec:
 
 def price_spec(price: Price) -> NewPrice:
     said = price.document()
-    del said["recorded_at"]
-    return NewPrice.model_construct(**said)
+    return NewPrice.model_construct(**{name: said[name] for name in NewPrice.model_fields})
 
 
 _TERMS: dict[str, StrictBody] = {

@@ -11,12 +11,14 @@ from dataclasses import replace
 from adapters.errors import ConflictError
 from adapters.sources.public_uri import led_to
 from gateway.costs.periods import instant, iso
-from gateway.costs.prices.book import (
+from gateway.costs.prices.price import (
     Price,
     PriceConflictError,
     PriceError,
     check,
+    current,
     rate_micros,
+    same_series,
     speedup_millis,
 )
 from gateway.operations.declarative.current import key_spec, price_spec, tenant_spec
@@ -208,10 +210,9 @@ def price(book: Iterable[NewPrice], wanted: NewPrice, now: int) -> NewPrice | No
     `now`. Raises DocumentRefusedError: prices are never edited."""
     new = to_price(wanted)
     standing = [to_price(p) for p in book]
-    series = [p for p in standing if p.series == new.series]
+    series = [p for p in standing if same_series(p, new)]
     if wanted.valid_from is None:
-        begun = [p for p in series if p.valid_from <= now]
-        last = max(begun, key=lambda p: p.valid_from, default=None)
+        last = current(series, now)
         if last is not None and _says_the_same(replace(new, valid_from=last.valid_from), last):
             return None
         if series:  # then it begins when it is added; only the first of a series reaches back

@@ -27,7 +27,7 @@ from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
 from gateway.metering.ledger.schema.policies import standing_policies
-from gateway.metering.ledger.schema.prices import calibrations, prices
+from gateway.metering.ledger.schema.prices import calibrations, exchange_rates, prices
 from gateway.metering.ledger.schema.rollups import (
     dirty_hours,
     engine_hours,
@@ -52,6 +52,7 @@ __all__ = [
     "engine_hours",
     "engine_probes",
     "engine_spans",
+    "exchange_rates",
     "gpu_power",
     "grid_factors",
     "invoices",

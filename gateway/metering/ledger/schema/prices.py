@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
 
 from gateway.metering.ledger.schema.metadata import AutoId, schema
 
@@ -25,7 +35,24 @@ prices = Table(
     ),
     Column("speedup_reference", Text, comment="GPU type that it is relative to"),
     Column("speedup_source", Text, comment="who measured it"),
-    UniqueConstraint("gpu_type", "region", "purchase", "valid_from"),
+    Column("supersedes", Integer, comment="prices.id that this row corrects; null: it corrects none"),
+    Column("withdrawn", Boolean, nullable=False, server_default=false(), comment="prices nothing itself"),
+    Column("reason", Text, comment="of a correction: why"),
+    UniqueConstraint("supersedes", name="prices_supersedes_key"),
+    comment="append-only; a price that another row supersedes no longer applies",
+)
+
+exchange_rates = Table(
+    "exchange_rates",
+    schema,
+    Column("id", AutoId, primary_key=True),
+    Column("currency", String(3), nullable=False, comment="one unit of it"),
+    Column("target", String(3), nullable=False, comment="is worth this many of it:"),
+    Column("rate_nanos", BigInteger, nullable=False, comment="billionths"),
+    Column("valid_from", BigInteger, nullable=False, comment="start of a day, UTC"),
+    Column("recorded_at", BigInteger, nullable=False),
+    Column("source", Text, nullable=False, comment="who published it"),
+    Column("reason", Text, comment="of a correction: why; of several of a day, the last recorded applies"),
     comment="append-only",
 )
 

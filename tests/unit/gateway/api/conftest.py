@@ -49,6 +49,7 @@ async def installed(ledger_file, tmp_path, now):
         meter=meter,
         ledger_process=ledger_process,
         clock=SimpleNamespace(now=now),
+        catalog=SimpleNamespace(engines={}),
         directory=directory,
         settings=SimpleNamespace(redis_prefix="florin"),
     )

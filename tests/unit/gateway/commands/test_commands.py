@@ -96,13 +96,24 @@ DECIDED = {
 }  # fmt: skip
 EXPLAINED = {"adapter": "acme/support", "version": "acme/support@v1", "decision": DECISION, "moves": []}
 PRICE = {
+    "id": 7,
     "gpu_type": "H200",
     "rate_per_gpu_hour": "2.50",
     "currency": "USD",
     "purchase": "on_demand",
     "region": "",
     "valid_from": "2026-07-01T00:00:00Z",
+    "recorded_at": "2026-07-02T00:00:00Z",
+    "supersedes": None,
+    "withdrawn": False,
+    "reason": None,
+    "warnings": ["No registered engine has GPU type H200; there are H100."],
 }
+CORRECTED = {**PRICE, "id": 8, "supersedes": 7, "reason": "typo", "warnings": []}
+RATE = {
+    "id": 1, "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01T00:00:00Z",
+    "source": "ECB", "reason": None,
+}  # fmt: skip
 FIGURES = {
     "requests": 3,
     "prompt_tokens": 1200,
@@ -149,7 +160,9 @@ NEW_ENGINE_BODY = {
     "base_config": None,
     "base_aliases": [],
 }
-NEW_PRICE_BODY = {k: v for k, v in PRICE.items() if k != "valid_from"}
+_GIVEN = ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region")
+NEW_PRICE_BODY = {name: PRICE[name] for name in _GIVEN}
+NEW_RATE_BODY = {name: RATE[name] for name in ("currency", "target", "rate", "source")}
 BY = "by=tenant%2Cadapter%2Cgpu_type"
 
 ME = {
@@ -383,6 +396,23 @@ CASES = [
         "POST", "/admin/v1/prices", NEW_PRICE_BODY | {"valid_from": "2026-07-01"}, PRICE, "from 2026-07-01",
     ),
     (("price", "list"), "GET", "/admin/v1/prices", None, {"data": [PRICE]}, "on_demand"),
+    (
+        ("price", "list", "--history"), "GET", "/admin/v1/prices?history=true", None,
+        {"data": [{**PRICE, "superseded_by": 8}, {**CORRECTED, "superseded_by": None}]}, "corrects 7: typo",
+    ),
+    (
+        ("price", "correct", "7", "--reason", "typo", "--rate", "2.50"),
+        "POST", "/admin/v1/prices/7/correct", {"reason": "typo", "rate_per_gpu_hour": "2.50"}, CORRECTED, "the new price is 8",
+    ),
+    (
+        ("price", "correct", "7", "--reason", "typo", "--withdraw"),
+        "POST", "/admin/v1/prices/7/correct", {"reason": "typo", "withdraw": True}, {**CORRECTED, "withdrawn": True}, "was withdrawn",
+    ),
+    (
+        ("exchange-rate", "add", "--from", "USD", "--to", "EUR", "--rate", "0.92", "--date", "2026-10-01", "--source", "ECB"),
+        "POST", "/admin/v1/exchange-rates", NEW_RATE_BODY | {"valid_from": "2026-10-01"}, RATE, "1 USD is 0.92 EUR from 2026-10-01",
+    ),
+    (("exchange-rate", "list"), "GET", "/admin/v1/exchange-rates", None, {"data": [RATE]}, "2026-10-01"),
     (("cost", "report"), "GET", f"/finance/v1/costs?{BY}", None, COSTS, "1,200"),
     (
         ("cost", "report", "--by", "tenant", "--month", "2026-07", "--tenant", "acme"),

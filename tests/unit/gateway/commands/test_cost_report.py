@@ -281,6 +281,38 @@ def test_usage_errors_exit_with_2_without_a_call(fake, args):
     assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
 
 
+def test_a_missing_price_does_not_blank_what_has_one(fake):
+    """One GPU without a price made every total `-`."""
+    body = deepcopy(REPORT)
+    partial = {"cost": None, "priced_cost": "300.00", "unpriced_gpu_hours": "11.00"}
+    body["whole"] |= partial
+    body["missing_prices"] = [
+        {"gpu_type": "B200", "region": "", "purchase": "on_demand", "gpu_hours": "11.00"}
+    ]
+    fake.answer("GET", PATH, body)
+    done = fake.florin("cost", "report")
+    assert done.exit_code == 0, done.output
+    total = next(line for line in done.stdout.splitlines() if line.startswith("total"))
+    assert total.split()[-1] == "300.00"
+    assert "No price for B200, and no amount includes its 11.000 GPU-hours" in " ".join(done.stderr.split())
+
+
+def test_a_converted_report_names_its_rate(fake):
+    rate = {
+        "currency": "USD",
+        "rate": "0.92",
+        "valid_from": "2026-07-01",
+        "source": "ECB",
+        "changed_within": True,
+    }
+    fake.answer("GET", f"{PATH}&currency=EUR", {**REPORT, "currency": "EUR", "exchange_rate": rate})
+    done = fake.florin("cost", "report", "--currency", "EUR")
+    assert done.exit_code == 0, done.output
+    assert "Converted at 1 USD = 0.92 EUR (ECB, 2026-07-01, at the end of the period" in " ".join(
+        done.stderr.split()
+    )
+
+
 def test_amounts_are_those_of_the_statements(fake):
     """Rounded by the statements' rule, not anew: a reader compares them."""
     body = deepcopy(REPORT)

@@ -60,15 +60,15 @@ ROW = {
     "gpu_type": "L40", "region": "", "purchase": "spot", "rate_per_gpu_hour": "0.10", "discount": "0.90",
     "speedup": "0.50", "speedup_is": "stated", "speedup_source": "a blog", "effective_rate": "0.20",
     "busy_gpu_hours": "10.00", "busy_cost": "1.00", "loaded_gpu_hours": "20.00", "loaded_cost": "2.00",
-    "cheapest": True,
+    "gpus": 1, "gpus_cost": "74.40", "cheapest": True,
 }  # fmt: skip
 UNKNOWN = {
     **ROW, "gpu_type": "B200", "discount": None, "speedup": None, "speedup_is": "unknown", "speedup_source": "",
     "effective_rate": None, "busy_gpu_hours": None, "busy_cost": None, "loaded_gpu_hours": None,
-    "loaded_cost": None, "cheapest": False,
+    "loaded_cost": None, "gpus": None, "gpus_cost": None, "cheapest": False,
 }  # fmt: skip
 COMPARED = {
-    "month": "2026-10", "currency": "USD", "reference": "A100", "complete": True,
+    "month": "2026-10", "currency": "USD", "reference": "A100", "hours": "744.00", "complete": True,
     "actual": {"cost": "40.00", "missing_prices": [], "used": [], "left_out": ["TPU"]},
     "work": {
         "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilisation": "0.50",
@@ -219,10 +219,15 @@ def test_a_comparison_marks_the_cheapest_and_tells_what_is_measured(fake):
     )
     assert done.exit_code == 0, done.output
     rows = [" ".join(text.split()) for text in done.stdout.splitlines()]
-    assert rows[1] == "L40 spot, -90.0 % 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 cheapest"
-    assert rows[2] == "B200 spot 0.10 - unknown - - - - -"
+    assert rows[1] == "L40 spot, -90.0 % 0.10 0.500 stated 0.2000 10.00 1.00 20.00 2.00 1 74.40 cheapest"
+    assert rows[2] == "B200 spot 0.10 - unknown - - - - - - -"
     assert "Stated speed of L40: a blog." in done.stderr
-    assert "50.0 % used); it cost 40.00 USD" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert (
+        "the work takes 5.00 GPU-hours of an A100, and 10.00 were provisioned (A100-equivalents, 50.0 % used). "
+        "They cost 40.00 USD." in said
+    )
+    assert "busy of" not in said
     assert "Usage on TPU is left out: calibrate TPU and A100" in done.stderr
     assert "The speed of B200 is unknown: calibrate B200 and A100" in done.stderr
 

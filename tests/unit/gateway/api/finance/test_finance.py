@@ -5,6 +5,7 @@ import csv
 import io
 from datetime import UTC, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from pyarrow import parquet
@@ -30,10 +31,81 @@ async def test_prices_are_added_once_and_listed(client_for):
         listed = await client.get("/admin/v1/prices")
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
-    assert listed.json() == {"data": [first.json()]}
+    warned = first.json()
+    assert warned.pop("warnings") == []
+    assert listed.json() == {"data": [warned]}
     shown = {n: first.json()[n] for n in ("gpu_type", "rate_per_gpu_hour", "currency", "purchase", "region")}
     assert shown == {**PRICE, "currency": "USD", "purchase": "on_demand", "region": ""}
     assert (first.json()["valid_from"], first.json()["valid_to"]) == ("1970-01-01T00:00:00Z", None)
+
+
+async def test_a_finance_key_adds_and_corrects_prices(client_for, installed):
+    installed.catalog.engines["e"] = SimpleNamespace(gpu_type="H100")
+    async with client_for(Role.FINANCE) as client:
+        slip = await client.post("/admin/v1/prices", json={**PRICE, "gpu_type": "H10"})
+        path = f"/admin/v1/prices/{slip.json()['id']}/correct"
+        said = {"gpu_type": "h100", "rate_per_gpu_hour": "2", "reason": "typo"}
+        unreasoned = await client.post(path, json={"gpu_type": "H100"})
+        right = await client.post(path, json=said)
+        twice = await client.post(path, json=said)
+        nowhere = await client.post("/admin/v1/prices/99/correct", json=said)
+        spelled = await client.post(
+            "/admin/v1/prices", json={**PRICE, "gpu_type": "H100", "valid_from": "2026-10-01"}
+        )
+        listed = (await client.get("/admin/v1/prices")).json()["data"]
+        history = (await client.get("/admin/v1/prices", params={"history": "true"})).json()["data"]
+    assert slip.json()["warnings"] == ["No registered engine has GPU type H10; there are H100."]
+    assert (right.status_code, right.json()["supersedes"], right.json()["warnings"]) == (201, 1, [])
+    assert [answer.status_code for answer in (unreasoned, twice, nowhere)] == [400, 409, 404]
+    assert spelled.json()["warnings"] == ["H100 is spelled h100, as in the price book."]
+    assert [(p["id"], p["gpu_type"]) for p in listed] == [(2, "h100"), (3, "h100")]
+    assert [(p["id"], p["superseded_by"]) for p in history] == [(1, 2), (2, None), (3, None)]
+
+
+RATE = {"currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 200),
+        ({"rate": "0.93"}, 409),
+        ({"rate": "0.93", "reason": "published later"}, 201),
+        ({"rate": "0"}, 400),
+        ({"rate": "-1"}, 400),
+        ({"rate": "0.0000000001"}, 400),
+        ({"rate": 0.92}, 400),
+        ({"target": "USD"}, 400),
+        ({"valid_from": "2026-10-01T12:00"}, 400),
+        ({"valid_from": "soon"}, 400),
+        ({"valid_from": "2026-10-02", "rate": "0.5"}, 201),
+    ],
+)
+async def test_exchange_rates_are_dated_and_never_edited(client_for, change, status):
+    async with client_for(Role.FINANCE) as client:
+        first = await client.post("/admin/v1/exchange-rates", json=RATE)
+        answer = await client.post("/admin/v1/exchange-rates", json={**RATE, **change})
+        listed = (await client.get("/admin/v1/exchange-rates")).json()["data"]
+    assert (first.status_code, answer.status_code) == (201, status)
+    assert len(listed) == (2 if status == 201 else 1)
+    assert listed[0] == first.json()
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+async def test_a_report_in_another_currency(client_for, installed, kind):
+    installed.ledger.insert([record("a", ended=101 * HOUR)])
+    params = {**RANGE, "currency": "EUR", "format": kind}
+    async with client_for(Role.FINANCE) as client:
+        await client.post("/admin/v1/prices", json=PRICE)
+        without = await client.get("/finance/v1/costs", params=params)
+        await client.post("/admin/v1/exchange-rates", json=RATE)
+        answer = await client.get("/finance/v1/costs", params=params)
+        wrong = await client.get("/finance/v1/costs", params={**params, "currency": "euro"})
+    assert (without.status_code, without.json()["error"]["param"]) == (400, "currency")
+    assert "florin exchange-rate add" in without.json()["error"]["message"]
+    assert wrong.status_code == 400
+    row = answer.json()["rows"][0] if kind == "json" else next(csv.DictReader(io.StringIO(answer.text)))
+    assert Decimal(row["cost"]) == Decimal("2.30")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from gateway.costs.export.columns import DATASETS, FOCUS_VERSIONS, focus
 from gateway.costs.export.files import MissingPriceError, Order, export
 from gateway.costs.periods import month
+from gateway.costs.prices.price_store import add_price
 from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.focus_spec import OURS, OURS_1_4, SPECIFICATION
 from tests.unit.gateway.costs.export.month import MONTH, add_prices, fill, make
@@ -116,12 +117,44 @@ class TestCells:
     def test_price_times_quantity_is_the_cost(self, filled, tmp_path, version, dataset):
         for row in rows_of(filled[0], tmp_path, version, dataset):
             for price, cost in (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCost")):
-                if row[price]:
-                    assert Decimal(row[price]) >= 0
-                    product = Decimal(row[price]) * Decimal(row["PricingQuantity"])
-                    assert product.quantize(Decimal(10) ** -15) == Decimal(row[cost])
-                else:
-                    assert row["ChargeClass"] == "Correction"
+                assert Decimal(row[price]) >= 0
+                assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row[cost])
+
+    def test_a_price_id_has_one_list_price(self, filled, tmp_path, version, dataset):
+        prices = defaultdict(set)
+        for row in rows_of(filled[0], tmp_path, version, dataset):
+            prices[row["SkuPriceId"]].add((row["SkuId"], row["ListUnitPrice"]))
+        assert {len(found) for found in prices.values()} == {1}
+
+    def test_reserved_capacity_is_a_commitment_discount(self, filled, tmp_path, version, dataset):
+        rows = rows_of(filled[0], tmp_path, version, dataset)
+        names = [column.name for column in focus(version) if column.name.startswith("CommitmentDiscount")]
+        assert len(names) == 7
+        for row in rows:
+            reserved = row["PricingCategory"] == "Committed"
+            assert [bool(row[name]) for name in names] == [reserved] * 7
+            if reserved:
+                assert row["CommitmentDiscountId"] == "reserved/L40S/any"
+                assert row["CommitmentDiscountQuantity"] == row["PricingQuantity"]
+
+    def test_days_sum_to_the_same(self, filled, tmp_path, version, dataset):
+        hourly = rows_of(filled[0], tmp_path, version, dataset)
+        daily = rows_of(filled[0], tmp_path, version, dataset, granularity="daily")
+        assert len(daily) < len(hourly)
+        for column in (
+            "BilledCost",
+            "ListCost",
+            "ContractedCost",
+            "PricingQuantity",
+            "x_OutputTokens",
+            "x_Requests",
+        ):
+            assert total(daily, column) == total(hourly, column)
+        days = {row["ChargePeriodStart"] for row in daily}
+        assert days <= {"2026-09-30T00:00:00Z", "2026-09-01T00:00:00Z", "2026-10-01T00:00:00Z"}
+        for row in daily:
+            assert row["ChargePeriodStart"].endswith("T00:00:00Z")
+            assert row["ChargePeriodEnd"].endswith("T00:00:00Z")
 
     def test_periods(self, filled, tmp_path, version, dataset):
         for row in rows_of(filled[0], tmp_path, version, dataset):
@@ -141,15 +174,20 @@ class TestSums:
         assert total(rows) == sum(map(true_cost, counted))
         assert total(rows, "PricingQuantity") == sum(row["nano_gpu_hours"] for row in counted) * NANO
         for name in ("ListCost", "EffectiveCost", "ContractedCost"):
-            assert total(rows, name) == total(rows)
+            assert total(rows, name) == total(rows)  # there is no on-demand price beside spot and reserved
 
-    def test_chargeback_and_what_is_not_charged_are_the_infrastructure(self, filled, tmp_path, version):
+    def test_chargeback_is_the_infrastructure(self, filled, tmp_path, version):
+        """Also retries and unused time, which it used to leave out."""
         ledger, ledger_rows = filled
         infrastructure = rows_of(ledger, tmp_path, version, "infrastructure")
         charged = rows_of(ledger, tmp_path, version, "chargeback")
+        for column in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingQuantity"):
+            assert total(charged, column) == total(infrastructure, column)
         rest = [row for row in infrastructure if row["x_Bucket"] != "usage"]
-        assert total(charged) + total(rest) == total(infrastructure)
         assert {row["x_Bucket"] for row in rest} == {"idle", "startup", "headroom", "retry_waste"}
+        nobodys = [row for row in charged if not row["SubAccountId"]]
+        assert total(nobodys) == total(rest)
+        assert {row["x_Bucket"] for row in nobodys} == {"unallocated", "retry_waste"}
         for tenant in ("acme", "bolt", "corgi", "delta"):
             own = [r for r in ledger_rows if r["tenant"] == tenant and r["bucket"] == "usage"]
             mine = [row for row in charged if row["SubAccountId"] == tenant]
@@ -165,11 +203,8 @@ class TestSums:
 
     def test_units(self, filled, tmp_path, version):
         for row in rows_of(filled[0], tmp_path, version, "chargeback"):
-            if row["ConsumedUnit"] == "Tokens":
-                assert row["PricingUnit"] == "1000000 Tokens"
-                assert Decimal(row["ConsumedQuantity"]) == Decimal(row["PricingQuantity"]) * 1_000_000
-            else:
-                assert row["SkuMeter"] == "GPU Time"
+            assert row["PricingUnit"] == "GPU-Hours"
+            assert (row["ConsumedUnit"] == "Tokens") == (row["SkuMeter"] != "GPU Time")
 
 
 def test_a_row_of_one_kind_of_token_says_only_its_own(filled, tmp_path):
@@ -199,6 +234,7 @@ def test_the_split_of_an_origin_charge_follows_the_specification(filled, tmp_pat
         "EffectiveCost",
         "ListCost",
         "ContractedCost",
+        "CommitmentDiscountQuantity",
     }
     for rows in origins.values():
         for name in rows[0]:
@@ -225,6 +261,69 @@ def test_an_hour_with_two_rates_is_two_origins(filled, tmp_path):
         if (r["ResourceId"], r["ChargePeriodStart"][11:13]) == ("gpu-0", "01")
     }
     assert prices == {"3.249999", "2.000001"}
+
+
+def test_savings_show_against_the_on_demand_price(filled, tmp_path):
+    """A spot price is a contracted one; a reserved one saves by commitment."""
+    ledger, _ = filled
+    for gpu_type, region, rate in (("H100", "us", "3.50"), ("L40S", "", "1.25")):
+        add_price(
+            ledger, gpu_type=gpu_type, rate=rate, currency="EUR", purchase="on_demand", region=region,
+            valid_from=0, valid_to=None, now=1,
+        )  # fmt: skip
+    prices = {"Dynamic": ("3.50", "1.10", "1.10"), "Committed": ("1.25", "1.25", "0.875")}
+    for dataset in DATASETS:
+        rows = [r for r in rows_of(ledger, tmp_path, "1.2", dataset) if r["PricingCategory"] in prices]
+        assert {row["PricingCategory"] for row in rows} == set(prices)
+        for row in rows:
+            listed, contracted, paid = prices[row["PricingCategory"]]
+            assert (row["ListUnitPrice"], row["ContractedUnitPrice"]) == (listed, contracted)
+            hours = Decimal(row["PricingQuantity"])
+            assert Decimal(row["EffectiveCost"]) == Decimal(row["BilledCost"]) == hours * Decimal(paid)
+
+
+def test_infrastructure_names_the_tenant_where_focus_knows_no_split_charges(filled, tmp_path):
+    rows = rows_of(filled[0], tmp_path, "1.2", "infrastructure")
+    for row in rows:
+        assert row["SubAccountId"] == row["SubAccountName"] == row["x_Tenant"]
+        tags = json.loads(row["Tags"])
+        assert tags.get("florin/tenant", "") == row["x_Tenant"]
+        assert tags.get("florin/adapter", "") == row["x_Adapter"]
+    assert {"", "acme", "bolt", "corgi", "delta"} == {row["SubAccountId"] for row in rows}
+    assert all(
+        "florin/tenant" in row["Tags"]
+        for row in rows_of(filled[0], tmp_path, "1.2", "chargeback")
+        if row["SubAccountId"]
+    )
+
+
+@pytest.mark.parametrize("version", FOCUS_VERSIONS)
+def test_a_tenant_s_own_file_does_not_tell_what_a_gpu_hour_costs(filled, tmp_path, version):
+    mine = {"tenants": ("acme",), "customer": "acme"}
+    rows = rows_of(filled[0], tmp_path, version, "chargeback", **mine)
+    full = rows_of(filled[0], tmp_path, version, "chargeback", tenants=("acme",))
+    assert total(rows) == total(full)
+    shown = json.dumps(rows)
+    for word in (
+        "GPU-Hours",
+        "x_GpuHours",
+        "gpu-0",
+        "3.249999",
+        "CommitmentDiscountId",
+    ):
+        assert word not in shown, word
+    for row in rows:
+        assert not any(value for name, value in row.items() if name.endswith("UnitPrice"))
+        assert row["ListCost"] == row["ContractedCost"] == row["EffectiveCost"] == row["BilledCost"]
+        if row["ConsumedUnit"] == "Tokens":
+            assert row["PricingUnit"] == "1000000 Tokens"
+            assert Decimal(row["ConsumedQuantity"]) == Decimal(row["PricingQuantity"]) * 1_000_000
+    path = tmp_path / "lines.csv"
+    path.touch()
+    export(filled[0], Order(MONTH, "csv", "chargeback", "x", **mine), path)
+    names = path.read_text().splitlines()[0].split(",")
+    assert "cost" in names
+    assert not {"gpu_hours", "rate_per_gpu_hour"} & set(names)
 
 
 def test_one_tenant_gets_its_own_rows_only(filled, tmp_path):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.costs.cost_lines import CostLine
-from gateway.costs.export.cells import Fixed, csv_text, divided
+from gateway.costs.export.cells import Fixed, csv_text
 from gateway.costs.export.chargeback import split
 from gateway.costs.export.infrastructure import ratios
 
@@ -58,11 +58,6 @@ def test_tokens_bear_cost_by_their_weights():
 
 def test_a_kind_without_tokens_bears_nothing():
     assert split(line(100, (30, 0, 70), (30, 0, 0)), (30, 0, 0)) == ([100, 0, 0], 0)
-
-
-def test_rounding_is_half_away_from_zero():
-    assert [divided(n, 2) for n in (-3, -1, 0, 1, 3)] == [-2, -1, 0, 1, 2]
-    assert divided(3, -2) == divided(-3, 2) == -2
 
 
 def test_cells():

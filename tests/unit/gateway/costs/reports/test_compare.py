@@ -52,7 +52,7 @@ def test_the_same_figures_as_a_comparison():
         Offer("L40", "", "on_demand", Fraction("17.50")),
     ]
     said = stated("H100", "2.5", "A100") | stated("L40", "0.5", "A100")
-    found = compare(Demand(Fraction(10), Fraction(20), (), MIX), offers, "A100", [], said)
+    found = compare(Demand(Fraction(10), Fraction(20), (), MIX), offers, "A100", [], said, Fraction(1))
     assert [(row.offer.gpu_type, row.busy_hours, row.busy_cost) for row in found] == [
         ("H100", 4, Fraction("164.16")),
         ("A100", 10, Fraction("327.70")),
@@ -117,7 +117,7 @@ def test_a_discount_is_relative_to_the_same_on_demand():
         Offer("H100", "eu", "spot", Fraction(1)),
         Offer("H100", "us", "spot", Fraction(2)),
     ]
-    found = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {})
+    found = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {}, Fraction(100))
     assert [(row.offer.region, row.offer.purchase, row.discount) for row in found] == [
         ("eu", "spot", Fraction(9, 10)),
         ("us", "spot", None),
@@ -127,6 +127,6 @@ def test_a_discount_is_relative_to_the_same_on_demand():
 
 def test_an_unknown_speed_is_no_guess_and_comes_last():
     offers = [Offer("B200", "", "on_demand", Fraction(1)), Offer("H100", "", "on_demand", Fraction(9))]
-    first, last = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {})
+    first, last = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {}, Fraction(100))
     assert (first.offer.gpu_type, last.offer.gpu_type) == ("H100", "B200")
     assert (last.speed.how, last.busy_cost, last.loaded_cost, last.effective_rate) == ("unknown", *[None] * 3)

@@ -75,7 +75,10 @@ def test_golden(october):
         "busy_reference_hours": "5.00", "provisioned_reference_hours": "10.00", "utilisation": "0.50",
         "uncached_tokens": 800, "cached_tokens": 200, "output_tokens": 300,
     }  # fmt: skip
-    assert [r["gpu_type"] for r in found["rows"]] == ["L40", "H100", "L40", "A100"]
+    assert [(r["gpu_type"], r["gpus"], r["gpus_cost"]) for r in found["rows"]] == [
+        ("L40", 1, "74.40"), ("L40", 1, "744.00"), ("A100", 1, "2976.00"), ("H100", 1, "3720.00"),
+    ]  # fmt: skip
+    assert found["hours"] == "744.00"
     assert [r["cheapest"] for r in found["rows"]] == [True, False, False, False]
     h100 = rows(found)["H100", "on_demand"]
     assert (h100["speedup"], h100["speedup_is"], h100["speedup_source"]) == ("2.50", "stated", "a blog")
@@ -136,3 +139,26 @@ def test_without_a_price_the_actual_cost_is_unknown(october):
     write(october, row(FIRST, gpu_type="TPU", nano_gpu_hours=1))
     found = compare_month(october, "2026-10", now=NOW)["actual"]
     assert (found["cost"], found["missing_prices"], found["left_out"]) == (None, ["TPU"], ["TPU"])
+    assert found["priced_cost"] == "40.00"
+
+
+def test_the_cheapest_is_at_least_one_gpu_that_is_always_on(october):
+    """A fast GPU for a fraction of the month was recommended, although it cannot be had for a fraction."""
+    price(october, "H100", 9, speedup_millis=3000, speedup_reference="A100")
+    found = compare_month(october, "2026-10", now=NOW)["rows"]
+    assert [(r["gpu_type"], r["effective_rate"]) for r in found] == [("A100", "4.00"), ("H100", "3.00")]
+    assert found[0]["cheapest"]
+
+
+def test_work_that_fills_more_than_one_gpu(october):
+    write(october, row(FIRST + 2, gpu_type="A100", bucket="idle", nano_gpu_hours=735 * 10**9))
+    [only] = compare_month(october, "2026-10", now=NOW)["rows"]
+    assert (only["loaded_gpu_hours"], only["gpus"], only["gpus_cost"]) == ("745.00", 2, "5952.00")
+
+
+def test_a_gpu_type_is_compared_in_any_case(october):
+    price(october, "h100", 5, speedup_millis=2500, speedup_reference="A100")
+    write(october, row(FIRST + 2, gpu_type="H100", nano_gpu_hours=10**9))
+    found = compare_month(october, "2026-10", gpu_types=["H100"], now=NOW)
+    assert [used["gpu_type"] for used in found["actual"]["used"]] == ["A100", "h100"]
+    assert [r["gpu_type"] for r in found["rows"]] == ["h100"]

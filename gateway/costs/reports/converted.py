@@ -1,0 +1,83 @@
+"""A report in another currency than the price book's.
+
+All amounts of a report are converted at one dated exchange rate: the one in force at the end of its period,
+or now if the period has not ended. So parts still sum to the whole, exactly. The report names the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gateway.costs.periods import instant, iso
+from gateway.costs.prices.amounts import decimal_of
+from gateway.costs.prices.exchange_rates import (
+    PLACES,
+    ExchangeRate,
+    ExchangeRateError,
+    rate_at,
+    read_exchange_rates,
+)
+
+_AMOUNTS = {"cost", "priced_cost", "allocated_cost", "priced_allocated_cost", "idleness_cost"}
+_PRICES = "unit_prices"
+"""Its decimals, at any depth, are amounts too."""
+_OF_STATEMENTS = {"amount_cents", "allocated_amount_cents", "billed_cents"}
+"""Left out: statements are in the price book's currency, and what they round is not rounded anew."""
+
+
+def in_currency(
+    connection: Connection, document: dict[str, Any], currency: str, now: int, *, tenant: str | None = None
+) -> dict[str, Any]:
+    """The report `document` in `currency`. `tenant`: whose own report it is. Raises ExchangeRateError if no
+    rate is known."""
+    if document["currency"] in {None, currency}:
+        return document
+    rates = read_exchange_rates(connection)
+    found = chosen(rates, document["currency"], currency, instant("to", document["to"]), now, tenant)
+    factor = Fraction(found.rate_nanos, 10**PLACES)
+    begin = instant("from", document["from"])
+    same = [r for r in rates if (r.currency, r.target) == (found.currency, found.target)]
+    said = {
+        "currency": found.currency,
+        "rate": found.document()["rate"],
+        "valid_from": iso(found.valid_from)[:10],
+        "source": found.source,
+        "changed_within": any(begin < r.valid_from <= found.valid_from for r in same),
+    }
+    made: dict[str, Any] = _converted(document, factor)
+    return {**made, "currency": currency, "exchange_rate": said}
+
+
+def chosen(
+    rates: Sequence[ExchangeRate], currency: str, target: str, end: int, now: int, tenant: str | None = None
+) -> ExchangeRate:
+    """The rate at the end of a period, exclusive. Raises ExchangeRateError, which tells a tenant no command
+    of the operator's."""
+    at = min(end - 1, now)
+    found = rate_at(rates, currency, target, at)
+    if found is None:
+        add = f"florin exchange-rate add --from {currency} --to {target} --rate … --date {iso(at)[:8]}01"
+        do = f"{add} --source …" if tenant is None else f"ask your provider, or ask for {currency}."
+        missing = f"No exchange rate from {currency} to {target} on {iso(at)[:10]}"
+        raise ExchangeRateError("currency", f"{missing}: {do}")
+    return found
+
+
+def _converted(value: Any, factor: Fraction, *, amounts: bool = False) -> Any:
+    if isinstance(value, list):
+        return [_converted(one, factor, amounts=amounts) for one in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: one for name, one in value.items() if name not in _OF_STATEMENTS}
+    return {name: _member(name, one, factor, amounts=amounts) for name, one in kept.items()}
+
+
+def _member(name: str, value: Any, factor: Fraction, *, amounts: bool) -> Any:
+    if isinstance(value, str):
+        inside = amounts and name in {"input", "cached", "output"}
+        return decimal_of(Fraction(value) * factor, 24) if inside or name in _AMOUNTS else value
+    return _converted(value, factor, amounts=amounts or name == _PRICES)
