@@ -43,7 +43,7 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]), *_costs(r), _money(r["margin"]),
+            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]), *_costs(r), _margin(r),
             r["margin_percent"],
         )
         for r in body["rows"]
@@ -77,16 +77,31 @@ def _people(body: Json) -> None:
 
 def _costs(row: Json) -> tuple[str | None, str | None]:
     """Excluding and of unused time, rounded so that they sum to the rounded cost: a reader will check."""
+    used, whole = row["cost_excluding_unused_time"], _cost(row)
+    if used is None or whole is None:
+        return _money(used), _money(row["cost_of_unused_time"])
+    return _money(used), _money(str(whole - _rounded(used)))
+
+
+def _cost(row: Json) -> Decimal | None:
     used, unused = row["cost_excluding_unused_time"], row["cost_of_unused_time"]
-    if used is None or unused is None:
-        return _money(used), _money(unused)
-    cent = Decimal("0.01")
-    whole = (Decimal(used) + Decimal(unused)).quantize(cent, ROUND_HALF_UP)
-    return _money(used), _money(str(whole - Decimal(used).quantize(cent, ROUND_HALF_UP)))
+    return None if used is None or unused is None else _rounded(Decimal(used) + Decimal(unused))
+
+
+def _margin(row: Json) -> str | None:
+    """Price less cost, as they are shown."""
+    cost = _cost(row)
+    if cost is None or row["price"] is None:
+        return _money(row["margin"])
+    return _money(str(_rounded(row["price"]) - cost))
+
+
+def _rounded(amount: str | Decimal) -> Decimal:
+    return Decimal(amount).quantize(Decimal("0.01"), ROUND_HALF_UP)
 
 
 def _money(amount: str | None) -> str | None:
-    return None if amount is None else f"{Decimal(amount).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
+    return None if amount is None else f"{_rounded(amount):,}"
 
 
 def _negative(amount: str | None) -> str | None:
