@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from gateway.costs.field_error import FieldError
+
 _SHARE = re.compile(r"([^=,\s]+)=([0-9]{1,9})", re.ASCII)
 _PERCENT = re.compile(r"([^=,\s]+)=([0-9]{1,3})(?:\.([0-9]{1,6}))?%", re.ASCII)
 
 
-class PolicyError(ValueError):
+class PolicyError(FieldError):
     """An invalid policy. `param` names the parameter."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 def parse_shares(texts: Iterable[str]) -> tuple[dict[str, int], int | None]:

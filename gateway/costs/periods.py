@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
-from typing import Any
 from zoneinfo import ZoneInfo
+
+from gateway.costs.field_error import FieldError
 
 HOUR = 3_600_000_000
 """Microseconds."""
@@ -22,16 +23,8 @@ _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?", re.ASCII | re.DOTALL)
 
 
-class PeriodError(ValueError):
+class PeriodError(FieldError):
     """Not a time or range. `param` names the parameter."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """So that it can leave the ledger process."""
-        return type(self), (self.param, str(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Annotated
 
 import typer
@@ -43,8 +43,7 @@ def _people(body: Json) -> None:
     )  # fmt: skip  # one name a line says no more
     rows: list[tuple[object, ...]] = [
         (
-            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]),
-            _money(r["cost_excluding_unused_time"]), _money(r["cost_of_unused_time"]), _money(r["margin"]),
+            r["tenant"], r["rate_card"] or "none: cost", _money(r["price"]), *_costs(r), _money(r["margin"]),
             r["margin_percent"],
         )
         for r in body["rows"]
@@ -76,9 +75,19 @@ def _people(body: Json) -> None:
         note(f"No GPU price for {clean(body['missing_prices'])}: its cost and margin are unknown.")
 
 
+def _costs(row: Json) -> tuple[str | None, str | None]:
+    """Excluding and of unused time, rounded so that they sum to the rounded cost: a reader will check."""
+    used, unused = row["cost_excluding_unused_time"], row["cost_of_unused_time"]
+    if used is None or unused is None:
+        return _money(used), _money(unused)
+    cent = Decimal("0.01")
+    whole = (Decimal(used) + Decimal(unused)).quantize(cent, ROUND_HALF_UP)
+    return _money(used), _money(str(whole - Decimal(used).quantize(cent, ROUND_HALF_UP)))
+
+
 def _money(amount: str | None) -> str | None:
-    return None if amount is None else f"{Decimal(amount):,.2f}"
+    return None if amount is None else f"{Decimal(amount).quantize(Decimal('0.01'), ROUND_HALF_UP):,}"
 
 
 def _negative(amount: str | None) -> str | None:
-    return None if amount is None else f"{-Decimal(amount):,.2f}"
+    return None if amount is None else _money(str(-Decimal(amount)))

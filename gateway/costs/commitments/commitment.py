@@ -13,6 +13,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import HOUR, Period, iso
 from gateway.costs.prices.amounts import decimal_of, decimal_text
 
@@ -24,16 +25,8 @@ Usage = Mapping[tuple[str, str], Mapping[int, int]]
 """(GPU type, region) → start of the hour → nano-GPU-hours provisioned by engines of purchase `reserved`."""
 
 
-class CommitmentError(ValueError):
+class CommitmentError(FieldError):
     """An invalid commitment. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(param, message)  # both, so that it can be unpickled from the ledger process
-        self.param = param
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, Protocol, TypeVar
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import DAY, iso
 from gateway.costs.prices.amounts import decimal_text
 
@@ -23,16 +24,8 @@ WORKING = ("usage", "retry_waste", "headroom")
 """Buckets in which a GPU draws its working power; in the others its idle power."""
 
 
-class EnergyError(ValueError):
+class EnergyError(FieldError):
     """An invalid figure. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """So that it can leave the ledger process."""
-        return type(self), (self.param, str(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, insert, select
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.forecasting.forecast import Forecast
 from gateway.costs.periods import iso, month
 from gateway.costs.prices.amounts import decimal_text
@@ -30,16 +31,8 @@ ENOUGH_DAYS = 7
 Status = Literal["within", "warning", "forecast_over", "reached"]
 
 
-class BudgetError(ValueError):
+class BudgetError(FieldError):
     """An invalid budget. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """So that it can leave the ledger process."""
-        return type(self), (self.param, str(self))
 
 
 @dataclass(frozen=True, slots=True)

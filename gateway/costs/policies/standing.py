@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, insert, select
 
 from gateway.costs.allocation import NONE, OWN_POLICIES, AllocationPolicy
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso, month
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.ledger import Ledger, next_batch
@@ -28,12 +29,8 @@ DEFAULT = "default"
 FIRST_MONTH = "1970-01"
 
 
-class StandingPolicyError(ValueError):
+class StandingPolicyError(FieldError):
     """The policy cannot be set; `param` names the field, and the message says what to do."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import DAY, iso
 from gateway.costs.prices.amounts import decimal_text
 from gateway.metering.ledger.audit_log import record
@@ -25,16 +26,8 @@ PLACES = 9
 _LARGEST = Decimal(1_000_000)
 
 
-class ExchangeRateError(ValueError):
+class ExchangeRateError(FieldError):
     """An invalid exchange rate, or none where one is needed. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(param, message)  # both, so that it can be unpickled from the ledger process
-        self.param = param
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 class ExchangeRateConflictError(Exception):

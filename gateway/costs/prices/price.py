@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso
 from gateway.costs.prices.amounts import decimal_text
 
@@ -18,12 +19,8 @@ Series = tuple[str, str, str]
 """GPU type, region, purchase model."""
 
 
-class PriceError(ValueError):
+class PriceError(FieldError):
     """An invalid price. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class PriceConflictError(Exception):

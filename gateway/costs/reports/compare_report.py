@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from gateway.costs.cost_lines import CostLine, read_lines
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.amounts import decimal_of
 from gateway.costs.prices.book import Price, PriceBook
@@ -34,16 +35,8 @@ _MICROS = 10**6
 _COST = 10**15
 
 
-class CompareError(ValueError):
+class CompareError(FieldError):
     """There is nothing to compare, or to compare with. `param` names the parameter."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(param, message)  # both, so that it can be unpickled from the ledger process
-        self.param = param
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def compare_month(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Self, TypeVar
 
+from gateway.costs.field_error import FieldError
 from gateway.costs.periods import iso
 from gateway.costs.prices.amounts import decimal_text
 
@@ -30,12 +31,8 @@ _MOST_TOKENS = 10**15
 _PLACES = 6
 
 
-class RateCardError(ValueError):
+class RateCardError(FieldError):
     """An invalid card, assignment or invoice. `param` names the field."""
-
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 class RateCardConflictError(Exception):
