@@ -72,7 +72,7 @@ EXCHANGE_RATE = {
     "currency": "USD", "target": "EUR", "rate": "0.92", "valid_from": "2026-10-01", "source": "ECB",
 }  # fmt: skip
 RATE_CARD = {"name": "standard", "input_per_million": "0.60", "output_per_million": "2.40"}
-PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "2.50"}
+PRICE = {"gpu_type": "H100", "rate_per_gpu_hour": "3"}
 CALIBRATION = {"gpu_type": "H100", "base_model": "base", "weights_ps": WEIGHTS}
 
 
@@ -175,7 +175,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
         Step(f"POST {ADMIN}/prices", "price.add", "H100", json=PRICE, again=True),
         Step(
             f"POST {ADMIN}/prices/{{number}}/correct", "price.correct", "H100", "", f"{ADMIN}/prices/1/correct",
-            json={"rate_per_gpu_hour": "3", "reason": "typed wrongly"},
+            json={"rate_per_gpu_hour": "2.50", "reason": "typed wrongly"},
         ),
         Step(f"POST {ADMIN}/exchange-rates", "exchange_rate.add", "USD to EUR", json=EXCHANGE_RATE, again=True),
         Step(f"POST {ADMIN}/calibrations", "calibration.add", "H100", json=CALIBRATION),
