@@ -82,9 +82,9 @@ def verify(
         Path | None,
         typer.Option(help="With --proof: the records, as JSON or one per line.", show_default=False),
     ] = None,
-    root: Annotated[
+    seal: Annotated[
         str | None,
-        typer.Option(help="The root you expect, for example from an invoice.", show_default=False),
+        typer.Option(help="The seal you expect, for example from an invoice.", show_default=False),
     ] = None,
 ) -> None:
     """Recompute closed months and compare, or check a tenant's proof. Exit code 1 if a check fails.
@@ -94,13 +94,13 @@ def verify(
     if proof is not None and month is None:
         if quick:
             raise UsageError("--quick cannot be combined with --proof, which is always complete.")
-        found = [_offline(proof, records, root)]
+        found = [_offline(proof, records, seal)]
     elif proof is not None or records is not None:
         raise UsageError("--records requires --proof, and --proof cannot be combined with --month.")
-    elif root is not None and month is None:
-        raise UsageError("--root requires one --month or a --proof.")
+    elif seal is not None and month is None:
+        raise UsageError("--seal requires one --month or a --proof.")
     else:
-        found = _online(session.api, month, root, quick=quick)
+        found = _online(session.api, month, seal, quick=quick)
     if session.json:
         print_json({"ok": all(v["ok"] for v in found), "data": found})
     elif not found:

@@ -119,7 +119,7 @@ def _root_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
     root = proof["root"]
     if expected is None:
         return ProofCheck(
-            "root", None, f"Compare the seal {root} with that on the invoice, or pass it with --root."
+            "root", None, f"Compare the seal {root} with that on the invoice, or pass it with --seal."
         )
     same = expected.strip().lower() == root
     return ProofCheck(

@@ -176,8 +176,8 @@ def test_a_quick_verification_is_asked_for(fake):
 def test_another_root_than_expected(fake):
     fake.answer("GET", PATH, {"data": [CLOSED]})
     fake.answer("GET", f"{PATH}/2026-11/verify", RIGHT)
-    assert fake.florin("cost", "verify", "--month", "2026-11", "--root", "AB" * 32).exit_code == 0
-    out = fake.florin("cost", "verify", "--month", "2026-11", "--root", "12" * 32)
+    assert fake.florin("cost", "verify", "--month", "2026-11", "--seal", "AB" * 32).exit_code == 0
+    out = fake.florin("cost", "verify", "--month", "2026-11", "--seal", "12" * 32)
     assert out.exit_code == 1
     assert "seal expected" in out.stdout
 
@@ -201,7 +201,7 @@ def test_a_proof_is_fetched_with_its_records_and_checked_without_a_gateway(fake,
     out = fake.florin("cost", "proof", "--tenant", "acme", "--month", "2026-11", "--records", str(lines))
     assert json.loads(out.stdout) == proof
     (tmp_path / "proof.json").write_text(out.stdout)
-    args = ("cost", "verify", "--proof", str(tmp_path / "proof.json"), "--root", proof["root"])
+    args = ("cost", "verify", "--proof", str(tmp_path / "proof.json"), "--seal", proof["root"])
     checked = florin(*args, "--records", str(lines))
     assert checked.exit_code == 0
     assert "covers these 3 records and no others" in checked.stdout
@@ -237,7 +237,7 @@ def test_a_file_that_holds_no_records(florin, tmp_path, proved, text):
     [
         ("--records", "x"),
         ("--proof", "x", "--month", "2026-11"),
-        ("--root", "ab"),
+        ("--seal", "ab"),
         ("--proof", "x", "--quick"),
     ],
 )
