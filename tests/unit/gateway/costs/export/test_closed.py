@@ -107,6 +107,7 @@ def test_nothing_jumps_at_the_close(tmp_path):
     set_policy(ledger, AllocationPolicy(), tenant="corgi", by="k", reason="", now=LATER)
     before = {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
     own = rows_of(ledger, tmp_path, "1.2", "chargeback", tenants=("bolt",))
+    assert total(before["1.2"]) == total(rows_of(ledger, tmp_path, "1.2", "infrastructure"))
     close(ledger, MONTH, now=LATER, by="test")
     assert before == {v: rows_of(ledger, tmp_path, v, "chargeback") for v in ("1.2", "1.4")}
     assert own == [row for row in before["1.2"] if row["SubAccountId"] == "bolt"]
