@@ -77,7 +77,7 @@ async def house(tmp_path: Path, valkey_url: str, prefix: str):
 async def test_stalled_reader_is_dropped_and_its_file_deleted(house: ExportingGateway):
     house.gateway.app.gate.idle = 0.5
     _, writer = await house.unread(house.gateway.keys["acme"])
-    await becomes(lambda: "1 files" in house.spool and "0 bytes" not in house.spool)
+    await becomes(lambda: "1 files" in house.spool and " 0 bytes" not in house.spool)
     assert list(house.folder.iterdir()) == []  # it has no name any more
     assert open_files(house.gateway.state.settings.state_dir / PREFIX) == []
     await house.settled()

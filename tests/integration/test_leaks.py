@@ -24,6 +24,8 @@ from tests.support.lora import lora_config, write_adapter
 from tests.support.waiting import until_now
 
 PROMPT = "zqPromptMarker"
+END_USER = "zqUserMarker"
+"""Kept in usage records, and nowhere else: see docs/dimensions.md."""
 """In everything that a client sends as content."""
 INVALID_KEY = "fl_000000000000_zqKeyMarker"
 NEIGHBOUR = "zq-neighbour"
@@ -85,7 +87,7 @@ def good(site: Site) -> None:
     for tenant in ("acme", NEIGHBOUR):
         for path in (CHAT, TEXT):
             assert site.ask(tenant, path) == 200
-            assert site.ask(tenant, path, stream=True, user=PROMPT) == 200
+            assert site.ask(tenant, path, stream=True, user=END_USER) == 200
     picture = base64.b64encode(PROMPT.encode()).decode()
     parts = [
         {"type": "text", "text": PROMPT},
@@ -203,8 +205,8 @@ def test_nothing_that_is_private_is_said_or_written(site: Site, tmp_path: Path):
     for said in (f"a {PROMPT.upper()}", base64.b64encode(PROMPT.encode()).decode()):
         with pytest.raises(AssertionError):
             search("itself", said, PROMPT)
-    search("log", log, PROMPT, FOLDER, *secrets)
-    search("metrics", metrics, PROMPT, FOLDER, *secrets)
+    search("log", log, PROMPT, END_USER, FOLDER, *secrets)
+    search("metrics", metrics, PROMPT, END_USER, FOLDER, *secrets)
     for said in site.answers["commands"]:
         search("command", said, PROMPT, *secrets)
     for tenant, said in site.answers.items():

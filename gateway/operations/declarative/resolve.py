@@ -212,7 +212,8 @@ def price(book: Iterable[NewPrice], wanted: NewPrice, now: int) -> NewPrice | No
     standing = [to_price(p) for p in book]
     series = [p for p in standing if same_series(p, new)]
     if wanted.valid_from is None:
-        last = current(series, now)
+        begun = (p for p in series if p.valid_from <= now)
+        last = current(series, now) or max(begun, key=lambda p: p.valid_from, default=None)
         if last is not None and _says_the_same(replace(new, valid_from=last.valid_from), last):
             return None
         if series:  # then it begins when it is added; only the first of a series reaches back
