@@ -40,6 +40,8 @@ LOST_PROBES = 16 * len(CONTEXTS) * TOKENS_A_CONTEXT
 all since."""
 ENGINE_KILLS = int(os.environ.get("FLORIN_FIRE_ENGINE_KILLS", "1"))
 """A start takes half a minute: one engine dies on each kind of database, not the same one."""
+DATABASES = os.environ.get("FLORIN_FIRE_DATABASES", "postgresql").split(",")
+"""`sqlite` as well takes two minutes more; tests/integration has the same on SQLite without real engines."""
 AWAY_SECONDS = int(os.environ.get("FLORIN_FIRE_AWAY_SECONDS", "25"))
 QUIET_REQUESTS = 200
 SEED = 20261121
@@ -144,7 +146,7 @@ def copy_if_there(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def database(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
     """None: SQLite in the state directory. Else a server of this test's own, which it may kill."""
     if request.param == "sqlite":
