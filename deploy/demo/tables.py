@@ -10,7 +10,7 @@ from rich.table import Table
 
 from deploy.demo.stack import Customer
 
-_PARTS = {"retry_waste": "retries", "startup": "start-up", "headroom": "headroom", "idle": "idle"}
+_PARTS = {"retry_waste": "retries", "startup": "start-up", "headroom": "spare while busy", "idle": "idle"}
 """GPU time not spent on answers."""
 
 
@@ -49,7 +49,7 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
 def cost_table(report: dict[str, Any]) -> Table:
     currency = report["currency"] or ""
     table = Table("customer", "adapter", "GPU type")
-    for heading in ("requests", "prompt", "cached", "completion", "GPU seconds", f"cost {currency}"):
+    for heading in ("requests", "input", "of which cached", "output", "GPU seconds", f"cost {currency}"):
         table.add_column(heading, justify="right")
     for row in report["rows"]:
         table.add_row(row["tenant"], row["adapter"] or "(base model)", row["gpu_type"], *_figures(row))
@@ -60,7 +60,7 @@ def cost_table(report: dict[str, Any]) -> Table:
             table.add_row(label, "", "", *_figures(report[part]["totals"]))
     if "whole" in report:
         table.add_section()
-        table.add_row("GPU bill", "", "", *_figures(report["whole"]), style="bold")
+        table.add_row("at list price", "", "", *_figures(report["whole"]), style="bold")
     return table
 
 

@@ -152,7 +152,7 @@ async def test_sent_fifty_times_at_once_it_takes_down_no_more(fleet: Fleet):
         results = await asyncio.gather(
             *(fleet.ask("evil", "KILL") for _ in range(50)), return_exceptions=True
         )
-        # A slow machine may see one death at two moments, which is too many for the adapter as well.
+        # On a busy machine some were refused for their adapter. What counts is how many engines they took down.
         assert {code(r) for r in results} <= {"request_suspected", "adapter_suspended"}
         await fleet.all_up()
     assert len(fleet.deaths) == 2
