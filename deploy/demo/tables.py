@@ -49,7 +49,7 @@ def placement_table(engines: Sequence[dict[str, Any]]) -> Table:
 def cost_table(report: dict[str, Any]) -> Table:
     currency = report["currency"] or ""
     table = Table("customer", "adapter", "GPU type")
-    for heading in ("requests", "input", "of which cached", "output", "GPU seconds", f"cost {currency}"):
+    for heading in ("requests", "input", "cached", "output", "GPU seconds", f"cost {currency}"):
         table.add_column(heading, justify="right")
     for row in report["rows"]:
         table.add_row(row["tenant"], row["adapter"] or "(base model)", row["gpu_type"], *_figures(row))
@@ -60,7 +60,7 @@ def cost_table(report: dict[str, Any]) -> Table:
             table.add_row(label, "", "", *_figures(report[part]["totals"]))
     if "whole" in report:
         table.add_section()
-        table.add_row("at list price", "", "", *_figures(report["whole"]), style="bold")
+        table.add_row("total", "", "", *_figures(report["whole"]), style="bold")
     return table
 
 
