@@ -1,0 +1,8 @@
+"""Scheduled exports."""
+
+revision = "0010"
+down_revision = "0009"
+
+
+def upgrade() -> None:
+    """Nothing yet."""
