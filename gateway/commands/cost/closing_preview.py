@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 from gateway.commands.client import Json
 from gateway.commands.cost.shares import policy_in_words
@@ -118,8 +119,26 @@ def _rows(statement: Json, currency: str | None) -> Iterator[tuple[object, ...]]
     about = "statement"
     if statement.get("charges"):
         yield statement["tenant"], "cost", "", "", "", money(statement["amount_cents"], currency)
+        for line in statement["charges"]["lines"]:
+            amount = money(line["amount_cents"], currency)
+            yield statement["tenant"], _charge(line), "", "", "", amount
         about = "statement, by rate card"
     yield statement["tenant"], about, "", "", "", money(charged(statement), currency)
+
+
+_TOKENS = {"input": "input", "cached": "cached input", "output": "output"}
+
+
+def _charge(line: Json) -> str:
+    """A line of a rate card: quantity and unit price."""
+    if line["kind"] in _TOKENS:
+        free = f" less {line['free_tokens']:,} free" if line["free_tokens"] else ""
+        return f"{line['tokens']:,} {_TOKENS[line['kind']]} tokens{free} at {line['per_million']} per million"
+    if line["kind"] == "residency":
+        return f"{Decimal(line['hours']):,} adapter-hours at {line['per_hour']}"
+    if line["kind"] == "minimum":
+        return f"difference to the minimum of {Decimal(line['monthly_minimum']):,}"
+    return f"correction of {line['month']}" if line["kind"] == "correction" else "usage at cost"
 
 
 def _what(line: Json) -> str:
