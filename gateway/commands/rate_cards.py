@@ -37,8 +37,12 @@ def add(
         typer.Option("--cached", help="Price per million cached input tokens. Default: as for --input."),
     ] = None,
     residency: Annotated[
-        str, typer.Option(help="Price of an hour in which an adapter is resident on an engine at least.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            help="Price of an hour in which an adapter of the tenant is on an engine. Default: none.",
+            show_default=False,
+        ),
+    ] = None,
     minimum: Annotated[str, typer.Option(help="Minimum charge per month.")] = "0",
     free_input: Annotated[int, typer.Option(min=0, help="Input tokens per month that are free.")] = 0,
     free_cached: Annotated[int, typer.Option(min=0, help="Cached input tokens per month that are free.")] = 0,
@@ -68,7 +72,6 @@ def add(
         "name": name,
         "input_per_million": _price("--input", input_),
         "output_per_million": _price("--output", output),
-        "residency_per_adapter_hour": _price("--residency", residency),
         "monthly_minimum": _price("--minimum", minimum),
         "free_input_tokens": free_input,
         "free_cached_tokens": free_cached,
@@ -77,6 +80,7 @@ def add(
     }
     optional = {
         "cached_per_million": None if cached is None else _price("--cached", cached),
+        "residency_per_adapter_hour": None if residency is None else _price("--residency", residency),
         "valid_from": valid_from,
         "reason": reason,
     }
