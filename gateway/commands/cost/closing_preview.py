@@ -27,8 +27,10 @@ def question(body: Json) -> str:
     count = len(body["statements"])
     customers = "1 customer" if count == 1 else f"{count:,} customers"
     policy = clean(policy_in_words(body))
+    bill = ", with the above of its bill not accepted" if body.get("unaccepted") else ""
     return (
-        f"Close {clean(body['month'])} with policy {policy}: {billed} for {customers}? This cannot be undone."
+        f"Close {clean(body['month'])} with policy {policy}{bill}: {billed} for {customers}? This cannot be "
+        "undone."
     )
 
 
@@ -62,6 +64,8 @@ def announce(body: Json, *, force: bool) -> None:
         note(f"Stays open: {clean(series)} has no price and costs nothing until one is added.")
     if force:
         note("Closing early: records that workers have not shipped yet become corrections in the next month.")
+    for sentence in body.get("unaccepted", ()):
+        note(f"Not reconciled: {clean(sentence)}")
     for obstacle in body["obstacles"]:
         note(f"In the way: {clean(obstacle)}")
 
@@ -95,6 +99,8 @@ def show_preview(body: Json) -> None:
     )
     for series in body["missing_prices"]:
         note(f"No price, so it would be charged nothing: {clean(series)}")
+    for sentence in body.get("unaccepted", ()):
+        note(f"Not reconciled: {clean(sentence)}")
     for obstacle in body["obstacles"]:
         note(f"In the way: {clean(obstacle)}")
     note(
