@@ -16,6 +16,7 @@ from gateway.costs.export.committed import amortised, effective, hourly
 from gateway.costs.export.files import Order, write
 from gateway.costs.periods import HOUR, month
 from gateway.costs.prices.price_store import add_price
+from gateway.metering.ledger.ledger import Ledger
 from tests.unit.gateway.costs.export.month import FIRST, MONTH, fill
 
 END = month(MONTH).end
@@ -23,13 +24,15 @@ COSTS = ("BilledCost", "EffectiveCost")
 
 
 @pytest.fixture
-def ledger(sqlite):
-    fill(sqlite)
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    fill(made)
     add_price(
-        sqlite, gpu_type="L40S", rate="1.25", currency="EUR", purchase="on_demand", region="", valid_from=0,
+        made, gpu_type="L40S", rate="1.25", currency="EUR", purchase="on_demand", region="", valid_from=0,
         valid_to=None, now=1,
     )  # fmt: skip  # as the call reads
-    return sqlite
+    yield made
+    made.close()
 
 
 def commit(ledger, **changes):
