@@ -21,6 +21,7 @@ from gateway.costs.export.charges import Charge, ListPrice, daily, hourly, list_
 from gateway.costs.export.columns import Dataset, Format, Granularity, focus
 from gateway.costs.export.columns import plain as plain_columns
 from gateway.costs.export.committed import committed, covered
+from gateway.costs.export.customer import BY as CUSTOMER_BY
 from gateway.costs.export.customer import Customer, columns_for, unlisted
 from gateway.costs.export.row_facts import FileFacts
 from gateway.costs.export.writers import write_csv, write_parquet
@@ -133,7 +134,7 @@ def _write_for_customer(connection: Connection, book: PriceBook, order: Order, f
     by_hour = _lines(connection, book, order, ("hour",))
     if missing := missing_prices(line for line in by_hour if customer.card_of(line) is None):
         raise MissingPriceError(_no_price(missing, order))
-    lines = map(customer.charged, _lines(connection, book, order, chargeback.BY))
+    lines = map(customer.charged, _lines(connection, book, order, CUSTOMER_BY))
     rows = customer.focus(_charges(lines, unlisted, order))
     if all(name == order.customer for name in order.tenants):
         allocated = customer.at_cost(_allocated(connection, book, order))
