@@ -24,6 +24,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.reports.converted import in_currency
 from gateway.costs.reports.flat_table import FileFormat, columns, constants, rows
+from gateway.costs.reports.pairs import is_pair, pair_lines
 from gateway.costs.reports.report import Question, cost_report, set_apart
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCards
@@ -107,15 +108,21 @@ def _priced(
 ) -> dict[str, Any]:
     """The report with prices instead of costs. Rows are read again by day, because cards change by month."""
     book = PriceBook(read_prices(connection))
-    posted = months(question.period)
+    pair = is_pair(question.by)
+    posted = None if pair else months(question.period)
     costs: defaultdict[tuple[str, ...], int | None] = defaultdict(int)
-    found = read_lines(
-        connection,
-        book,
-        question.period,
-        (*question.by, "day"),
-        tenants=question.tenants,
-        corrections=None if posted is None else False,
+    by = (*question.by, "day")
+    found = (
+        pair_lines(connection, book, question.period, by, question.tenants)
+        if pair
+        else read_lines(
+            connection,
+            book,
+            question.period,
+            by,
+            tenants=question.tenants,
+            corrections=None if posted is None else False,
+        )
     )
     for line in found:
         if line.bucket == "usage":
