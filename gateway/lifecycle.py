@@ -24,7 +24,7 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
-from gateway.dataplane.request import CHAT, Call, Endpoint, parse, policy
+from gateway.dataplane.request import Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
@@ -121,6 +121,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
+        exchange.error_body = endpoint.error_body
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -152,6 +153,8 @@ class Lifecycle:
         call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
         exchange.watch()
         context.stream = call.stream
+        if call.reply is not None:
+            exchange.error_events = call.reply.fail
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
@@ -217,7 +220,7 @@ class Lifecycle:
         request_id = f"{exchange.request_id}-{routing_state.attempts}"
         post = self.upstream.post(
             engine,
-            call.endpoint.path,
+            call.endpoint.route,
             exchange.payload,
             request_id,
             target,
@@ -338,14 +341,14 @@ class Lifecycle:
     def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """How to recognise the request if engines die of it."""
         group = (key.tenant, target.version.adapter if target.version else "")
-        what = f"{endpoint.path} {target.engine_name}"
+        what = f"{endpoint.route} {target.engine_name}"
         return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
     def resumable(self, call: Call) -> ResumableStream | None:
         """The record of a stream that lets another engine resume it; None: the call is not to be resumed."""
         if not call.stream or not self.settings.resume_streams:
             return None
-        chat = call.endpoint is CHAT
+        chat = call.endpoint.chat
         opens = chat and not call.body.get("continue_final_message")
         return ResumableStream(self._resume_buffer, obstacle(call.body), chat=chat, opens=opens)
 

@@ -10,7 +10,7 @@ from deploy.docs.markdown import cell, code, document, table
 from gateway.api.access_rules import access_rules, rule_for
 from gateway.app import Florin
 from gateway.config import Settings
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 
 Json = dict[str, Any]
 

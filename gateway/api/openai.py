@@ -20,7 +20,7 @@ from gateway.dataplane.exchange import (
     declared_length,
     new_request_id,
 )
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.lifecycle import Lifecycle, model_not_found
 from gateway.observability.request_context import RequestContext

@@ -108,6 +108,10 @@ class Exchange:
         self.payload = b""
         """The body for the engine. Dropped at the first byte of the answer, after which nothing is
         retried."""
+        self.error_body: Callable[[FlorinError, str], bytes] | None = None
+        """An error's body in the client's dialect, given the request's id; None: OpenAI's."""
+        self.error_events: Callable[[FlorinError], bytes] | None = None
+        """The last events of a stream that fails, in the client's dialect; None: OpenAI's."""
         self._unread = True
 
     # -- the request
@@ -272,9 +276,12 @@ class Exchange:
         """Send the error in the form that the response still allows: a response, or an event of the
         stream."""
         if not self.started:
-            await self.respond(error.status, error.body(), error.headers)
+            render = self.error_body
+            body = error.body() if render is None else render(error, self.request_id)
+            await self.respond(error.status, body, error.headers)
         elif self.streaming and not self.finished:
-            await self.end_stream(error_event(error.body()))
+            events = self.error_events
+            await self.end_stream(error_event(error.body()) if events is None else events(error))
 
 
 def new_request_id() -> str:

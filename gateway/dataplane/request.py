@@ -7,14 +7,15 @@ in the tables reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from gateway.config import Settings
 from gateway.dataplane.labels import label_of
+from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
 from gateway.fields.grammars import check_tools
 from gateway.fields.media import media_hosts
@@ -30,12 +31,45 @@ MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
 
+def openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001  # other dialects name it
+    """OpenAI's error object."""
+    return error.body()
+
+
+Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
+"""Reads a client's body, as parsed from JSON, and returns the body of a chat, to be checked as chats are, and
+the reply for it. Raises WrongError with the client's name of the field."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """One route of the data plane that engines answer."""
+
     path: str
     required: str
+    """The engine's field without which there is no request."""
     required_must: str
     fields: Table
+    """The engine's fields: of `route`."""
+    engine_path: str = ""
+    """The engine's route; empty: the same path."""
+    chat: bool = False
+    """The engine gets a chat."""
+    translate: Translate | None = None
+    """For a dialect; None: the engine speaks it."""
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """A dialect's names of the engine's fields, where they differ: for error messages."""
+    error_body: Callable[[FlorinError, str], bytes] = openai_error
+    """An error response's body, for an error and the request's id."""
+
+    @property
+    def route(self) -> str:
+        """The engine's path."""
+        return self.engine_path or self.path
+
+    def named(self, field: str) -> str:
+        """The client's name of an engine's field."""
+        return self.names.get(field, field)
 
 
 @dataclass(slots=True)
@@ -74,6 +108,8 @@ class Call:
     """Estimated prompt tokens, in case the engine never reports them."""
     size: int = 0
     """Bytes of the body."""
+    reply: Reply | None = None
+    """Translates the answer; None: the client gets it as the engine sends it."""
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """The body for the engine. Call it once."""
@@ -108,12 +144,17 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
     if type(body) is not dict:
         raise FlorinError("invalid_json", "The body must be a JSON object.")
     reading = FieldReading(rules)
+    reply = None
     try:
+        if endpoint.translate is not None:
+            body, reply = endpoint.translate(body, reading)
         sent = read(endpoint.fields, body, reading, top=True)
         check_tools(sent, reading)
     except WrongError as error:
-        raise _translate(error) from None
-    return _call(endpoint, body, sent, reading)
+        raise _wrong_field(error) from None
+    call = _call(endpoint, body, sent, reading)
+    call.reply = reply
+    return call
 
 
 def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: FieldReading) -> Call:
@@ -121,7 +162,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
     if not given.get("model"):
         raise _wrong("model", "be the name of an adapter")
     if sent.get(endpoint.required) is None:
-        raise _wrong(endpoint.required, endpoint.required_must)
+        raise _wrong(endpoint.named(endpoint.required), endpoint.required_must)
     if not sent.get("echo", True):
         del sent["echo"]
     n = sent.get("n", 1)
@@ -159,7 +200,7 @@ def _scored(endpoint: Endpoint, sent: Body) -> str:
     """The field of a request that has its prompt scored. A chat that echoes always has."""
     if "prompt_logprobs" in sent:
         return "prompt_logprobs"
-    return "echo" if sent.get("echo") and (endpoint is CHAT or "logprobs" in sent) else ""
+    return "echo" if sent.get("echo") and (endpoint.chat or "logprobs" in sent) else ""
 
 
 def _prompts(prompt: Any) -> int:
@@ -170,12 +211,11 @@ def _wrong(name: str, must: str) -> FlorinError:
     return FlorinError("invalid_value", f"`{name}` must {must}.", param=name)
 
 
-def _translate(error: WrongError) -> FlorinError:
+def _wrong_field(error: WrongError) -> FlorinError:
     if error.code == "unsupported_parameter":
         return FlorinError(error.code, f"`{error.path}` is not supported: {error.must}.", param=error.path)
     return FlorinError(error.code, f"`{error.path}` must {error.must}.", param=error.path)
 
 
-CHAT = Endpoint("/v1/chat/completions", "messages", MESSAGES_MUST, CHAT_FIELDS)
+CHAT = Endpoint("/v1/chat/completions", "messages", MESSAGES_MUST, CHAT_FIELDS, chat=True)
 COMPLETIONS = Endpoint("/v1/completions", "prompt", PROMPT_MUST, COMPLETION_FIELDS)
-ENDPOINTS: dict[str, Endpoint] = {e.path: e for e in (CHAT, COMPLETIONS)}

@@ -21,6 +21,7 @@ from gateway.routing.engine_answers import EngineFaults, MalformedError, read_an
 from gateway.routing.engine_state import EngineLostError, Lease
 from gateway.routing.resume import ResumableStream
 from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
+from gateway.routing.translation import TranslatingRewriter, translated
 from gateway.routing.upstream import RetryElsewhere, abandoned, connection_lost, read_whole, refused
 from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
 
@@ -71,8 +72,11 @@ class Relay:
             self._observe(usage)
             if any(choice.get("finish_reason") == "abort" for choice in answer["choices"]):
                 raise _stopping()
-            answer["model"] = call.model
-            rendered = render(answer)
+            if call.reply is not None:
+                rendered = translated(call.reply, answer, usage)
+            else:
+                answer["model"] = call.model
+                rendered = render(answer)
         except MalformedError as error:
             raise self._malformed(error) from error
         self._check(usage)
@@ -101,13 +105,20 @@ class Relay:
         call, answer = self.call, self.answer
         if answer is not None:
             answer.begin()
-            if answer.before:
-                return ContinuedRewriter(
-                    call.model,
-                    answer,
-                    include_usage=call.include_usage,
-                    continuous_usage=call.continuous_usage,
-                )
+        if call.reply is not None:
+            resumed = answer is not None and answer.before
+            return TranslatingRewriter(
+                call.reply,
+                answer=answer if answer is not None and not answer.obstacle else None,
+                so_far=answer if resumed else None,
+            )
+        if answer is not None and answer.before:
+            return ContinuedRewriter(
+                call.model,
+                answer,
+                include_usage=call.include_usage,
+                continuous_usage=call.continuous_usage,
+            )
         return StreamRewriter(
             call.model,
             include_usage=call.include_usage,

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 from loadtests.fuzz import values
 from loadtests.fuzz.judge import Answer, BrokenPromiseError
 

@@ -86,7 +86,9 @@ class Played:
             end=lambda outcome, **how: say((outcome, how["exact"])),
             logged=logged,
         )
-        call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
+        call = SimpleNamespace(
+            model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1, reply=None
+        )
         lease = SimpleNamespace(
             begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
             waits_from=0.0, scope=CancelScope(),

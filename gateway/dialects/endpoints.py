@@ -1,0 +1,18 @@
+"""Everything that the data plane serves from engines, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        endpoint.path: endpoint
+        for endpoint in (
+            CHAT,
+            COMPLETIONS,
+        )
+    }
+)
