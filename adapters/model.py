@@ -72,6 +72,10 @@ Purchase = Literal["on_demand", "spot", "reserved"]
 """How a GPU is paid for."""
 
 
+Task = Literal["generate", "embed", "score"]
+"""What an engine does: `generate` text, `embed` it, or `score` pairs of texts (rerank)."""
+
+
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
     return all(labels.get(label) == value for label, value in requires.items())
 
@@ -137,6 +141,8 @@ class Engine:
     """Whether the registered process survives scoring a prompt: `prompt_logprobs`, `echo` with `logprobs`."""
     started: int = 0
     """When that process started, as it reports, Unix microseconds, UTC; 0 if unknown."""
+    tasks: tuple[Task, ...] = ("generate",)
+    """What it is asked to do, in the order of `Task`."""
 
     @property
     def domain(self) -> str:

@@ -53,6 +53,9 @@ def add(
         int | None,
         typer.Option(min=1, help="The engine's --max-num-seqs; learned from its metrics if left out."),
     ] = None,
+    tasks: Annotated[
+        str, typer.Option(help="What it does, comma-separated: generate, embed (vectors), score (rerank).")
+    ] = "generate",
     base_config: Annotated[
         str | None,
         typer.Option(help="The base model's config.json, if the gateway cannot read the engine's files."),
@@ -88,6 +91,7 @@ def add(
         "cpu_slots": cpu_slots,
         "max_rank": max_rank,
         "seats": seats,
+        "tasks": [task.strip() for task in tasks.split(",")],
         "verify": not no_verify,
         "base_config": None if base_config is None else absolute(base_config),
         "base_aliases": base_alias or [],

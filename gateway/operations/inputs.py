@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from adapters.model import Engine, Purchase, check_name
+from adapters.model import Engine, Purchase, Task, check_name
 from gateway.errors import FlorinError
 from gateway.operations.engine_checks import normal_url
 
@@ -183,6 +183,12 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_./-]{0,61}[a-z0-9])?$")]
 Labels = Annotated[dict[LabelName, Label], Field(max_length=32)]
+Tasks = Annotated[
+    tuple[Task, ...],
+    Field(min_length=1, max_length=16),
+    AfterValidator(lambda tasks: tuple(task for task in get_args(Task) if task in tasks)),
+]
+"""Each once, in one order, so that equal registrations are equal."""
 HostName = Annotated[str, StringConstraints(max_length=253, pattern=r"^[A-Za-z0-9._:/-]*$")]
 
 
@@ -232,6 +238,9 @@ class NewEngine(StrictBody):
     cpu_slots: Count | None = Field(None, description="--max-cpu-loras; as many as `slots` if left out.")
     max_rank: Count = Field(description="--max-lora-rank")
     seats: Count | None = Field(None, description="--max-num-seqs; learned from its metrics if left out.")
+    tasks: Tasks = Field(
+        ("generate",), description="What it does: `generate` text, `embed` it, or `score` pairs of texts."
+    )
     verify: bool = Field(True, description="Ask the engine, and refuse it if its answers do not fit.")
     base_config: str | None = Field(
         None, max_length=4096, description="Path of the base model's config.json on the gateway's host."
@@ -266,6 +275,7 @@ class NewEngine(StrictBody):
             gpu_count=self.gpu_count,
             cpu_slots=cpu_slots,
             seats=self.seats or 0,
+            tasks=self.tasks,
             region=self.region,
             purchase=self.purchase,
             labels=self.labels,

@@ -113,6 +113,7 @@ def engine_spec(engine: Engine) -> EngineSpec:
         cpu_slots=engine.cpu_slots,
         max_rank=engine.max_rank,
         seats=engine.seats or None,
+        tasks=engine.tasks,
         region=engine.region,
         purchase=engine.purchase,
         labels=engine.labels,

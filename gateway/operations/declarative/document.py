@@ -29,6 +29,7 @@ from gateway.operations.inputs import (
     NewPrice,
     Replicas,
     StrictBody,
+    Tasks,
     as_json,
     check_replicas,
 )
@@ -165,6 +166,7 @@ class EngineSpec(StrictBody):
     cpu_slots: Count | None = Field(None, description="As many as `slots` if left out.")
     max_rank: Count
     seats: Count | None = Field(None, description="Learned from its metrics if left out.")
+    tasks: Tasks = ("generate",)
     region: str = Field("", max_length=63, pattern=r"^[ -~]*$")
     purchase: Purchase = "on_demand"
     labels: EngineLabels = Field(default_factory=dict)

@@ -155,6 +155,7 @@ NEW_ENGINE_BODY = {
     "slots": 4,
     "cpu_slots": None,
     "seats": None,
+    "tasks": ["generate"],
     "max_rank": 16,
     "verify": True,
     "base_config": None,
@@ -340,6 +341,12 @@ CASES = [
         (*NEW_ENGINE, "--no-verify", "--cpu-slots", "8", "--base-alias", "x/y", "--base-alias", "z"),
         "POST", "/admin/v1/engines",
         NEW_ENGINE_BODY | {"verify": False, "cpu_slots": 8, "base_aliases": ["x/y", "z"]},
+        {**ENGINE, "base_config": True}, "Engine a1 serves base",
+    ),
+    (
+        (*NEW_ENGINE, "--tasks", "embed, score"),
+        "POST", "/admin/v1/engines",
+        NEW_ENGINE_BODY | {"tasks": ["embed", "score"]},
         {**ENGINE, "base_config": True}, "Engine a1 serves base",
     ),
     (
