@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -13,6 +14,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            RESPONSES,
         )
     }
 )
