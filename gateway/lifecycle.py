@@ -24,7 +24,7 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
-from gateway.dataplane.request import Call, Endpoint, parse, policy
+from gateway.dataplane.request import ENGINES_REFUSALS, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
@@ -55,9 +55,7 @@ from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
 
-_REFUSED = {"request_refused", "context_length_exceeded"}
-"""Errors with which an engine that works refuses a request."""
-_UNTOUCHED = {*_REFUSED, "metering_unavailable"}
+_UNTOUCHED = {*ENGINES_REFUSALS, "metering_unavailable"}
 """Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
 _FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
 """Errors that may end a stream."""
@@ -131,6 +129,7 @@ class Lifecycle:
                 exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
             )
         except FlorinError as error:
+            endpoint.rename(error)
             await self._fail(exchange, error)
         except AdaptersError as error:
             log.info("Request %s: %s", exchange.request_id, error)
@@ -265,7 +264,7 @@ class Lifecycle:
         except FlorinError as error:
             if error.code in _UNTOUCHED:
                 record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
-            if error.code in _REFUSED:
+            if error.code in ENGINES_REFUSALS:
                 self.retries.record_answer(lease)
             elif post.sent:
                 lease.record_loss()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
 from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -16,6 +17,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
             COMPLETIONS,
             TOKENIZE,
             DETOKENIZE,
+            RESPONSES,
         )
     }
     | {
