@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
 from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
@@ -15,6 +16,12 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
             CHAT,
             COMPLETIONS,
             RESPONSES,
+            TOKENIZE,
+            DETOKENIZE,
         )
+    }
+    | {
+        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/detokenize": DETOKENIZE,
     }
 )
