@@ -258,7 +258,7 @@ def _count_generated(endpoint: Endpoint, sent: Body) -> int:
         raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
     most = sent.get("max_completion_tokens", sent.get("max_tokens"))
     if most is not None and sent.get("min_tokens", 0) > most:
-        raise _wrong("min_tokens", "be at most `max_tokens`")
+        raise _wrong("min_tokens", f"be at most `{endpoint.named('max_tokens')}`")
     return prompts
 
 

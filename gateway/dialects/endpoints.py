@@ -15,9 +15,9 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            RESPONSES,
             TOKENIZE,
             DETOKENIZE,
-            RESPONSES,
         )
     }
     | {

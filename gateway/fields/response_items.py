@@ -135,7 +135,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """Role → that of the chat: few templates know `developer`, and most of the others leave it out silently."""
 
-_UNSTORED = "Florin stores no items; send the item itself"
+_UNSTORED = "Florin stores no items; send the item itself, as clients do if `store` is false"
 _HOSTED = "it belongs to a tool that OpenAI runs, and Florin runs none"
 REFUSED_ITEMS: dict[str, str] = {
     "item_reference": _UNSTORED,

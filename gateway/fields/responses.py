@@ -65,14 +65,14 @@ RESPONSES: dict[str, Rule] = {
         that(lambda v: type(v) is str or (type(v) is list and bool(v)), MUST), "sent as `messages`: see below"
     ),
     "instructions": passed(_ANY, "sent as the first system message"),
-    "stream": passed(switch, "format of the answer"),
+    "stream": CHAT["stream"],
     "temperature": SAMPLING["temperature"],
     "top_p": SAMPLING["top_p"],
     "max_output_tokens": bounded(integer(1), "sent as `max_completion_tokens`"),
     "top_logprobs": CHAT["top_logprobs"],
     "tools": bounded(tools, "functions, and custom tools with text: see below"),
     "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function or custom tool"),
-    "parallel_tool_calls": passed(switch, "format of the answer"),
+    "parallel_tool_calls": CHAT["parallel_tool_calls"],
     "text": bounded(an_object(TEXT), "the answer's format"),
     "reasoning": bounded(an_object(REASONING), "depends on the model"),
     "include": bounded(texts(16, 64), f"`{LOGPROBS}` is obeyed; the others name what no answer here has"),
@@ -119,4 +119,4 @@ RESPONSES: dict[str, Rule] = {
 }  # fmt: skip
 """Of OpenAI's request, and of vLLM's own."""
 COPIED = tuple(name for name, rule in RESPONSES.items() if CHAT.get(name) is rule and rule.sends)
-"""Fields with the same name and meaning in a chat."""
+"""Fields with the same name and meaning in a chat, whose row they have."""

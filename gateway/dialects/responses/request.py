@@ -12,6 +12,7 @@ from gateway.dataplane.reply import Reply
 from gateway.dataplane.request import Body
 from gateway.dialects.responses.envelope import Envelope, echo
 from gateway.dialects.responses.reply import ResponsesReply
+from gateway.errors import FlorinError
 from gateway.fields.response_items import CUSTOM_INPUT, ROLES, item
 from gateway.fields.responses import COPIED, LOGPROBS, MUST, RESPONSES
 from gateway.fields.rule import FieldReading, WrongError, read
@@ -49,7 +50,10 @@ def translate(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
     reading.unknown += own.unknown
     reading.names += own.names
     identity = f"{random.getrandbits(176):044x}"
-    envelope = Envelope(identity, int(time.time()), echo(body))
+    try:
+        envelope = Envelope(identity, int(time.time()), echo(body))
+    except TypeError:
+        raise FlorinError("invalid_json", "The body is nested too deeply.") from None
     return chat, ResponsesReply(envelope, custom=_custom(body))
 
 
