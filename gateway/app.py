@@ -24,6 +24,7 @@ from gateway.config import Settings, load_settings
 from gateway.dataplane import access_log
 from gateway.dataplane.asgi import AsgiRequest, Message, Receive, Scope, Send
 from gateway.dataplane.exchange import Exchange
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.observability.conditions import Condition
 from gateway.observability.process_metrics import ProcessValues
@@ -131,7 +132,7 @@ class Florin:
         return self.data_plane.early_refusal(ticket, headers)
 
     def serves(self, path: str) -> bool:
-        return self.data_plane is not None and path.startswith(PREFIX)
+        return self.data_plane is not None and (path.startswith(PREFIX) or path in ENDPOINTS)
 
     async def serve(self, request: HttpRequest) -> None:
         if self._stopping:

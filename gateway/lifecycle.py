@@ -254,7 +254,7 @@ class Lifecycle:
                 async with post as response:
                     await (relay.stream(response) if call.stream else relay.whole(response))
             self.retries.record_answer(lease)
-            lease.learn(record, answers=call.n * call.prompts)
+            lease.learn(record, answers=call.choices)
         except RetryElsewhere as retry:
             worked = retry.engine_worked or bool(lease.abandoned)
             if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
@@ -281,7 +281,7 @@ class Lifecycle:
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
-            request.grant.count(*record.billed, choices=call.n * call.prompts)
+            request.grant.count(*record.billed, choices=call.choices)
 
     # -- the steps
 
@@ -298,7 +298,8 @@ class Lifecycle:
         check(raw, self.complexity)
         known = self.directory.tenants.get(tenant)
         call = parse(endpoint, raw, self._policies.of(known.policy if known else DEFAULT_POLICY))
-        call.estimate, call.size = prompt_tokens(call.body), len(raw)
+        if not endpoint.free:
+            call.estimate, call.size = prompt_tokens(call.body), len(raw)
         most = self.settings.max_scored_tokens
         if call.scored and call.estimate > most:
             message = f"`{call.scored}` must be omitted if the prompt has more than {most:,} tokens."
@@ -383,6 +384,7 @@ class Lifecycle:
             adapter_loads=routing_state.loads,
             estimate=call.estimate,
             continues=resumable is not None and resumable.resumes > 0,
+            free=call.endpoint.free,
             labels=self.labels(request.key, routing_state.target, call),
         )
 

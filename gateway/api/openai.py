@@ -34,7 +34,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class DataPlane:
-    """Serves everything under /v1/."""
+    """Serves everything under /v1/, and the other paths of ENDPOINTS."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import orjson
 
+from adapters.model import Task
 from gateway.config import Settings
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
@@ -41,6 +43,21 @@ Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
 the reply for it. Raises WrongError with the client's name of the field."""
 
 
+class AnswerKind(StrEnum):
+    """What an engine answers with, and so how `gateway.routing.answer_kinds` reads it."""
+
+    CHOICES = "choices"
+    """Generated text, streamed or not."""
+    TOKENS = "tokens"
+    """The tokens of a text."""
+    TEXT = "text"
+    """The text of tokens."""
+
+
+FREE = frozenset({AnswerKind.TOKENS, AnswerKind.TEXT})
+"""Answers that take an engine's tokenizer only: no tokens are processed, counted or billed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One route of the data plane that engines answer."""
@@ -55,6 +72,12 @@ class Endpoint:
     """The engine's route; empty: the same path."""
     chat: bool = False
     """The engine gets a chat."""
+    answer: AnswerKind = AnswerKind.CHOICES
+    inputs: Callable[[Body], int] | None = None
+    """For a request that generates nothing: counts its inputs, and makes the checks that involve
+    more than one of the engine's fields. Raises WrongError."""
+    task: Task | None = "generate"
+    """What an engine must be for; None: any engine does it."""
     translate: Translate | None = None
     """For a dialect; None: the engine speaks it."""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -66,6 +89,11 @@ class Endpoint:
     def route(self) -> str:
         """The engine's path."""
         return self.engine_path or self.path
+
+    @property
+    def free(self) -> bool:
+        """No tokens are processed, so none are counted or billed."""
+        return self.answer in FREE
 
     def named(self, field: str) -> str:
         """The client's name of an engine's field."""
@@ -86,8 +114,9 @@ class Call:
     """The name that the client sent."""
     stream: bool
     n: int
+    """Answers to each prompt."""
     prompts: int
-    """Number of prompts; more than one only for completions."""
+    """Number of prompts, or of inputs that are not answered with text."""
     include_usage: bool
     """The client wants the usage chunk at the end of the stream."""
     continuous_usage: bool
@@ -111,11 +140,17 @@ class Call:
     reply: Reply | None = None
     """Translates the answer; None: the client gets it as the engine sends it."""
 
+    @property
+    def choices(self) -> int:
+        """Number of texts that the engine generates."""
+        return self.n * self.prompts if self.endpoint.inputs is None else 0
+
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """The body for the engine. Call it once."""
         body, self.body = self.body, {}
         body["model"] = engine_name
-        body["cache_salt"] = cache_salt
+        if "cache_salt" in self.endpoint.fields:
+            body["cache_salt"] = cache_salt
         if self.stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         try:
@@ -152,7 +187,10 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
         check_tools(sent, reading)
     except WrongError as error:
         raise _wrong_field(error) from None
-    call = _call(endpoint, body, sent, reading)
+    try:
+        call = _call(endpoint, body, sent, reading)
+    except WrongError as error:  # with the engine's name of a field
+        raise _wrong(endpoint.named(error.path), error.must) from None
     call.reply = reply
     return call
 
@@ -161,17 +199,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
     """The checks that involve more than one field."""
     if not given.get("model"):
         raise _wrong("model", "be the name of an adapter")
-    if sent.get(endpoint.required) is None:
-        raise _wrong(endpoint.named(endpoint.required), endpoint.required_must)
-    if not sent.get("echo", True):
-        del sent["echo"]
-    n = sent.get("n", 1)
-    prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
-    if n * prompts > MAX_CHOICES:
-        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
-    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
-    if most is not None and sent.get("min_tokens", 0) > most:
-        raise _wrong("min_tokens", "be at most `max_tokens`")
+    prompts = _count_generated(endpoint, sent) if endpoint.inputs is None else endpoint.inputs(sent)
     stream = sent.get("stream", False)
     options = sent.pop("stream_options", None)
     if options is not None and not stream:
@@ -183,7 +211,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         body=sent,
         model=given["model"],
         stream=stream,
-        n=n,
+        n=sent.get("n", 1),
         prompts=prompts,
         include_usage=usage,
         continuous_usage=usage and bool(options.get("continuous_usage_stats")),
@@ -194,6 +222,21 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         unknown=reading.unknown,
         unknown_names=tuple(reading.names),
     )
+
+
+def _count_generated(endpoint: Endpoint, sent: Body) -> int:
+    """The number of prompts of a request that generates."""
+    if sent.get(endpoint.required) is None:
+        raise _wrong(endpoint.named(endpoint.required), endpoint.required_must)
+    if not sent.get("echo", True):
+        del sent["echo"]
+    prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
+    if sent.get("n", 1) * prompts > MAX_CHOICES:
+        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
+    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
+    if most is not None and sent.get("min_tokens", 0) > most:
+        raise _wrong("min_tokens", "be at most `max_tokens`")
+    return prompts
 
 
 def _scored(endpoint: Endpoint, sent: Body) -> str:

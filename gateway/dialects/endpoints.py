@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -13,6 +14,12 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            TOKENIZE,
+            DETOKENIZE,
         )
+    }
+    | {
+        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/detokenize": DETOKENIZE,
     }
 )

@@ -58,6 +58,7 @@ class AttemptMeter:
         "_era",
         "_estimate",
         "_exact",
+        "_free",
         "_guessed",
         "_head",
         "_labels",
@@ -93,6 +94,7 @@ class AttemptMeter:
         estimate: int,
         prompts: int = 1,
         continues: bool = False,
+        free: bool = False,
         labels: Labels = NO_LABELS,
     ) -> None:
         """See `Meter.begin`."""
@@ -101,6 +103,7 @@ class AttemptMeter:
         self._n = n
         self._prompts = prompts
         self._continues = continues
+        self._free = free
         self._loads = adapter_loads
         wall = meter.clock.now_ns()
         self._wall = wall
@@ -280,6 +283,8 @@ class AttemptMeter:
         return marks
 
     def _source(self) -> UsageSource:
+        if self._free:
+            return UsageSource.ENGINE_FINAL
         if not (self._prompt or self._completion):
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
         if self._exact and not self._refused:

@@ -18,7 +18,8 @@ from gateway.errors import FlorinError
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
-from gateway.routing.engine_answers import EngineFaults, MalformedError, read_answer, render
+from gateway.routing.answer_kinds import read_kind
+from gateway.routing.engine_answers import EngineFaults, MalformedError, render
 from gateway.routing.engine_state import EngineLostError, Lease
 from gateway.routing.final_counts import FinalCounts
 from gateway.routing.resume import ResumableStream
@@ -78,15 +79,17 @@ class Relay:
         self.lease.waits_from = None
         usage = Usage()
         try:
-            answer = read_answer(body, choices=call.n * call.prompts)
-            usage.read(answer.get("usage"), prompts=call.prompts, choices=call.n * call.prompts)
-            self._observe(usage)
-            if any(choice.get("finish_reason") == "abort" for choice in answer["choices"]):
+            answer = read_kind(body, call)
+            if not call.endpoint.free:
+                usage.read(answer.get("usage"), prompts=call.prompts, choices=call.choices)
+                self._observe(usage)
+            if call.choices and any(one.get("finish_reason") == "abort" for one in answer["choices"]):
                 raise _stopping()
             if call.reply is not None:
                 rendered = translated(call.reply, answer, usage)
             else:
-                answer["model"] = call.model
+                if "model" in answer or call.choices:
+                    answer["model"] = call.model
                 rendered = render(answer)
         except MalformedError as error:
             raise self._malformed(error) from error
