@@ -241,7 +241,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable,
+            request.resumable if engine.driver == "vllm" else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:

@@ -59,6 +59,7 @@ class AttemptMeter:
         "_estimate",
         "_exact",
         "_free",
+        "_guessed",
         "_head",
         "_labels",
         "_loads",
@@ -121,6 +122,7 @@ class AttemptMeter:
         self._reasoning = 0
         self._billable = False
         self._exact = False
+        self._guessed = False
         self._refused = False
         """The engine's latest counts were implausible; the counts here are the last plausible ones."""
         self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
@@ -206,6 +208,10 @@ class AttemptMeter:
         self._cached = cached_tokens
         self._reasoning = reasoning_tokens
 
+    def guess(self) -> None:
+        """The counts are estimates until the engine's final ones."""
+        self._guessed = True
+
     def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
         """End the attempt. Call it from `finally`; only the first call has an effect.
 
@@ -281,8 +287,9 @@ class AttemptMeter:
             return UsageSource.ENGINE_FINAL
         if not (self._prompt or self._completion):
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
-        exact = self._exact and not self._refused
-        return UsageSource.ENGINE_FINAL if exact else UsageSource.ENGINE_PARTIAL
+        if self._exact and not self._refused:
+            return UsageSource.ENGINE_FINAL
+        return UsageSource.ESTIMATED if self._guessed else UsageSource.ENGINE_PARTIAL
 
     def _line(self, seq: int, when: int) -> bytes:
         """The line, as UsageRecord.line() would write it."""
