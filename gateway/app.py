@@ -15,6 +15,7 @@ from gateway.admission.complexity import warm
 from gateway.admission.overload import AdmissionTicket
 from gateway.api import admin, exception_handlers, finance, health
 from gateway.api.admin import prices
+from gateway.api.data_plane_objects import Objects
 from gateway.api.gate import Gate
 from gateway.api.openai import PREFIX, DataPlane
 from gateway.api.security_headers import security_headers
@@ -168,7 +169,7 @@ class Florin:
                 self.admin.connections.on_close = state.metrics.connection_closed
             self._running = running
             running.reconfigure(self.settings)  # they may have been reloaded meanwhile
-            self.data_plane = DataPlane(state.lifecycle)
+            self.data_plane = DataPlane(state.lifecycle, Objects(state.lifecycle, state.batches))
             self._loop.run_in_executor(None, warm)
             yield
             self.data_plane = None

@@ -10,11 +10,16 @@ import orjson
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
 from gateway.admission.overload import AdmissionTicket
+from gateway.api import batches, files
+from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
+from gateway.api.data_plane_objects import Objects
+from gateway.api.files import FileRoutes
 from gateway.dataplane import access_log
 from gateway.dataplane.exchange import (
     JSON,
     MAX_DRAIN_BYTES,
+    ClientGoneError,
     Exchange,
     RequestTransport,
     declared_length,
@@ -36,8 +41,12 @@ _MOST_BYTES = 16 * 1024 * 1024
 class DataPlane:
     """Serves everything under /v1/, and the other paths of ENDPOINTS."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, objects: Objects | None = None) -> None:
+        """`objects`: files and batches; None: there are none."""
         self._lifecycle = lifecycle
+        self._objects: dict[str, FileRoutes | BatchRoutes] = {}
+        if objects is not None:
+            self._objects = {files.PATH: FileRoutes(objects), batches.PATH: BatchRoutes(objects)}
         self._listings = Listings(lifecycle.catalog)
         origins = lifecycle.settings.allowed_origins
         self._cors = Cors(origins) if origins else None
@@ -77,8 +86,15 @@ class DataPlane:
         if endpoint is not None and exchange.transport.method == "POST":
             await self._lifecycle.run(exchange, endpoint)
             return
+        found, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
+        routes = self._objects.get(PREFIX + found)
         try:
-            await exchange.respond(200, self._models(exchange))
+            if routes is not None and exchange.transport.method != "OPTIONS":
+                await routes.answer(exchange, rest.split("/") if rest else [])
+            else:
+                await exchange.respond(200, self._models(exchange))
+        except ClientGoneError:
+            exchange.finished = True
         except FlorinError as error:
             exchange.context.error = error.code
             self._lifecycle.metrics.error(error.code)
@@ -88,6 +104,7 @@ class DataPlane:
         """GET /v1/models and /v1/models/{id}, and preflights. Raises FlorinError for anything else."""
         path = exchange.transport.path
         known = path in ENDPOINTS or path == _MODELS or path.startswith(_MODELS + "/")
+        known = known or any(path == root or path.startswith(root + "/") for root in self._objects)
         if not known:
             raise FlorinError("not_found", f"There is no {path[:200]} here.")
         asked = preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None

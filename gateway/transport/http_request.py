@@ -55,6 +55,7 @@ class HttpRequest:
         "method",
         "more",
         "path",
+        "query",
         "received",
         "response_complete",
         "response_started",
@@ -67,6 +68,7 @@ class HttpRequest:
         self.head = head
         self.method = head.method
         self.path = head.path
+        self.query = head.query
         self.headers = head.headers
         self.client = connection.address
         self.version = head.version

@@ -14,6 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
+from gateway.metering.ledger.schema.batches import batch_results, batches, file_chunks, files
 from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.budgets import (
     cost_alerts,
@@ -41,6 +42,8 @@ from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, qua
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "batch_results",
+    "batches",
     "bill_acceptances",
     "bill_lines",
     "calibrations",
@@ -53,6 +56,8 @@ __all__ = [
     "engine_probes",
     "engine_spans",
     "exchange_rates",
+    "file_chunks",
+    "files",
     "gpu_power",
     "grid_factors",
     "invoices",

@@ -24,6 +24,13 @@ rate_cards = Table(
         "reason", Text, nullable=False, comment="why it replaces a version of the same month; empty: none"
     ),
     Column("recorded_at", BigInteger, nullable=False),
+    Column(
+        "batch_percent",
+        BigInteger,
+        nullable=False,
+        server_default="100",
+        comment="price of batches' tokens, in percent of the others'",
+    ),
     Index("rate_cards_by_name", "name", "valid_from"),
     comment="append-only; of the rows with the same name and month, the last one counts",
 )
