@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from openai import AsyncOpenAI
 
 from tests.integration.conftest import Deployment
@@ -54,7 +52,11 @@ async def lines(client: AsyncOpenAI, file_id: str) -> list[dict[str, Any]]:
 async def test_a_batch_is_answered_and_billed_line_by_line(deployment: Deployment):
     async with deployment.gateway.client("acme") as client:
         batch = await submitted(client, jsonl(20), metadata={"night": "1"})
-        assert (batch.status, batch.request_counts.total, batch.metadata) == ("validating", 20, {"night": "1"})
+        assert (batch.status, batch.request_counts.total, batch.metadata) == (
+            "validating",
+            20,
+            {"night": "1"},
+        )
         batch = await ended(client, batch.id)
         assert batch.status == "completed", batch.errors
         assert (batch.request_counts.completed, batch.request_counts.failed) == (20, 0)
