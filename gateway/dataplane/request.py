@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from gateway.config import Settings
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
@@ -29,11 +30,6 @@ Body = dict[str, Any]
 
 MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
-
-
-def openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001  # other dialects name it
-    """OpenAI's error object."""
-    return error.body()
 
 
 Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
@@ -59,8 +55,8 @@ class Endpoint:
     """For a dialect; None: the engine speaks it."""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """A dialect's names of the engine's fields, where they differ: for error messages."""
-    error_body: Callable[[FlorinError, str], bytes] = openai_error
-    """An error response's body, for an error and the request's id."""
+    dialect: Dialect = OPENAI
+    """How errors are worded."""
 
     @property
     def route(self) -> str:

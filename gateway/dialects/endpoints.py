@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+from gateway.dialects.messages.endpoint import MESSAGES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -13,6 +15,15 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            MESSAGES,
         )
     }
 )
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which API's errors a client of this path understands."""
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return endpoint.dialect
+    return MESSAGES.dialect if path.startswith(MESSAGES.path + "/") else OPENAI

@@ -1,0 +1,22 @@
+"""Anthropic's Messages API as an endpoint of the data plane."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.dataplane.request import CHAT, Endpoint
+from gateway.dialects.messages.errors import DIALECT
+from gateway.dialects.messages.request import NAMES, translate
+from gateway.fields.anthropic_messages import MUST
+
+MESSAGES: Final = Endpoint(
+    "/v1/messages",
+    "messages",
+    MUST,
+    CHAT.fields,
+    engine_path=CHAT.path,
+    chat=True,
+    translate=translate,
+    names=NAMES,
+    dialect=DIALECT,
+)
