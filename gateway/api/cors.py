@@ -51,7 +51,7 @@ def preflight(method: str, request: Headers) -> Headers | None:
     wanted = given.get(b"access-control-request-headers", b"")
     allowed = wanted if _REQUESTED.fullmatch(wanted) else _DEFAULT
     return [
-        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
         (b"access-control-allow-headers", allowed),
         (b"access-control-max-age", b"%d" % MAX_AGE),
     ]

@@ -10,12 +10,17 @@ import orjson
 from adapters.model import Adapter
 from adapters.registry.catalog import Catalog
 from gateway.admission.overload import AdmissionTicket
+from gateway.api import batches, files
+from gateway.api.batches import BatchRoutes
 from gateway.api.cors import Cors, preflight
+from gateway.api.data_plane_objects import Objects
+from gateway.api.files import FileRoutes
 from gateway.dataplane import access_log
 from gateway.dataplane.dialect import OPENAI
 from gateway.dataplane.exchange import (
     JSON,
     MAX_DRAIN_BYTES,
+    ClientGoneError,
     Exchange,
     RequestTransport,
     declared_length,
@@ -37,10 +42,14 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 
 class DataPlane:
-    """Serves everything under /v1/."""
+    """Serves everything under /v1/, and the other paths of ENDPOINTS."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, objects: Objects | None = None) -> None:
+        """`objects`: files and batches; None: there are none."""
         self._lifecycle = lifecycle
+        self._objects: dict[str, FileRoutes | BatchRoutes] = {}
+        if objects is not None:
+            self._objects = {files.PATH: FileRoutes(objects), batches.PATH: BatchRoutes(objects)}
         self._listings = Listings(lifecycle.catalog)
         origins = lifecycle.settings.allowed_origins
         self._cors = Cors(origins) if origins else None
@@ -86,10 +95,17 @@ class DataPlane:
         if endpoint is not None and exchange.transport.method == "POST":
             await self._lifecycle.run(exchange, endpoint)
             return
-        asks = models.asks(exchange.headers)
-        exchange.dialect = ANTHROPIC if asks and endpoint is None else dialect_of(exchange.transport.path)
+        found, _, rest = exchange.transport.path[len(PREFIX) :].partition("/")
+        routes = self._objects.get(PREFIX + found)
+        asks = routes is None and endpoint is None and models.asks(exchange.headers)
+        exchange.dialect = ANTHROPIC if asks else dialect_of(exchange.transport.path)
         try:
-            await exchange.respond(200, self._models(exchange))
+            if routes is not None and exchange.transport.method != "OPTIONS":
+                await routes.answer(exchange, rest.split("/") if rest else [])
+            else:
+                await exchange.respond(200, self._models(exchange))
+        except ClientGoneError:
+            exchange.finished = True
         except FlorinError as error:
             exchange.context.error = error.code
             self._lifecycle.metrics.error(error.code)
@@ -99,6 +115,7 @@ class DataPlane:
         """GET /v1/models and /v1/models/{id}, and preflights. Raises FlorinError for anything else."""
         path = exchange.transport.path
         known = path in ENDPOINTS or path == _MODELS or path.startswith(_MODELS + "/")
+        known = known or any(path == root or path.startswith(root + "/") for root in self._objects)
         if not known:
             raise FlorinError("not_found", nothing_at(path))
         asked = preflight(exchange.transport.method, exchange.transport.headers) if self._cors else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from gateway.admission.in_flight import Reservation
@@ -72,6 +73,16 @@ class RequestTransport(Protocol):
         """Send the last part."""
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A request that nobody is connected for: a line of a batch."""
+
+    key_id: str
+    """The key that created the batch, under which the line runs."""
+    finals: object
+    """Holds back the usage record of its answer (`metering.held_finals.HeldFinals`)."""
+
+
 class Settled(Protocol):
     """What a request holds of its tenant's limits."""
 
@@ -89,8 +100,9 @@ class Exchange:
     `close` on every path; it releases the reservation and the ticket, and is idempotent.
     """
 
-    def __init__(self, transport: RequestTransport) -> None:
+    def __init__(self, transport: RequestTransport, batch: BatchLine | None = None) -> None:
         self.transport = transport
+        self.batch = batch
         self.write_now = transport.write_now
         """Sends part of the stream if the client has room for it. Returns whether it did."""
         self._headers = transport.headers
@@ -255,11 +267,11 @@ class Exchange:
             status, self._response_headers(JSON, more), body, linger=self.leaves_unread()
         )
 
-    async def begin_stream(self) -> None:
+    async def begin_stream(self, content_type: bytes = EVENTS) -> None:
         self.started = self.streaming = True
         self.context.status = 200
         self.drop_payload()
-        await self.transport.begin(200, self._response_headers(EVENTS, []))
+        await self.transport.begin(200, self._response_headers(content_type, []))
 
     def _response_headers(self, content_type: bytes, more: Headers) -> Headers:
         headers = [(b"content-type", content_type), *self.context.ids(), *self.extra_headers, *more]

@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
-from gateway.dialects.messages.endpoint import MESSAGES
+from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
+from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -16,7 +18,15 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
             CHAT,
             COMPLETIONS,
             MESSAGES,
+            COUNT_TOKENS,
+            RESPONSES,
+            TOKENIZE,
+            DETOKENIZE,
         )
+    }
+    | {
+        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/detokenize": DETOKENIZE,
     }
 )
 

@@ -19,10 +19,13 @@ def authenticate(
 ) -> Key:
     """The request's key: known, not revoked, not expired, and not of a suspended tenant. `api_key`: it may
     come as `x-api-key`. Raises FlorinError."""
-    text = _either(exchange) if api_key else exchange.bearer()
-    if not text:
-        raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
-    key = directory.find(text)
+    if exchange.batch is not None:
+        key = directory.keys.get(exchange.batch.key_id)
+    else:
+        text = _either(exchange) if api_key else exchange.bearer()
+        if not text:
+            raise FlorinError("missing_api_key", "Send your key as `Authorization: Bearer KEY`.")
+        key = directory.find(text)
     if key is None:
         if not follower.connected:  # it may be newer than this worker's snapshot
             raise FlorinError("store_unavailable", "New keys cannot be looked up now.", retry_after=1)

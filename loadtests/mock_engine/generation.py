@@ -153,7 +153,8 @@ class Generation:
             self._stop(fault)
         else:
             details = self._connection.engine.state.spec.prompt_details
-            body = answers.whole(self._request, self._request_id, self._cached, details=details)
+            request = self._request
+            body = request.whole or answers.whole(request, self._request_id, self._cached, details=details)
             if fault:
                 body = fault.rubbish.encode() or answers.with_usage(body, fault.usage)
             self._call.sent = self._request.tokens * self._request.choices

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dialects.messages.content import chat_messages
-from gateway.dialects.messages.stream import MessagesReply
+from gateway.dialects.messages.stream import CountReply, MessagesReply
 from gateway.dialects.messages.tools import chat_choice, chat_tools
 from gateway.fields.anthropic_messages import MESSAGES, MUST, PROMPT
 from gateway.fields.rule import FieldReading, Table, WrongError, read
+from gateway.fields.tokenization import TOKENIZE
 
 Body = dict[str, Any]
 
@@ -42,15 +43,7 @@ def translate(body: Body, reading: FieldReading) -> tuple[Body, MessagesReply]:
         chat["user"] = metadata["user_id"]
     if "tag" in metadata:
         chat["metadata"] = {"tag": metadata["tag"]}
-    last = chat["messages"][-1]
-    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
-        chat["continue_final_message"], chat["add_generation_prompt"] = True, False
     return chat, MessagesReply(chat["model"])
-
-
-def prompt_of(body: Body, reading: FieldReading) -> Body:
-    """What the model reads, of a request to count its tokens: fields of a chat."""
-    return _chat(body, read(PROMPT, body, reading, top=True), reading, PROMPT)
 
 
 def _chat(body: Body, given: Body, reading: FieldReading, table: Table) -> Body:
@@ -74,4 +67,18 @@ def _chat(body: Body, given: Body, reading: FieldReading, table: Table) -> Body:
             raise WrongError("be a JSON schema", path="output_config.format.schema")
         schema = {"name": "answer", "schema": output["format"]["schema"]}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    last = chat["messages"][-1]
+    if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
+        chat["continue_final_message"], chat["add_generation_prompt"] = True, False
     return chat
+
+
+def translate_count(body: Body, reading: FieldReading) -> tuple[Body, CountReply]:
+    """The same for a request to count a message's tokens. An engine's /tokenize has only those fields of a
+    chat that change the prompt."""
+    chat = _chat(body, read(PROMPT, body, reading, top=True), reading, PROMPT)
+    effort = chat.get("reasoning_effort")
+    if effort is not None:  # as a chat's is rendered
+        rendered = {"reasoning_effort": effort, "enable_thinking": True}
+        chat["chat_template_kwargs"] = rendered | chat.get("chat_template_kwargs", {})
+    return {name: value for name, value in chat.items() if name in TOKENIZE}, CountReply(chat["model"])

@@ -125,5 +125,13 @@ class MessagesReply:
         return out + self._delta("input_json_delta", "partial_json", arguments) if arguments else out
 
 
+class CountReply(MessagesReply):
+    """For a count of tokens, which is never streamed."""
+
+    def whole(self, answer: dict[str, Any], usage: ReplyUsage) -> bytes:
+        del usage
+        return orjson.dumps({"input_tokens": answer["count"]})
+
+
 def _event(kind: str, **members: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **members}))
