@@ -121,7 +121,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
-        exchange.error_body = endpoint.error_body
+        exchange.dialect = endpoint.dialect
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
