@@ -15,6 +15,7 @@ from pydantic_settings import (
 
 from gateway.config.alerts import AlertSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.exports import ExportSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
@@ -31,6 +32,7 @@ class SettingsError(Exception):
 class Settings(
     AlertSettings,
     EngineSettings,
+    ExportSettings,
     LimitSettings,
     RequestSettings,
     ServerSettings,
