@@ -81,7 +81,7 @@ def test_months_as_their_own_tools_write_them(ledger, bucket, room, tmp_path):
         asked.touch()
         rows = export(ledger, schedule("file:///x").order(month), asked)
         assert gzip.decompress(data) == asked.read_bytes()
-        assert len(list(csv.DictReader(asked.open()))) == rows > 0
+        assert len(list(csv.reader(asked.read_text().splitlines()))) == rows + 1 > 1
         manifest = json.loads(files[MANIFEST.format(month)])
         assert (manifest["billing_period"], manifest["state"]) == (month, state)
         assert manifest["files"] == [
