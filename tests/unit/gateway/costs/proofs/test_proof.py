@@ -37,6 +37,12 @@ def test_with_both_everything_is_checked(proof):
     assert "covers these 3 records and no others" in checks[3].detail
 
 
+def test_a_proof_of_an_earlier_version_names_the_seal_root(proof):
+    earlier = {("root" if name == "seal" else name): value for name, value in proof.items()}
+    checks = verify_proof(earlier, MINE, proof["seal"])
+    assert all(check.ok for check in checks)
+
+
 @pytest.mark.parametrize(
     ("change", "failed"),
     [
