@@ -120,7 +120,7 @@ async def of_ledger(state: State) -> list[Diagnosis]:
     found.append(Diagnosis("ledger", "ok", "", "It answers."))
     found += _maintenance(maintained)
     if state.settings.export_to:
-        found.append(_exports(exported))
+        found.append(of_exports(exported))
     found += _prices(PriceBook(prices), state.catalog.engines.values())
     return found
 
@@ -152,7 +152,7 @@ def _maintenance(ledger: LedgerHealth) -> Iterator[Diagnosis]:
         yield Diagnosis(check, "ok", "", "Ledger maintenance is up to date.")
 
 
-def _exports(status: ExportStatus | None) -> Diagnosis:
+def of_exports(status: ExportStatus | None) -> Diagnosis:
     check = "scheduled_export"
     if status is None:
         return Diagnosis(

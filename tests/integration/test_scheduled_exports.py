@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import warnings
+from functools import partial
 
 import pytest
 
@@ -81,12 +82,22 @@ def filled(tmp_path):
     made.close()
 
 
-def job(ledger, to, tmp_path, *, store=None, owner="w1", url=None):
+class InThread(LedgerProcess):
+    """Does without the second that a process takes to start."""
+
+    def __init__(self, ledger):
+        super().__init__("sqlite://")
+        self.ledger = ledger
+
+    async def run(self, function, *args):
+        return await asyncio.to_thread(function, self.ledger, *args)
+
+
+def job(ledger, to, tmp_path, *, store=None, owner="w1", open_process=None):
     folder = tmp_path / "room"
     folder.mkdir(exist_ok=True)
-    url = url or f"sqlite:///{tmp_path / 'ledger.db'}"
     return ExportJob(
-        store or MemoryStore(), ledger, lambda: LedgerProcess(url), owner, schedule(to),
+        store or MemoryStore(), ledger, open_process or partial(InThread, ledger), owner, schedule(to),
         Room(folder, 1 << 30), lambda: NOW, look=0.01, pause=0.01,
     )  # fmt: skip
 
@@ -184,7 +195,9 @@ async def test_killed_in_the_middle_of_an_upload(bucket, endpoint, filled, tmp_p
     with hostile_server() as server:
         server.handlers[f"/{bucket.name}/x/{DATA.format('2026-10')}".replace("=", "%3D")] = hang
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        export = job(filled, f"s3://{bucket.name}/x", tmp_path)
+        url = f"sqlite:///{tmp_path / 'ledger.db'}"
+        process = partial(LedgerProcess, url, patience=0.0)
+        export = job(filled, f"s3://{bucket.name}/x", tmp_path, open_process=process)
         task = asyncio.create_task(export.attempt())
         assert await asyncio.to_thread(begun.wait, 60)
         await stop(task)

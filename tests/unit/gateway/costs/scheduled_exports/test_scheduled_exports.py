@@ -7,16 +7,21 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import select
 
+from gateway.config.exports import ExportSettings
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import export
+from gateway.costs.maintenance.snapshot import write_snapshot
 from gateway.costs.periods import HOUR
 from gateway.costs.scheduled_exports import destination
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.layout import Schedule, Written, due
+from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export_series, read_status
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
 from gateway.metering.ledger.schema import audit_log, scheduled_exports
+from gateway.operations.installation_checks import of_exports
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, price, records
 
 EVERY = 6 * HOUR
@@ -181,3 +186,49 @@ def test_a_directory_with_spaces(tmp_path):
     source.write_text("x")
     put(f"file://{tmp_path}/my%20exports", {"a/b": source})
     assert Path(tmp_path, "my exports", "a", "b").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3://bucket", "s3://bucket"),
+        ("file:///srv/x", "file:///srv/x"),
+    ],
+)
+def test_a_destination(text, kept):
+    assert ExportSettings(export_to=text).export_to == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bucket", "s3:///x", "s3://key:secret@bucket/x", "https://bucket/x", "file://host/x", "file:///a/../b",
+        "s3://bucket/a?versionId=1", "s3://bucket/a b", "s3://bucket/../x",
+    ],
+)  # fmt: skip
+def test_what_is_no_destination(text):
+    with pytest.raises(ValidationError, match="must be s3://BUCKET/PREFIX or file:///DIRECTORY"):
+        ExportSettings(export_to=text)
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "said"),
+    [
+        (None, "warning", "has not run"),
+        (ExportStatus("", NOW, NOW), "ok", "up to date"),
+        (ExportStatus("2026-10: No price for L40", NOW, None), "problem", "never. 2026-10: No price"),
+        (ExportStatus("away", NOW, NOW), "problem", "2026-11-01T05:00:00Z. away"),
+    ],
+)
+def test_what_the_doctor_says(status, level, said):
+    found = of_exports(status)
+    assert (found.status, said in found.message) == (level, True)
+
+
+def test_a_status_is_forgotten_when_nothing_is_exported_any_more(ledger):
+    assert read_status(ledger, NOW) is None
+    write_snapshot(ledger, EXPORTS, NOW, "away")
+    assert read_status(ledger, NOW + HOUR) == ExportStatus("away", NOW, None)
+    assert export_series(ledger, NOW + HOUR)["florin_scheduled_export_failing"] == [((), 1.0)]
+    assert export_series(ledger, NOW + 49 * HOUR) == {}
