@@ -274,7 +274,7 @@ class FinalCountsMock(OtherEngine):
             if last is not None:
                 yield self.chunk(last, chat=request.chat)
             last = chunk
-        yield b"data: [DONE]\n\n"
+        yield DONE
 
     def chunk(self, chunk: Body, *, chat: bool) -> bytes:  # noqa: ARG002
         return _event(chunk)
