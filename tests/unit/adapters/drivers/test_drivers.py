@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any, get_args
 
 import orjson
@@ -20,6 +21,12 @@ LORA = Lora("fl-1", "/artifacts/1")
 OTHERS = [name for name in DRIVERS if name != "vllm"]
 CHATTED = {"messages": [{"role": "user", "content": "Hi"}], "model": "fl-1", "cache_salt": "s"}
 STREAMED = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_an_engine_knows_whether_it_loads_later(driver):
+    engine = Engine("a", "http://a", "base", "H200", 1, 8, driver=driver)
+    assert engine.loads == (DRIVERS[driver].capabilities.loading is not Loading.START)
 
 
 def request(driver: str, lora: Lora | None = LORA, route: str = CHAT, **fields: Any) -> dict[str, Any]:
@@ -310,3 +317,34 @@ def test_sglang_is_probed_with_logprobs_to_spare():
 def test_one_token_costs_one_call(driver):
     (call,) = DRIVERS[driver].ask(fingerprint.one_token("base", "s"), "base", None)
     assert "fl-" not in str(call.body)
+
+
+# -- the documentation
+
+
+def _documented() -> dict[str, dict[str, str]]:
+    """What docs/other-engines.md says in its first table: driver → row → cell."""
+    page = Path(__file__).parents[4] / "docs" / "other-engines.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    columns = [name.strip("`") for name in next(row for row in cells if row[0] == "`--driver`")[1:]]
+    return {name: {row[0]: row[at] for row in cells} for at, name in enumerate(columns, 1)}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_documented_capabilities_are_the_drivers(driver):
+    can, said = DRIVERS[driver].capabilities, _documented()[driver]
+    loads = {Loading.CALL: "by a call", Loading.REQUEST: "with a request", Loading.START: "at its start"}
+    assert said["loads an adapter"] == loads[can.loading]
+    assert said["aborted streams are counted"] == ("exactly" if can.running_counts else "estimated")
+    yes = {
+        "lists what it holds": can.lists,
+        "token counts while it streams": can.running_counts,
+        "cache salts": can.salts,
+        "resumed streams": can.resumes,
+        "scores of prompts": can.prompt_scores,
+        "embeddings, rerank": "embed" in can.tasks,
+        "`/v1/completions`": COMPLETIONS in can.routes,
+        "DoRA": can.dora,
+    }
+    assert {row: said[row] for row in yes} == {row: "yes" if true else "no" for row, true in yes.items()}
