@@ -149,7 +149,7 @@ def test_each_kind_of_engine_has_its_own_names(driver):
     assert found.sample == EngineSample(7, None, None, 903, cached, 91)
     others = [kind.metrics for kind in DRIVERS.values() if kind.name != driver]
     assert all(read_metrics(text, 7, names=other) == EngineMetrics() for other in others)
-    moved = text.replace(b" 91\n", b" 92\n")
+    moved = text.replace(b" 3\n", b" 4\n")
     assert (mark(text, names=names) != mark(moved, names=names)) == bool(names.moving)
     with pytest.raises(BadSampleError):
         read_metrics(text.replace(b" 3\n", b" -3\n"), 7, names=names)
