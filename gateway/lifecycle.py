@@ -45,7 +45,7 @@ from gateway.routing.retries import Retries
 from gateway.routing.router import Router
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.ticket import ticket_of
-from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned
+from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
 from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.directory import Directory, Key
@@ -243,7 +243,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable if engine.driver == "vllm" else None,
+            request.resumable if resumes_on(engine) else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:
