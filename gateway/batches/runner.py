@@ -97,7 +97,7 @@ class BatchRunner:
                     log.warning("Batches wait for the ledger: %s", error)
                 self._trouble = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(min(POLL_SECONDS, self.settings.batch_lease / 4)):
                     await self._wake.wait()
 
     async def close(self) -> None:
