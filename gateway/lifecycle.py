@@ -25,7 +25,7 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
-from gateway.dataplane.request import Call, Endpoint, parse, policy
+from gateway.dataplane.request import ENGINES_REFUSALS, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
@@ -57,9 +57,7 @@ from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
 
-_REFUSED = {"request_refused", "context_length_exceeded"}
-"""Errors with which an engine that works refuses a request."""
-_UNTOUCHED = {*_REFUSED, "metering_unavailable"}
+_UNTOUCHED = {*ENGINES_REFUSALS, "metering_unavailable"}
 """Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
 _FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
 """Errors that may end a stream."""
@@ -123,7 +121,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
-        exchange.error_body = endpoint.error_body
+        exchange.dialect = endpoint.dialect
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -133,6 +131,7 @@ class Lifecycle:
                 exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
             )
         except FlorinError as error:
+            endpoint.rename(error)
             await self._fail(exchange, error)
         except AdaptersError as error:
             log.info("Request %s: %s", exchange.request_id, error)
@@ -244,7 +243,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable,
+            request.resumable if engine.driver == "vllm" else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:
@@ -256,7 +255,7 @@ class Lifecycle:
                 async with post as response:
                     await (relay.stream(response) if call.stream else relay.whole(response))
             self.retries.record_answer(lease)
-            lease.learn(record, answers=call.n * call.prompts)
+            lease.learn(record, answers=call.choices)
         except RetryElsewhere as retry:
             worked = retry.engine_worked or bool(lease.abandoned)
             if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
@@ -267,7 +266,7 @@ class Lifecycle:
         except FlorinError as error:
             if error.code in _UNTOUCHED:
                 record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
-            if error.code in _REFUSED:
+            if error.code in ENGINES_REFUSALS:
                 self.retries.record_answer(lease)
             elif post.sent:
                 lease.record_loss()
@@ -289,7 +288,7 @@ class Lifecycle:
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
-            request.grant.count(*record.billed, choices=call.n * call.prompts)
+            request.grant.count(*record.billed, choices=call.choices)
 
     # -- the steps
 
@@ -306,7 +305,8 @@ class Lifecycle:
         check(raw, self.complexity)
         known = self.directory.tenants.get(tenant)
         call = parse(endpoint, raw, self._policies.of(known.policy if known else DEFAULT_POLICY))
-        call.estimate, call.size = prompt_tokens(call.body), len(raw)
+        if not endpoint.free:
+            call.estimate, call.size = prompt_tokens(call.body), len(raw)
         most = self.settings.max_scored_tokens
         if call.scored and call.estimate > most:
             message = f"`{call.scored}` must be omitted if the prompt has more than {most:,} tokens."
@@ -391,6 +391,7 @@ class Lifecycle:
             adapter_loads=routing_state.loads,
             estimate=call.estimate,
             continues=resumable is not None and resumable.resumes > 0,
+            free=call.endpoint.free,
             labels=self.labels(request.key, routing_state.target, call),
             service_tier=BATCH if batch else "",
             held=cast("HeldFinals", batch.finals) if batch else None,

@@ -29,6 +29,7 @@ from gateway.composition.worker_conditions import worker_conditions
 from gateway.config import Settings
 from gateway.costs.adapter_costs.residency_log import ResidencyLog
 from gateway.costs.maintenance import maintenance_job
+from gateway.costs.maintenance.warm_up import warm_up
 from gateway.lifecycle import Lifecycle
 from gateway.metering import clock_watch
 from gateway.metering.ledger.audit_shipper import AuditShipper
@@ -163,6 +164,8 @@ async def build(
             disks.run,
             partial(clock_watch.watch, clock, store, ledger, metrics),
         )
+        if settings.ledger_warm_up:
+            run_in_background(stack, partial(warm_up, metering.ledger_process, clock.now))
         state = State(
             settings=settings,
             store=store,

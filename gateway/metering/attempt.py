@@ -58,6 +58,8 @@ class AttemptMeter:
         "_era",
         "_estimate",
         "_exact",
+        "_free",
+        "_guessed",
         "_head",
         "_labels",
         "_loads",
@@ -93,6 +95,7 @@ class AttemptMeter:
         estimate: int,
         prompts: int = 1,
         continues: bool = False,
+        free: bool = False,
         labels: Labels = NO_LABELS,
         service_tier: str = "",
     ) -> None:
@@ -102,6 +105,7 @@ class AttemptMeter:
         self._n = n
         self._prompts = prompts
         self._continues = continues
+        self._free = free
         self._loads = adapter_loads
         wall = meter.clock.now_ns()
         self._wall = wall
@@ -120,6 +124,7 @@ class AttemptMeter:
         self._reasoning = 0
         self._billable = False
         self._exact = False
+        self._guessed = False
         self._refused = False
         """The engine's latest counts were implausible; the counts here are the last plausible ones."""
         self._estimate = min(estimate, MAX_TOKENS_PER_CHOICE * prompts)
@@ -211,6 +216,10 @@ class AttemptMeter:
         self._cached = cached_tokens
         self._reasoning = reasoning_tokens
 
+    def guess(self) -> None:
+        """The counts are estimates until the engine's final ones."""
+        self._guessed = True
+
     def end(self, outcome: Outcome, *, billable: bool, exact: bool, worked: bool = True) -> None:
         """End the attempt. Call it from `finally`; only the first call has an effect.
 
@@ -282,10 +291,13 @@ class AttemptMeter:
         return marks
 
     def _source(self) -> UsageSource:
+        if self._free:
+            return UsageSource.ENGINE_FINAL
         if not (self._prompt or self._completion):
             return UsageSource.ESTIMATED if self._estimate else UsageSource.NONE
-        exact = self._exact and not self._refused
-        return UsageSource.ENGINE_FINAL if exact else UsageSource.ENGINE_PARTIAL
+        if self._exact and not self._refused:
+            return UsageSource.ENGINE_FINAL
+        return UsageSource.ESTIMATED if self._guessed else UsageSource.ENGINE_PARTIAL
 
     def _line(self, seq: int, when: int) -> bytes:
         """The line, as UsageRecord.line() would write it."""

@@ -255,7 +255,7 @@ class Router:
             return Ask("", **details)
         adapter = self._catalog.adapters.get(version.adapter)
         most = adapter.max_replicas if adapter else None
-        return Ask(version.engine_name, version.rank, max_replicas=most, **details)
+        return Ask(version.engine_name, version.rank, max_replicas=most, whole=version, **details)
 
     def _pick(self, routing_state: RoutingState, passed: Collection[str] = ()) -> Pick | None:
         target, now = routing_state.target, self._clock()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from adapters.model import SlotState, has_labels
+from adapters.model import SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
@@ -54,6 +54,8 @@ class Ask:
     """Whether engines without room for a request count: only a load is wanted."""
     yields: bool = False
     """Whether it leaves the engines' last places to others: its tenant has far more than its share."""
+    whole: Version | None = None
+    """The version itself; None for the base model."""
     fills: bool = False
     """Whether it only fills what is idle: a line of a batch."""
 
@@ -69,6 +71,8 @@ class EngineView:
     costs: EngineCosts = field(default_factory=EngineCosts)
     held: Held = field(default_factory=Held)
     """Versions placed here. Live: whoever keeps the residency changes it."""
+    only: Collection[str] | None = None
+    """Ids of the only versions that it can hold; None: it can load any."""
     labels: Mapping[str, str] = field(default_factory=dict)
     mirror: Mirror | None = None
     """What its memory holds, as far as this worker can know."""

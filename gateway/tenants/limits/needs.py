@@ -98,10 +98,10 @@ class Bounds:
 
     def apply(self, call: Call) -> None:
         """Refuse a request that exceeds them, or bound its output. Raises FlorinError."""
-        choices = call.n * call.prompts
+        choices = call.choices
         field, asked = output_bound(call.body)
         name = call.endpoint.named(field)
-        most = None if self.max_output is None else self.max_output // choices
+        most = None if self.max_output is None or not choices else self.max_output // choices
         if most is not None and (most < 1 or (asked or 0) > most):
             each = "" if choices == 1 else f" for {choices} answers together"
             raise FlorinError(
@@ -121,7 +121,7 @@ class Bounds:
                 )
             most = room if most is None else min(most, room)
         default = None if call.endpoint.chat else COMPLETIONS_OUTPUT
-        if asked is None and most is not None and (default is None or most < default):
+        if choices and asked is None and most is not None and (default is None or most < default):
             call.body[field] = most
 
 
@@ -143,7 +143,7 @@ class Need:
 
 def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
     """The worst case assumes a token per byte of the body."""
-    choices = call.n * call.prompts
+    choices = call.choices
     _, bound = output_bound(call.body)
     if bound is None and not call.endpoint.chat:
         bound = COMPLETIONS_OUTPUT

@@ -36,7 +36,12 @@ from gateway.metering.ledger.schema.rollups import (
     rollups,
     set_aside_hours,
 )
-from gateway.metering.ledger.schema.selling import invoices, rate_card_assignments, rate_cards
+from gateway.metering.ledger.schema.selling import (
+    invoices,
+    period_residency,
+    rate_card_assignments,
+    rate_cards,
+)
 from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, quarantine, usage_records
 
 __all__ = [
@@ -62,6 +67,7 @@ __all__ = [
     "grid_factors",
     "invoices",
     "ledger_state",
+    "period_residency",
     "period_tenants",
     "periods",
     "prices",
