@@ -8,7 +8,7 @@ import pytest
 
 CARD = {
     "name": "standard", "valid_from": "2026-11", "currency": "USD", "input_per_million": "0.60",
-    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125",
+    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125", "batch_percent": 50,
     "monthly_minimum": "50.00", "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
     "recorded_at": "2026-11-02T00:00:00Z",
 }  # fmt: skip  # one name a line says no more
