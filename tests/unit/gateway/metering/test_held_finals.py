@@ -46,7 +46,7 @@ async def test_what_nobody_will_see_is_not_billed(meter, tmp_path):  # noqa: F81
     attempt(meter, finals).end(Outcome.OK, billable=True, exact=True)
     finals.release(delivered=False)
     last = logged(tmp_path)[-1]
-    assert (last.kind, last.outcome, last.billable, last.completion_tokens) == ("final", "failover", False, 7)
+    assert (last.kind, last.outcome, last.billable, last.completion_tokens) == ("final", "orphaned", False, 7)
 
 
 async def test_attempts_that_failed_are_logged_at_once(meter, tmp_path):  # noqa: F811  # the fixture
