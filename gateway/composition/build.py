@@ -107,7 +107,7 @@ async def build(
             cache_secret=shared["cache_salt"].encode(),
         )
         batches = BatchRunner(worker, lifecycle, metering.ledger, engines.pool, clock=clock.now)
-        stack.push_async_callback(batches.close)
+        stack.push_async_callback(batches.shut_down)
         reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
@@ -207,6 +207,7 @@ async def build(
             clock=clock,
         )
         yield ReloadTargets(state, engines, reconciler, limit_parts, cost_alerts)
+        await batches.close()
         await limiter.close()
         with contextlib.suppress(StoreUnavailableError):  # then the leases expire
             await engines.leases.flush()
