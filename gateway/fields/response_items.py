@@ -11,7 +11,7 @@ from gateway.fields.checks import a_list, switch, text, that
 from gateway.fields.grammars import MAX_TOOLS
 from gateway.fields.media import media_url
 from gateway.fields.messages import PARTS as CHAT_PARTS
-from gateway.fields.rule import FieldReading, Rule, Table, WrongError, bounded, dropped, passed, read, refused
+from gateway.fields.rule import FieldReading, Table, WrongError, bounded, dropped, passed, read, refused
 
 _TEXT = text()
 _IDENTITY = dropped("Florin stores no items, so it says nothing here")
@@ -100,11 +100,12 @@ _STATUS: Table = {"type": _TYPE, "id": _IDENTITY, "status": _IDENTITY}
 _CALL: Table = {
     **_STATUS,
     "call_id": passed(_TEXT, "joins a call and its output"),
-    "name": passed(_TEXT, "the function's or tool's name"),
+    "name": passed(_TEXT, "the function's or the tool's name"),
     "caller": _OPENAIS,
     "namespace": _OPENAIS,
     "async": _OPENAIS,
 }
+_OUTPUT: Table = {**_CALL, "name": dropped("its call has it"), "output": _CONTENT}
 ITEMS: dict[str, Table] = {
     "message": {
         **_STATUS,
@@ -113,9 +114,9 @@ ITEMS: dict[str, Table] = {
         "phase": dropped("templates do not render it"),
     },
     "function_call": {**_CALL, "arguments": passed(_TEXT, "sent in `tool_calls`")},
-    "function_call_output": {**_CALL, "output": _CONTENT},
+    "function_call_output": _OUTPUT,
     "custom_tool_call": {**_CALL, "input": passed(_TEXT, "sent in `tool_calls`")},
-    "custom_tool_call_output": {**_CALL, "output": _CONTENT},
+    "custom_tool_call_output": _OUTPUT,
     "reasoning": {
         **_STATUS,
         "content": bounded(_texts, "sent as `reasoning`, for templates that render it"),
@@ -261,8 +262,3 @@ def tool_choice(value: Any, _: FieldReading) -> Any:
     if type(kind) is not str or kind not in TOOLS or type(name) is not str:
         raise WrongError("be `none`, `auto`, `required`, or a function or custom tool by `type` and `name`")
     return {"type": "function", "function": {"name": name}}
-
-
-def rows() -> dict[str, Rule]:
-    """All refused types of items and tools, for the docs."""
-    return {kind: refused(why) for kind, why in (REFUSED_ITEMS | REFUSED_TOOLS).items()}

@@ -60,7 +60,7 @@ TEXT: Table = {
 STREAM_OPTIONS: Table = {"include_obfuscation": dropped("nothing is added to obfuscate lengths", switch)}
 
 RESPONSES: dict[str, Rule] = {
-    "model": dropped("replaced with the name of the version on the engine", _ANY),
+    "model": SAMPLING["model"],
     "input": bounded(
         that(lambda v: type(v) is str or (type(v) is list and bool(v)), MUST), "sent as `messages`: see below"
     ),
