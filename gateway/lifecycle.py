@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass, field
+from typing import cast
 
 from adapters.errors import AdaptersError
 from adapters.model import Engine
@@ -28,9 +29,10 @@ from gateway.dataplane.request import ENGINES_REFUSALS, Call, Endpoint, parse, p
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
+from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.metering.records import Labels, Outcome
+from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
@@ -119,7 +121,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
-        exchange.error_body = endpoint.error_body
+        exchange.dialect = endpoint.dialect
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -160,7 +162,7 @@ class Lifecycle:
         context.adapter = target.label
         exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target, call)
-        ticket = ticket_of(key, self.directory.tenants.get(key.tenant))
+        ticket = ticket_of(key, self.directory.tenants.get(key.tenant), batch=exchange.batch is not None)
         resumable = self.resumable(call)
         requires = self.directory.requires(key.tenant, target.owner)
         if call.scored:
@@ -272,9 +274,15 @@ class Lifecycle:
         except EngineLostError as lost:
             raise self._engine_lost(lease, record, worked=post.sent) from lost
         except (ClientGoneError, asyncio.CancelledError) as end:
-            gone = isinstance(end, ClientGoneError)  # else the server is shutting down: delivery is unknown
+            # Otherwise the server is shutting down: delivery is unknown. Nobody gets part of a batch's line.
+            gone = isinstance(end, ClientGoneError)
             outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
-            record.end(outcome, billable=gone and post.sent, exact=False, worked=post.sent)
+            record.end(
+                outcome,
+                billable=gone and post.sent and not exchange.batch,
+                exact=False,
+                worked=post.sent,
+            )
             if post.sent:
                 lease.record_loss()
             raise
@@ -366,7 +374,7 @@ class Lifecycle:
     def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
         """The usage record of an attempt on this engine."""
         call, routing_state, resumable = request.call, request.routing_state, request.resumable
-        version = routing_state.target.version
+        version, batch = routing_state.target.version, request.exchange.batch
         return self.meter.begin(
             request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
@@ -385,6 +393,8 @@ class Lifecycle:
             continues=resumable is not None and resumable.resumes > 0,
             free=call.endpoint.free,
             labels=self.labels(request.key, routing_state.target, call),
+            service_tier=BATCH if batch else "",
+            held=cast("HeldFinals", batch.finals) if batch else None,
         )
 
     def labels(self, key: Key, target: Target, call: Call) -> Labels:

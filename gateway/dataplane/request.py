@@ -17,6 +17,7 @@ import orjson
 
 from adapters.model import Task
 from gateway.config import Settings
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
@@ -32,11 +33,6 @@ Body = dict[str, Any]
 
 MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
-
-
-def openai_error(error: FlorinError, request_id: str) -> bytes:  # noqa: ARG001  # other dialects name it
-    """OpenAI's error object."""
-    return error.body()
 
 
 ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded"})
@@ -88,8 +84,8 @@ class Endpoint:
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
     """A dialect's names of the engine's fields, where they differ: for error messages. With `[]` in both, an
     index stays: `{"tools[].function": "tools[]"}`. The first that fits a field counts."""
-    error_body: Callable[[FlorinError, str], bytes] = openai_error
-    """An error response's body, for an error and the request's id."""
+    dialect: Dialect = OPENAI
+    """How errors are worded."""
 
     @property
     def route(self) -> str:

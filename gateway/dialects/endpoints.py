@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
 from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
 from gateway.dialects.responses.endpoint import RESPONSES
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
@@ -15,6 +17,8 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            MESSAGES,
+            COUNT_TOKENS,
             RESPONSES,
             TOKENIZE,
             DETOKENIZE,
@@ -25,3 +29,11 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         "/detokenize": DETOKENIZE,
     }
 )
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which API's errors a client of this path understands."""
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return endpoint.dialect
+    return MESSAGES.dialect if path.startswith(MESSAGES.path + "/") else OPENAI

@@ -77,6 +77,7 @@ class AttemptMeter:
         "accounted",
         "ended",
         "first",
+        "held",
         "outcome",
         "seq",
         "shown",
@@ -96,6 +97,7 @@ class AttemptMeter:
         continues: bool = False,
         free: bool = False,
         labels: Labels = NO_LABELS,
+        service_tier: str = "",
     ) -> None:
         """See `Meter.begin`."""
         self._meter = meter
@@ -115,7 +117,7 @@ class AttemptMeter:
             f'{{"id":"{record_id(request_id, attempt)}","request_id":{_text(request_id)},'
             f'"attempt":{attempt},{_named(names)},"dispatched":{at},'
         )
-        self._labels = _UNLABELLED if labels == NO_LABELS else _labelled(labels)
+        self._labels = _labelled(labels, service_tier) if labels != NO_LABELS or service_tier else _UNLABELLED
         self._prompt = 0
         self._completion = 0
         self._cached: int | None = None
@@ -131,6 +133,8 @@ class AttemptMeter:
         """Monotonic nanoseconds, like `ended`; 0 before it happens."""
         self.ended = 0
         self.outcome: Outcome | None = None
+        self.held = False
+        """It has ended, and its final record is held back: see `HeldFinals`."""
         # Owned by the log's thread:
         self.seq = 0
         self._due = self._start + FIRST_CHECKPOINT
@@ -175,6 +179,10 @@ class AttemptMeter:
             return 0, 0, 0
         prompt, cached, completion = self.tokens
         return (0, 0, completion) if self.outcome in CONTINUED else (prompt, cached or 0, completion)
+
+    @property
+    def billable(self) -> bool:
+        return self._billable
 
     @property
     def start(self) -> int:
@@ -249,7 +257,7 @@ class AttemptMeter:
         return now >= self._due or (self.first != 0 and self.at(now) >= self._due_mark())
 
     def checkpoint(self) -> bytes:
-        now = monotonic_ns()
+        now = self.ended or monotonic_ns()
         self._due = now + min(now - self._start, CHECKPOINT)
         self._marks = self._marks_until(self.at(now))
         self.seq += 1
@@ -316,9 +324,9 @@ def _text(value: str) -> str:
     return orjson.dumps(value).decode()
 
 
-def _labelled(labels: Labels) -> str:
+def _labelled(labels: Labels, tier: str = "") -> str:
     end_user, tag, cost_centre = (orjson.dumps(label).decode() for label in labels)
-    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},'
+    return f'"end_user":{end_user},"tag":{tag},"cost_centre":{cost_centre},"service_tier":"{tier}",'
 
 
 _UNLABELLED = _labelled(NO_LABELS)
