@@ -8,7 +8,7 @@ from gateway.fields.checks import That
 from gateway.fields.grammars import MAX_CHOICE_CHARACTERS, MAX_CHOICES
 from gateway.fields.messages import MESSAGE, PARTS
 from gateway.fields.patterns import MAX_COUNTS, MAX_LENGTH, MAX_OPTIONAL, MAX_ROW
-from gateway.fields.response_items import ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
+from gateway.fields.response_items import GRAMMAR, ITEMS, REFUSED_ITEMS, REFUSED_TOOLS, TOOLS
 from gateway.fields.response_items import PARTS as RESPONSES_PARTS
 from gateway.fields.responses import FORMAT, REASONING, RESPONSES, TEXT
 from gateway.fields.rule import FieldAction, Rule, Table
@@ -109,7 +109,7 @@ def _responses() -> str:
         items=_table(_joined(ITEMS)),
         refused=_refused(REFUSED_ITEMS),
         parts=_table(_joined(RESPONSES_PARTS)),
-        tools=_table(_joined(TOOLS)),
+        tools=_table(_joined({**TOOLS, "custom.format": GRAMMAR})),
         hosted=_refused(REFUSED_TOOLS),
     )
 

@@ -70,7 +70,7 @@ RESPONSES: dict[str, Rule] = {
     "top_p": SAMPLING["top_p"],
     "max_output_tokens": bounded(integer(1), "sent as `max_completion_tokens`"),
     "top_logprobs": CHAT["top_logprobs"],
-    "tools": bounded(tools, "functions, and custom tools with text: see below"),
+    "tools": bounded(tools, "functions and custom tools: see below"),
     "tool_choice": bounded(tool_choice, "`none`, `auto`, `required`, or a function or custom tool"),
     "parallel_tool_calls": CHAT["parallel_tool_calls"],
     "text": bounded(an_object(TEXT), "the answer's format"),
