@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass, field
+from typing import cast
 
 from adapters.errors import AdaptersError
 from adapters.model import Engine
@@ -24,13 +25,14 @@ from gateway.admission.in_flight import InFlightLimits
 from gateway.admission.overload import AdmissionTicket, LoopWatch
 from gateway.config import Settings
 from gateway.dataplane.exchange import ClientGoneError, Exchange
-from gateway.dataplane.request import CHAT, Call, Endpoint, parse, policy
+from gateway.dataplane.request import ENGINES_REFUSALS, Call, Endpoint, parse, policy
 from gateway.errors import FlorinError, for_tenant
 from gateway.fields.rule import UnknownFields
 from gateway.metering.attempt import AttemptMeter
+from gateway.metering.held_finals import HeldFinals
 from gateway.metering.meter import Meter
 from gateway.metering.prompt_estimate import prompt_tokens
-from gateway.metering.records import Labels, Outcome
+from gateway.metering.records import BATCH, Labels, Outcome
 from gateway.observability.metrics import Metrics
 from gateway.routing.decision_log import DecisionLog
 from gateway.routing.engine_answers import EngineFaults
@@ -43,7 +45,7 @@ from gateway.routing.retries import Retries
 from gateway.routing.router import Router
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.ticket import ticket_of
-from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned
+from gateway.routing.upstream import RetryElsewhere, Upstream, abandoned, resumes_on
 from gateway.tenants.activity import Activity
 from gateway.tenants.authentication import authenticate_caller
 from gateway.tenants.directory import Directory, Key
@@ -55,9 +57,7 @@ from gateway.tenants.terms import DEFAULT_POLICY
 
 log = logging.getLogger(__name__)
 
-_REFUSED = {"request_refused", "context_length_exceeded"}
-"""Errors with which an engine that works refuses a request."""
-_UNTOUCHED = {*_REFUSED, "metering_unavailable"}
+_UNTOUCHED = {*ENGINES_REFUSALS, "metering_unavailable"}
 """Errors of attempts on which no engine worked: the client's mistake, or a full usage log."""
 _FINAL_EVENTS = {"stream_interrupted", "shutting_down"}
 """Errors that may end a stream."""
@@ -121,6 +121,7 @@ class Lifecycle:
 
     async def run(self, exchange: Exchange, endpoint: Endpoint) -> None:
         """Serve one request and answer it, whatever happens."""
+        exchange.dialect = endpoint.dialect
         try:
             await self.serve(exchange, endpoint)
         except ClientGoneError:
@@ -130,6 +131,7 @@ class Lifecycle:
                 exchange, FlorinError("shutting_down", "The gateway is shutting down.", retry_after=1)
             )
         except FlorinError as error:
+            endpoint.rename(error)
             await self._fail(exchange, error)
         except AdaptersError as error:
             log.info("Request %s: %s", exchange.request_id, error)
@@ -152,13 +154,15 @@ class Lifecycle:
         call = self.read(await exchange.body(self.settings.max_body_bytes), endpoint, key.tenant)
         exchange.watch()
         context.stream = call.stream
+        if call.reply is not None:
+            exchange.error_events = call.reply.fail
         target = self.resolve(key, call.model)
         if target.canary is not None:
             target = target.for_call(key.tenant, call.user)
         context.adapter = target.label
         exchange.grant = grant = await self.limit(exchange, key, call)
         self.admit(exchange, key, target, call)
-        ticket = ticket_of(key, self.directory.tenants.get(key.tenant))
+        ticket = ticket_of(key, self.directory.tenants.get(key.tenant), batch=exchange.batch is not None)
         resumable = self.resumable(call)
         requires = self.directory.requires(key.tenant, target.owner)
         if call.scored:
@@ -217,7 +221,7 @@ class Lifecycle:
         request_id = f"{exchange.request_id}-{routing_state.attempts}"
         post = self.upstream.post(
             engine,
-            call.endpoint.path,
+            call.endpoint.route,
             exchange.payload,
             request_id,
             target,
@@ -239,7 +243,7 @@ class Lifecycle:
             record,
             self.faults,
             self.metrics,
-            request.resumable,
+            request.resumable if resumes_on(engine) else None,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         try:
@@ -251,7 +255,7 @@ class Lifecycle:
                 async with post as response:
                     await (relay.stream(response) if call.stream else relay.whole(response))
             self.retries.record_answer(lease)
-            lease.learn(record, answers=call.n * call.prompts)
+            lease.learn(record, answers=call.choices)
         except RetryElsewhere as retry:
             worked = retry.engine_worked or bool(lease.abandoned)
             if not lease.begun:  # otherwise its part of the answer was delivered: see `finally`
@@ -262,7 +266,7 @@ class Lifecycle:
         except FlorinError as error:
             if error.code in _UNTOUCHED:
                 record.end(Outcome.REJECTED, billable=False, exact=False, worked=False)
-            if error.code in _REFUSED:
+            if error.code in ENGINES_REFUSALS:
                 self.retries.record_answer(lease)
             elif post.sent:
                 lease.record_loss()
@@ -270,15 +274,21 @@ class Lifecycle:
         except EngineLostError as lost:
             raise self._engine_lost(lease, record, worked=post.sent) from lost
         except (ClientGoneError, asyncio.CancelledError) as end:
-            gone = isinstance(end, ClientGoneError)  # else the server is shutting down: delivery is unknown
+            # Otherwise the server is shutting down: delivery is unknown. Nobody gets part of a batch's line.
+            gone = isinstance(end, ClientGoneError)
             outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
-            record.end(outcome, billable=gone and post.sent, exact=False, worked=post.sent)
+            record.end(
+                outcome,
+                billable=gone and post.sent and not exchange.batch,
+                exact=False,
+                worked=post.sent,
+            )
             if post.sent:
                 lease.record_loss()
             raise
         finally:
             record.end(Outcome.ENGINE_ERROR, billable=lease.begun, exact=False)  # no-op if already ended
-            request.grant.count(*record.billed, choices=call.n * call.prompts)
+            request.grant.count(*record.billed, choices=call.choices)
 
     # -- the steps
 
@@ -295,7 +305,8 @@ class Lifecycle:
         check(raw, self.complexity)
         known = self.directory.tenants.get(tenant)
         call = parse(endpoint, raw, self._policies.of(known.policy if known else DEFAULT_POLICY))
-        call.estimate, call.size = prompt_tokens(call.body), len(raw)
+        if not endpoint.free:
+            call.estimate, call.size = prompt_tokens(call.body), len(raw)
         most = self.settings.max_scored_tokens
         if call.scored and call.estimate > most:
             message = f"`{call.scored}` must be omitted if the prompt has more than {most:,} tokens."
@@ -338,14 +349,14 @@ class Lifecycle:
     def identity(self, endpoint: Endpoint, key: Key, target: Target, payload: bytes) -> RequestIdentity:
         """How to recognise the request if engines die of it."""
         group = (key.tenant, target.version.adapter if target.version else "")
-        what = f"{endpoint.path} {target.engine_name}"
+        what = f"{endpoint.route} {target.engine_name}"
         return RequestIdentity(group, what=what, payload=payload, key=self.cache_secret)
 
     def resumable(self, call: Call) -> ResumableStream | None:
         """The record of a stream that lets another engine resume it; None: the call is not to be resumed."""
         if not call.stream or not self.settings.resume_streams:
             return None
-        chat = call.endpoint is CHAT
+        chat = call.endpoint.chat
         opens = chat and not call.body.get("continue_final_message")
         return ResumableStream(self._resume_buffer, obstacle(call.body), chat=chat, opens=opens)
 
@@ -363,7 +374,7 @@ class Lifecycle:
     def begin_record(self, request: Request, engine: Engine) -> AttemptMeter:
         """The usage record of an attempt on this engine."""
         call, routing_state, resumable = request.call, request.routing_state, request.resumable
-        version = routing_state.target.version
+        version, batch = routing_state.target.version, request.exchange.batch
         return self.meter.begin(
             request_id=request.exchange.request_id,
             attempt=routing_state.attempts,
@@ -380,7 +391,10 @@ class Lifecycle:
             adapter_loads=routing_state.loads,
             estimate=call.estimate,
             continues=resumable is not None and resumable.resumes > 0,
+            free=call.endpoint.free,
             labels=self.labels(request.key, routing_state.target, call),
+            service_tier=BATCH if batch else "",
+            held=cast("HeldFinals", batch.finals) if batch else None,
         )
 
     def labels(self, key: Key, target: Target, call: Call) -> Labels:
@@ -423,7 +437,8 @@ class Lifecycle:
 
     async def _fail(self, exchange: Exchange, error: FlorinError) -> None:
         exchange.context.error = error.code
-        self.metrics.error(error.code)
+        if exchange.batch is None:  # batches repeat what fails, and have metrics of their own
+            self.metrics.error(error.code)
         await self.meter.settled()
         await exchange.fail(error)
 

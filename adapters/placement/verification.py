@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from adapters.drivers import driver_of
 from adapters.errors import (
     ConflictError,
     EngineError,
@@ -150,7 +151,7 @@ class ProbeVerifier:
         """Return the result and the fingerprint that the version's answer agrees with."""
         base = await self._base(engine)
         try:
-            answer = await self._ask(engine, version.engine_name)
+            answer = await self._ask(engine, version)
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -197,6 +198,10 @@ class ProbeVerifier:
         known: Fingerprint | None,
     ) -> None:
         """Blame the engine or the version. Always raises."""
+        if judgement.result is Similarity.LIKE_BASE and driver_of(engine).capabilities.base_for_unknown:
+            raise EngineError(
+                f"{engine.name} answers as its base model, so it was not started with {version.id}"
+            )
         found = evidence(judgement, answer, engine=engine.name, base=base, first=known)
         found["process"] = self.process(engine)
         if judgement.result is Similarity.SUSPECT:
@@ -242,7 +247,7 @@ class ProbeVerifier:
 
     async def _ask_base(self, engine: Engine) -> ProbeAnswer | None:
         try:
-            return await self._ask(engine, engine.base_model)
+            return await self._ask(engine, None)
         except EngineUnreachableError:
             raise
         except EngineError as error:
@@ -269,8 +274,8 @@ class ProbeVerifier:
 
     # -- probes and fingerprints
 
-    async def _ask(self, engine: Engine, model: str) -> ProbeAnswer:
-        answer = await self.control.probe(engine, model)
+    async def _ask(self, engine: Engine, version: Version | None) -> ProbeAnswer:
+        answer = await self.control.probe(engine, version)
         self.on_probe(engine, answer)
         return answer
 

@@ -13,11 +13,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from adapters.drivers import driver_of
 from adapters.errors import (
     AdaptersError,
     EngineError,
@@ -178,13 +179,15 @@ class Reconciler:
             engine.name
         )  # read before asking: a version added in between is not missing
         try:
-            loaded = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
+            listed = (await self.control.serving(engine, timeout=self.probe_timeout)).loras
         except EngineError:
+            await self._doubt(engine, placed, fence)
             return frozenset()  # down: nothing to repair until it is back
+        loaded = placed.keys() if listed is None else listed
         gone = {v for v, state in placed.items() if state is not SlotState.LOADING and self._is_gone(v)}
         for name in gone:
             await self.store.unplace(engine.name, name, fence=fence)  # if still loaded, it is now a stray
-        missing = {v for v, state in placed.items() if state in LISTED} - loaded - gone
+        missing = {v for v, state in placed.items() if state in LISTED}.difference(loaded) - gone
         if missing:
             await self._mark_lost(engine, missing, fence)
         lost = {v for v, state in self.residency.slots(engine.name).items() if state is SlotState.LOST}
@@ -195,6 +198,14 @@ class Reconciler:
         if seen_twice:
             await self._unload_strays(engine, seen_twice, fence)
         return frozenset(now - seen_twice)
+
+    async def _doubt(self, engine: Engine, placed: Mapping[str, SlotState], fence: Fence) -> None:
+        """An engine that is away may come back as another process. If its base model answered for an adapter
+        that it no longer holds, and it does not tell what it holds, then everything there is verified anew
+        before it is served."""
+        doubtful = {v for v, state in placed.items() if state in LISTED}
+        if doubtful and driver_of(engine).capabilities.base_for_unknown:
+            await self._mark_lost(engine, doubtful, fence)
 
     def _is_gone(self, name: str) -> bool:
         """Whether the version was removed or retired, while the engine was unreachable or just before an
@@ -242,7 +253,7 @@ class Reconciler:
         return (
             version.retired is None
             and version.base_model == engine.base_model
-            and version.rank <= engine.max_rank
+            and engine.fits(version)
             and version.engine_name not in self.catalog.serving_statuses
             and self.loader.may_hold(engine, version)
         )

@@ -10,7 +10,7 @@ from deploy.docs.http_api import openapi, operations
 from deploy.docs.markdown import code, document, table
 from gateway.api.access_rules import access_rules, rule_for
 from gateway.config import Settings
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.tenants.directory import TENANT_ROLES, Role
 
 _INTRO = """

@@ -14,7 +14,9 @@ from pydantic_settings import (
 )
 
 from gateway.config.alerts import AlertSettings
+from gateway.config.batches import BatchSettings
 from gateway.config.engines import EngineSettings
+from gateway.config.exports import ExportSettings
 from gateway.config.limits import LimitSettings
 from gateway.config.requests import RequestSettings
 from gateway.config.server import ServerSettings
@@ -30,7 +32,9 @@ class SettingsError(Exception):
 # Pydantic orders fields from the last base to the first, and so does docs/reference/settings.md.
 class Settings(
     AlertSettings,
+    BatchSettings,
     EngineSettings,
+    ExportSettings,
     LimitSettings,
     RequestSettings,
     ServerSettings,

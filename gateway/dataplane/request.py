@@ -7,14 +7,19 @@ in the tables reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import orjson
 
+from adapters.model import Task
 from gateway.config import Settings
+from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
+from gateway.dataplane.reply import Reply
 from gateway.errors import FlorinError
 from gateway.fields.grammars import check_tools
 from gateway.fields.media import media_hosts
@@ -30,12 +35,84 @@ MAX_CHOICES = 1024
 """Maximum answers to one request: a list of prompts takes few bytes, and the engine has no limit itself."""
 
 
+ENGINES_REFUSALS = frozenset({"request_refused", "context_length_exceeded"})
+"""Errors with which an engine that works refuses a request."""
+_QUOTED = re.compile(r"`([^`\s]{1,100})`")
+
+Translate = Callable[[Body, FieldReading], tuple[Body, Reply]]
+"""Reads a client's body, as parsed from JSON, and returns the body of a chat, to be checked as chats are, and
+the reply for it. Raises WrongError with the client's name of the field."""
+
+
+class AnswerKind(StrEnum):
+    """What an engine answers with, and so how `gateway.routing.answer_kinds` reads it."""
+
+    CHOICES = "choices"
+    """Generated text, streamed or not."""
+    TOKENS = "tokens"
+    """The tokens of a text."""
+    TEXT = "text"
+    """The text of tokens."""
+
+
+FREE = frozenset({AnswerKind.TOKENS, AnswerKind.TEXT})
+"""Answers that take an engine's tokenizer only: no tokens are processed, counted or billed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """One route of the data plane that engines answer."""
+
     path: str
     required: str
+    """The engine's field without which there is no request."""
     required_must: str
     fields: Table
+    """The engine's fields: of `route`."""
+    engine_path: str = ""
+    """The engine's route; empty: the same path."""
+    chat: bool = False
+    """The engine gets a chat."""
+    answer: AnswerKind = AnswerKind.CHOICES
+    inputs: Callable[[Body], int] | None = None
+    """For a request that generates nothing: counts its inputs, and makes the checks that involve
+    more than one of the engine's fields. Raises WrongError."""
+    task: Task | None = "generate"
+    """What an engine must be for; None: any engine does it."""
+    translate: Translate | None = None
+    """For a dialect; None: the engine speaks it."""
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """A dialect's names of the engine's fields, where they differ: for error messages. With `[]` in both, an
+    index stays: `{"tools[].function": "tools[]"}`. The first that fits a field counts."""
+    dialect: Dialect = OPENAI
+    """How errors are worded."""
+
+    @property
+    def route(self) -> str:
+        """The engine's path."""
+        return self.engine_path or self.path
+
+    @property
+    def free(self) -> bool:
+        """No tokens are processed, so none are counted or billed."""
+        return self.answer in FREE
+
+    def named(self, field: str) -> str:
+        """The client's name of an engine's field, or of a part of it."""
+        for theirs, ours in self.names.items():
+            found = re.match(re.escape(theirs).replace(r"\[\]", r"(\[\d+\])") + r"(?!\w)", field)
+            if found is not None:
+                rest = field[found.end() :]
+                if rest.startswith("["):  # an index of the engine's list, which is not the client's
+                    return ours
+                return ours.replace("[]", found[1]) + rest if found.groups() else ours + rest
+        return field
+
+    def rename(self, error: FlorinError) -> None:
+        """Give an engine's refusal the client's names of its fields. Idempotent."""
+        if self.names and error.code in ENGINES_REFUSALS:
+            error.param = error.param and self.named(error.param)
+            error.message = _QUOTED.sub(lambda name: f"`{self.named(name[1])}`", error.message)
 
 
 @dataclass(slots=True)
@@ -52,8 +129,9 @@ class Call:
     """The name that the client sent."""
     stream: bool
     n: int
+    """Answers to each prompt."""
     prompts: int
-    """Number of prompts; more than one only for completions."""
+    """Number of prompts, or of inputs that are not answered with text."""
     include_usage: bool
     """The client wants the usage chunk at the end of the stream."""
     continuous_usage: bool
@@ -74,12 +152,20 @@ class Call:
     """Estimated prompt tokens, in case the engine never reports them."""
     size: int = 0
     """Bytes of the body."""
+    reply: Reply | None = None
+    """Translates the answer; None: the client gets it as the engine sends it."""
+
+    @property
+    def choices(self) -> int:
+        """Number of texts that the engine generates."""
+        return self.n * self.prompts if self.endpoint.inputs is None else 0
 
     def payload(self, engine_name: str, cache_salt: str) -> bytes:
         """The body for the engine. Call it once."""
         body, self.body = self.body, {}
         body["model"] = engine_name
-        body["cache_salt"] = cache_salt
+        if "cache_salt" in self.endpoint.fields:
+            body["cache_salt"] = cache_salt
         if self.stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         try:
@@ -108,29 +194,31 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
     if type(body) is not dict:
         raise FlorinError("invalid_json", "The body must be a JSON object.")
     reading = FieldReading(rules)
+    reply = None
+    try:
+        if endpoint.translate is not None:
+            body, reply = endpoint.translate(body, reading)
+    except WrongError as error:
+        raise _wrong_field(error) from None
     try:
         sent = read(endpoint.fields, body, reading, top=True)
         check_tools(sent, reading)
     except WrongError as error:
-        raise _translate(error) from None
-    return _call(endpoint, body, sent, reading)
+        error.path = endpoint.named(error.path)
+        raise _wrong_field(error) from None
+    try:
+        call = _call(endpoint, body, sent, reading)
+    except WrongError as error:  # with the engine's name of a field
+        raise _wrong(endpoint.named(error.path), error.must) from None
+    call.reply = reply
+    return call
 
 
 def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: FieldReading) -> Call:
     """The checks that involve more than one field."""
     if not given.get("model"):
         raise _wrong("model", "be the name of an adapter")
-    if sent.get(endpoint.required) is None:
-        raise _wrong(endpoint.required, endpoint.required_must)
-    if not sent.get("echo", True):
-        del sent["echo"]
-    n = sent.get("n", 1)
-    prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
-    if n * prompts > MAX_CHOICES:
-        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
-    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
-    if most is not None and sent.get("min_tokens", 0) > most:
-        raise _wrong("min_tokens", "be at most `max_tokens`")
+    prompts = _count_generated(endpoint, sent) if endpoint.inputs is None else endpoint.inputs(sent)
     stream = sent.get("stream", False)
     options = sent.pop("stream_options", None)
     if options is not None and not stream:
@@ -142,7 +230,7 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
         body=sent,
         model=given["model"],
         stream=stream,
-        n=n,
+        n=sent.get("n", 1),
         prompts=prompts,
         include_usage=usage,
         continuous_usage=usage and bool(options.get("continuous_usage_stats")),
@@ -155,11 +243,26 @@ def _call(endpoint: Endpoint, given: Mapping[str, Any], sent: Body, reading: Fie
     )
 
 
+def _count_generated(endpoint: Endpoint, sent: Body) -> int:
+    """The number of prompts of a request that generates."""
+    if sent.get(endpoint.required) is None:
+        raise _wrong(endpoint.named(endpoint.required), endpoint.required_must)
+    if not sent.get("echo", True):
+        del sent["echo"]
+    prompts = _prompts(sent["prompt"]) if endpoint.required == "prompt" else 1
+    if sent.get("n", 1) * prompts > MAX_CHOICES:
+        raise _wrong("prompt", f"ask for at most {MAX_CHOICES} answers in total, counting `n` per prompt")
+    most = sent.get("max_completion_tokens", sent.get("max_tokens"))
+    if most is not None and sent.get("min_tokens", 0) > most:
+        raise _wrong("min_tokens", f"be at most `{endpoint.named('max_tokens')}`")
+    return prompts
+
+
 def _scored(endpoint: Endpoint, sent: Body) -> str:
     """The field of a request that has its prompt scored. A chat that echoes always has."""
     if "prompt_logprobs" in sent:
         return "prompt_logprobs"
-    return "echo" if sent.get("echo") and (endpoint is CHAT or "logprobs" in sent) else ""
+    return "echo" if sent.get("echo") and (endpoint.chat or "logprobs" in sent) else ""
 
 
 def _prompts(prompt: Any) -> int:
@@ -170,12 +273,11 @@ def _wrong(name: str, must: str) -> FlorinError:
     return FlorinError("invalid_value", f"`{name}` must {must}.", param=name)
 
 
-def _translate(error: WrongError) -> FlorinError:
+def _wrong_field(error: WrongError) -> FlorinError:
     if error.code == "unsupported_parameter":
         return FlorinError(error.code, f"`{error.path}` is not supported: {error.must}.", param=error.path)
     return FlorinError(error.code, f"`{error.path}` must {error.must}.", param=error.path)
 
 
-CHAT = Endpoint("/v1/chat/completions", "messages", MESSAGES_MUST, CHAT_FIELDS)
+CHAT = Endpoint("/v1/chat/completions", "messages", MESSAGES_MUST, CHAT_FIELDS, chat=True)
 COMPLETIONS = Endpoint("/v1/completions", "prompt", PROMPT_MUST, COMPLETION_FIELDS)
-ENDPOINTS: dict[str, Endpoint] = {e.path: e for e in (CHAT, COMPLETIONS)}

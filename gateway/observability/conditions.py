@@ -85,6 +85,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check that the ledger's database is up, reachable and not locked. No record is lost as long as the "
         "disk of FLORIN_STATE_DIR has space.",
     ),
+    "exports_failing": Meaning(
+        "warning",
+        "The scheduled export of costs fails; what reads the files sees old ones.",
+        "Check FLORIN_EXPORT_TO, that the gateway may write there, and the prices that the message names. It "
+        "tries again by itself.",
+    ),
     "disk_low": Meaning(
         "warning",
         "A disk is nearly full.",
@@ -96,6 +102,12 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Writes to the disk of FLORIN_STATE_DIR take more than a second and delay requests.",
         "Check what else writes there, and the disk's health. A write that takes more than 5 s counts as "
         "failed, and requests are refused until the disk responds.",
+    ),
+    "batches_stuck": Meaning(
+        "warning",
+        "Batches have made no progress for half an hour.",
+        "`florin batch list` shows them. They wait for idle engines of their models, and for their tenants' "
+        "limits and budgets; and they need a worker with FLORIN_BATCH_CONCURRENCY above 0.",
     ),
     "workers_crash": Meaning(
         "problem",

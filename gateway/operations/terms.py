@@ -17,7 +17,7 @@ from adapters.errors import InvalidNameError
 from adapters.model import check_name
 from gateway.costs.periods import LAST_HOUR, PeriodError, instant
 from gateway.dataplane.labels import storable
-from gateway.dataplane.request import ENDPOINTS
+from gateway.dialects.endpoints import ENDPOINTS
 from gateway.errors import FlorinError
 from gateway.fields.media import media_hosts
 from gateway.fields.tables import check_passed

@@ -26,12 +26,7 @@ class MalformedError(Exception):
 
 def read_answer(body: bytes, *, choices: int) -> dict[str, Any]:
     """A complete response with exactly `choices` choices, each index once. Raises MalformedError."""
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedError(f"the response is not JSON: {error}") from None
-    if type(answer) is not dict:
-        raise MalformedError("the response is not an object")
+    answer = read_object(body)
     given = answer.get("choices")
     if type(given) is not list or len(given) != choices:
         raise MalformedError(f"the response does not have {choices} choices")
@@ -41,6 +36,17 @@ def read_answer(body: bytes, *, choices: int) -> dict[str, Any]:
             raise MalformedError("a choice has no content")
     if len({choice["index"] for choice in given}) != choices:
         raise MalformedError("two choices have the same index")
+    return answer
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises MalformedError."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"the response is not JSON: {error}") from None
+    if type(answer) is not dict:
+        raise MalformedError("the response is not an object")
     return answer
 
 
@@ -72,6 +78,8 @@ def read_error(body: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     error = answer.get("error", answer) if type(answer) is dict else None
+    if type(error) is str:  # TGI's and LoRAX's
+        return {"message": error}
     return error if type(error) is dict else {}
 
 

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+from adapters.drivers import driver_of
 from adapters.registry.catalog import Target
 from gateway.dataplane.exchange import Exchange
 from gateway.dataplane.request import Call
@@ -17,11 +18,21 @@ from gateway.errors import FlorinError
 from gateway.metering.attempt import AttemptMeter
 from gateway.metering.records import Outcome
 from gateway.observability.metrics import Metrics
-from gateway.routing.engine_answers import EngineFaults, MalformedError, read_answer, render
+from gateway.routing.answer_kinds import read_kind
+from gateway.routing.engine_answers import EngineFaults, MalformedError, render
 from gateway.routing.engine_state import EngineLostError, Lease
+from gateway.routing.final_counts import FinalCounts
 from gateway.routing.resume import ResumableStream
 from gateway.routing.sse import ContinuedRewriter, StreamError, StreamRewriter, Usage
-from gateway.routing.upstream import RetryElsewhere, abandoned, connection_lost, read_whole, refused
+from gateway.routing.translation import TranslatingRewriter, translated
+from gateway.routing.upstream import (
+    RetryElsewhere,
+    abandoned,
+    connection_lost,
+    read_whole,
+    refused,
+    trouble_of,
+)
 from gateway.transport.engine_connection import EngineConnection, ResponseTooLargeError
 
 log = logging.getLogger(__name__)
@@ -53,6 +64,8 @@ class Relay:
     """Maximum size of a response that is not a stream."""
     _held: bytes = b""
     """Events of a stream that were not sent yet."""
+    _counts: FinalCounts | None = None
+    """Reads the events of an engine whose streams have no running counts."""
 
     async def whole(self, response: EngineConnection) -> None:
         """Relay a response that is not a stream, after reading all of it."""
@@ -66,13 +79,18 @@ class Relay:
         self.lease.waits_from = None
         usage = Usage()
         try:
-            answer = read_answer(body, choices=call.n * call.prompts)
-            usage.read(answer.get("usage"), prompts=call.prompts, choices=call.n * call.prompts)
-            self._observe(usage)
-            if any(choice.get("finish_reason") == "abort" for choice in answer["choices"]):
+            answer = read_kind(body, call)
+            if not call.endpoint.free:
+                usage.read(answer.get("usage"), prompts=call.prompts, choices=call.choices)
+                self._observe(usage)
+            if call.choices and any(one.get("finish_reason") == "abort" for one in answer["choices"]):
                 raise _stopping()
-            answer["model"] = call.model
-            rendered = render(answer)
+            if call.reply is not None:
+                rendered = translated(call.reply, answer, usage)
+            else:
+                if "model" in answer or call.choices:
+                    answer["model"] = call.model
+                rendered = render(answer)
         except MalformedError as error:
             raise self._malformed(error) from error
         self._check(usage)
@@ -85,6 +103,10 @@ class Relay:
         """Relay events as they arrive. Before the first one with content, another engine can start over;
         after that, another may resume."""
         rewriter = self._rewriter()
+        engine, call = self.lease.state.engine, self.call
+        if engine.driver != "vllm" and not driver_of(engine).capabilities.running_counts:
+            self._counts = FinalCounts(prompt=call.estimate, prompts=call.prompts, n=call.n)
+            self.record.guess()
         try:
             held = await self._pass_on(response, rewriter)
         except _FailedError as failed:
@@ -101,13 +123,20 @@ class Relay:
         call, answer = self.call, self.answer
         if answer is not None:
             answer.begin()
-            if answer.before:
-                return ContinuedRewriter(
-                    call.model,
-                    answer,
-                    include_usage=call.include_usage,
-                    continuous_usage=call.continuous_usage,
-                )
+        if call.reply is not None:
+            resumed = answer is not None and answer.before
+            return TranslatingRewriter(
+                call.reply,
+                answer=answer if answer is not None and not answer.obstacle else None,
+                so_far=answer if resumed else None,
+            )
+        if answer is not None and answer.before:
+            return ContinuedRewriter(
+                call.model,
+                answer,
+                include_usage=call.include_usage,
+                continuous_usage=call.continuous_usage,
+            )
         return StreamRewriter(
             call.model,
             include_usage=call.include_usage,
@@ -151,6 +180,8 @@ class Relay:
         start the response, wait for the client, or fail."""
         lease = self.lease
         lease.received()
+        if self._counts is not None:
+            data = self._counts.feed(data)
         held = self._held = self._held + rewriter.feed(data)
         usage = rewriter.usage
         self.record.observe(usage.prompt, usage.completion, usage.cached, usage.reasoning)
@@ -238,6 +269,9 @@ class Relay:
         """The exception for an error event, or for a malformed stream."""
         if error.malformed:
             return self._malformed(error)
+        trouble = trouble_of(self.lease.state.engine, error.status, error.error)
+        if trouble is not None:
+            return trouble
         refusal = refused(error.status, error.error, self.target)
         if refusal is not None:
             return interrupted(self.lease) if self.lease.begun else refusal

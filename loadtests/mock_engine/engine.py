@@ -17,12 +17,12 @@ import contextlib
 import ssl
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import orjson
 
-from loadtests.mock_engine import answers
+from loadtests.mock_engine import answers, pooling
 from loadtests.mock_engine.connection import Connection
 from loadtests.mock_engine.core import Core
 from loadtests.mock_engine.faults import Faults
@@ -146,9 +146,8 @@ class MockEngine:
         if guarded and headers.get("authorization") != f"Bearer {self.api_key}":
             connection.answer(401, b'{"error":"Unauthorized"}')
             return
-        chat = _GENERATE.get(path)
-        if chat is not None and method == "POST":
-            self._generate(connection, path, headers, body, chat=chat)
+        if method == "POST" and (path in _GENERATE or pooling.serves(path)):
+            self._generate(connection, path, headers, body)
             return
         route = self._routes.get((method, path))
         if route is None:
@@ -158,16 +157,17 @@ class MockEngine:
             self.state.probes[path] += 1
         route(connection, body)
 
-    def _generate(
-        self, connection: Connection, path: str, headers: dict[str, str], body: bytes, *, chat: bool
-    ) -> None:
-        spec = self.state.spec
+    def _generate(self, connection: Connection, path: str, headers: dict[str, str], body: bytes) -> None:
+        spec, chat = self.state.spec, _GENERATE.get(path)
         try:
             fields = orjson.loads(body)
-            if not chat and is_probe(fields):
+            if chat is None:
+                request = pooling.parse(path, fields, self.state)
+            elif not chat and is_probe(fields):
                 self._do(connection, lambda: self._probe(connection, fields))
                 return
-            request = parse(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
+            else:
+                request = parse(fields, chat=chat, base=spec.base, natural=spec.answer_tokens)
         except orjson.JSONDecodeError as problem:
             message = (
                 f"[{{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error: {problem}'}}]"
@@ -193,6 +193,10 @@ class MockEngine:
             connection.write(STREAM_HEAD)  # vLLM's HTTP server sends this without waiting for its core
         head = not self.core.stopped
         self._do(connection, lambda: self._begin(connection, request, call, head=head))
+
+    def events(self, request: GenerationRequest, request_id: str, cached: int) -> Iterator[bytes]:
+        """The events of a stream."""
+        return answers.events(request, request_id, cached, details=self.state.spec.prompt_details)
 
     def _do(self, connection: Connection, work: Callable[[], None]) -> None:
         """Do the work when the core can, unless the client has left by then."""
@@ -249,7 +253,7 @@ class MockEngine:
         spec = self.state.spec
         if request.model != spec.base and request.model not in self.state.adapters:
             return answers.no_such_model(request.model, spec.base)
-        prompt = max(request.prompts)
+        prompt = max(request.prompts, default=0)
         if prompt + request.tokens > spec.max_model_len:
             message = (
                 f"This model's maximum context length is {spec.max_model_len} tokens. However, you requested "

@@ -41,6 +41,8 @@ class GenerationRequest:
     salt: str
     begun: int = 0
     """Tokens of the answer that the prompt already contains, to be continued."""
+    whole: bytes = b""
+    """The answer's body, if nothing is generated."""
 
 
 def parse(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> GenerationRequest:
@@ -48,7 +50,7 @@ def parse(body: dict[str, Any], *, chat: bool, base: str, natural: int) -> Gener
     model = body.get("model") or base
     body, said = _chat_begun(body) if chat else _completion_begun(body, model)
     begun = covered(model, said)
-    prompts = _chat_prompt(body) if chat else _completion_prompts(body)
+    prompts = chat_prompt(body) if chat else _completion_prompts(body)
     tokens, finish = _length(body, natural - begun, default=None if chat else 16)
     options = body.get("stream_options") or {}
     if options and not body.get("stream"):
@@ -142,7 +144,7 @@ def _count(prompt: str) -> int:
     return 1 + prompt.count(" ")
 
 
-def _chat_prompt(body: dict[str, Any]) -> list[str]:
+def chat_prompt(body: dict[str, Any]) -> list[str]:
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise BadRequestError(

@@ -80,6 +80,8 @@ class State:
     """Model → number of fingerprint probes."""
     contents: dict[str, str] = field(default_factory=dict)
     """Engine-side name → digest of its files at load time."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
+    """Word → token, of what was tokenized."""
     running: Counter[str] = field(default_factory=Counter)
     """Model → requests in flight now."""
     max_running: int = 0

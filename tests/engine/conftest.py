@@ -23,6 +23,14 @@ from tests.support.harness import Gateway, running_gateway
 HERE = Path(__file__).parent
 CUSTOMERS = ("acme", "bolt", "corgi")
 ALL = (*CUSTOMERS, "delta")
+FLAGS = (
+    "--enable-log-requests",
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *(
+        "--structured-outputs-config",
+        '{"backend": "xgrammar", "disable_any_whitespace": true}',
+    ),  # which a tiny model loves
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,9 +60,7 @@ def fleet(
     logs = tmp_path_factory.mktemp("engines")
     with (
         locked(cache_home() / "engine-tests.lock", on_wait=lambda: None),
-        Fleet(
-            engine_env, demo_model, logs=logs, options=EngineOptions(extra=("--enable-log-requests",))
-        ) as started,
+        Fleet(engine_env, demo_model, logs=logs, options=EngineOptions(extra=FLAGS)) as started,
     ):
         started.start()
         yield started

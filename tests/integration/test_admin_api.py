@@ -270,6 +270,21 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "version": "0.32.0",
         "prompt_scores": "unsafe",
         "seats": 0,
+        "tasks": ["generate"],
+        "driver": "vllm",
+        "holds": [],
+        "capabilities": {
+            "loading": "call",
+            "lists": True,
+            "base_for_unknown": False,
+            "running_counts": True,
+            "salts": True,
+            "resumes": True,
+            "prompt_scores": True,
+            "dora": False,
+            "routes": ["/v1/chat/completions", "/v1/completions"],
+            "tasks": ["embed", "generate", "score"],
+        },
         "heartbeat": None,
         "base_config": True,
     }
@@ -283,6 +298,8 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
     assert [spot.json()[k] for k in ("region", "purchase", "registered")] == ["eu-1", "spot", registered]
     labelled = await admin.post("engines", json=registration(engine, labels={"pool": "a"}, host="rack7"))
     assert [labelled.json()[k] for k in ("labels", "host")] == [{"pool": "a"}, "rack7"]
+    tasks = await admin.post("engines", json=registration(engine, tasks=["score", "embed", "score"]))
+    assert tasks.json()["tasks"] == ["embed", "score"]
     twice = await admin.post("engines", json=registration(engine, labels={"region": "eu"}))
     assert (twice.status_code, "set the field region" in error(twice)["message"]) == (400, True)
     changed = await admin.post("engines", json=registration(engine, slots=4, gpu_type="H100"))
@@ -331,6 +348,8 @@ async def test_engine_health_follows_its_process(admin, engine):
         ({"gpu": "H200"}, "gpu"),
         ({"purchase": "stolen"}, "purchase"),
         ({"region": "eu\n1"}, "region"),
+        ({"tasks": []}, "tasks"),
+        ({"tasks": ["sing"]}, "tasks.0"),
         ({"region": "r" * 64}, "region"),
     ],
 )

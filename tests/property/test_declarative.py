@@ -183,6 +183,7 @@ ENGINES = st.fixed_dictionaries(
         "state": st.sampled_from(["active", "cordoned", "draining"]),
         "region": st.sampled_from(["", "eu-1"]),
         "purchase": st.sampled_from(["on_demand", "spot"]),
+        "tasks": st.sampled_from([["generate"], ["embed"], ["score", "generate"]]),
         "labels": LABELS,
         "host": st.sampled_from(["", "rack7"]),
     },

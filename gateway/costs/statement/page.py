@@ -178,6 +178,8 @@ def _charge_name(line: Mapping[str, Any]) -> str:
     if line["kind"] == "residency":
         many = len(line["adapters"])
         return f"Residency of {many:,} adapter{'' if many == 1 else 's'}"
+    if line["kind"] == "batch_discount":
+        return f"Discount on batches, whose tokens cost {line['batch_percent']} %"
     if line["kind"] == "correction":
         return f"Correction of {line['month']}: {line['reason']}"
     return _KINDS.get(line["kind"], "Usage at cost")

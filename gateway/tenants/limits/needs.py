@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from adapters.store.protocol.limits import Amounts
 from gateway.config import Settings
-from gateway.dataplane.request import CHAT, Call
+from gateway.dataplane.request import Call
 from gateway.errors import FlorinError
 from gateway.tenants.terms import Budget
 
@@ -98,15 +98,16 @@ class Bounds:
 
     def apply(self, call: Call) -> None:
         """Refuse a request that exceeds them, or bound its output. Raises FlorinError."""
-        choices = call.n * call.prompts
+        choices = call.choices
         field, asked = output_bound(call.body)
-        most = None if self.max_output is None else self.max_output // choices
+        name = call.endpoint.named(field)
+        most = None if self.max_output is None or not choices else self.max_output // choices
         if most is not None and (most < 1 or (asked or 0) > most):
             each = "" if choices == 1 else f" for {choices} answers together"
             raise FlorinError(
                 "max_output_exceeded",
                 f"Your limit is {self.max_output:,} output tokens per request{each}.",
-                param=field if asked else "n",
+                param=name if asked else "n",
             )
         if self.max_context is not None:
             room = self.max_context - call.estimate
@@ -115,12 +116,12 @@ class Bounds:
                     "context_length_exceeded",
                     f"Your limit is {self.max_context:,} tokens per request, prompt and output together. The "
                     f"prompt has about {call.estimate:,} (an estimate)"
-                    + (f", and `{field}` asks for {asked:,} more." if asked else "."),
-                    param="messages" if call.endpoint is CHAT else "prompt",
+                    + (f", and `{name}` asks for {asked:,} more." if asked else "."),
+                    param=call.endpoint.named(call.endpoint.required),
                 )
             most = room if most is None else min(most, room)
-        default = None if call.endpoint is CHAT else COMPLETIONS_OUTPUT
-        if asked is None and most is not None and (default is None or most < default):
+        default = None if call.endpoint.chat else COMPLETIONS_OUTPUT
+        if choices and asked is None and most is not None and (default is None or most < default):
             call.body[field] = most
 
 
@@ -142,9 +143,9 @@ class Need:
 
 def need_of(call: Call, history: OutputHistory, price: TokenPrice | None) -> Need:
     """The worst case assumes a token per byte of the body."""
-    choices = call.n * call.prompts
+    choices = call.choices
     _, bound = output_bound(call.body)
-    if bound is None and call.endpoint is not CHAT:
+    if bound is None and not call.endpoint.chat:
         bound = COMPLETIONS_OUTPUT
     expected = (history.expected if bound is None else bound) * choices
     tokens = call.estimate + expected

@@ -14,6 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
+from gateway.metering.ledger.schema.batches import batch_results, batches, file_chunks, files
 from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.budgets import (
     cost_alerts,
@@ -23,6 +24,7 @@ from gateway.metering.ledger.schema.budgets import (
     residency_spans,
 )
 from gateway.metering.ledger.schema.engine_time import engine_counters, engine_probes, engine_spans
+from gateway.metering.ledger.schema.exports import scheduled_exports
 from gateway.metering.ledger.schema.journal import audit_log, snapshots
 from gateway.metering.ledger.schema.metadata import schema
 from gateway.metering.ledger.schema.periods import period_tenants, periods
@@ -46,6 +48,8 @@ from gateway.metering.ledger.schema.usage import ACROSS_HOURS, ledger_state, qua
 __all__ = [
     "ACROSS_HOURS",
     "audit_log",
+    "batch_results",
+    "batches",
     "bill_acceptances",
     "bill_lines",
     "calibrations",
@@ -58,6 +62,8 @@ __all__ = [
     "engine_probes",
     "engine_spans",
     "exchange_rates",
+    "file_chunks",
+    "files",
     "gpu_power",
     "grid_factors",
     "invoices",
@@ -72,6 +78,7 @@ __all__ = [
     "residency_spans",
     "rollup_parts",
     "rollups",
+    "scheduled_exports",
     "schema",
     "set_aside_hours",
     "snapshots",

@@ -31,6 +31,13 @@ rate_cards = Table(
         server_default="0",
         comment="millionths per hour in which an adapter is resident",
     ),
+    Column(
+        "batch_percent",
+        BigInteger,
+        nullable=False,
+        server_default="100",
+        comment="price of batches' tokens, in percent of the others'",
+    ),
     Index("rate_cards_by_name", "name", "valid_from"),
     comment="append-only; of the rows with the same name and month, the last one counts",
 )

@@ -30,6 +30,7 @@ ENGINE = {
     "slots": 4,
     "cpu_slots": 8,
     "max_rank": 16,
+    "driver": "vllm",
     "version": "0.33.0",
     "prompt_scores": "safe",
     "state": "active",
@@ -155,6 +156,9 @@ NEW_ENGINE_BODY = {
     "slots": 4,
     "cpu_slots": None,
     "seats": None,
+    "tasks": ["generate"],
+    "driver": "vllm",
+    "holds": [],
     "max_rank": 16,
     "verify": True,
     "base_config": None,
@@ -343,6 +347,18 @@ CASES = [
         {**ENGINE, "base_config": True}, "Engine a1 serves base",
     ),
     (
+        (*NEW_ENGINE, "--driver", "tgi", "--holds", "acme/support@v1", "--holds", "acme/faq@v2"),
+        "POST", "/admin/v1/engines",
+        NEW_ENGINE_BODY | {"driver": "tgi", "holds": ["acme/support@v1", "acme/faq@v2"]},
+        {**ENGINE, "base_config": True}, "Engine a1 serves base",
+    ),
+    (
+        (*NEW_ENGINE, "--tasks", "embed, score"),
+        "POST", "/admin/v1/engines",
+        NEW_ENGINE_BODY | {"tasks": ["embed", "score"]},
+        {**ENGINE, "base_config": True}, "Engine a1 serves base",
+    ),
+    (
         (*NEW_ENGINE, "--region", "eu-1", "--purchase", "spot"),
         "POST", "/admin/v1/engines",
         NEW_ENGINE_BODY | {"region": "eu-1", "purchase": "spot"},
@@ -494,6 +510,7 @@ ELSEWHERE = {
     *(("cost", name) for name in ("periods", "close", "proof", "verify")),  # test_cost_periods
     *(("cost", name) for name in ("invoice", "margin")),  # test_rate_cards
     *(("rate-card", name) for name in ("add", "list", "assign", "unassign")),  # test_rate_cards
+    *(("batch", name) for name in ("list", "show", "cancel")),  # test_batches
     *(("cost", "policy", name) for name in ("show", "set")),  # test_cost_policy
     *((name,) for name in ("apply", "export")),  # test_declarative
 }

@@ -8,7 +8,7 @@ import pytest
 
 CARD = {
     "name": "standard", "valid_from": "2026-11", "currency": "USD", "input_per_million": "0.60",
-    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125",
+    "cached_per_million": "0.06", "output_per_million": "2.40", "residency_per_adapter_hour": "0.0125", "batch_percent": 50,
     "monthly_minimum": "50.00", "free_input_tokens": 1_000_000, "free_cached_tokens": 0, "free_output_tokens": 0, "reason": None,
     "recorded_at": "2026-11-02T00:00:00Z",
 }  # fmt: skip  # one name a line says no more
@@ -45,7 +45,18 @@ ADD = ("rate-card", "add", "standard", "--input", "0.60", "--cached", "0.06", "-
 
 def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
     fake.answer("POST", "/finance/v1/rate-cards", CARD, 201)
-    options = ("--minimum", "50", "--free-input", "1000000", "--from", "2026-11", "--residency", "0.0125")
+    options = (
+        "--minimum",
+        "50",
+        "--free-input",
+        "1000000",
+        "--from",
+        "2026-11",
+        "--residency",
+        "0.0125",
+        "--batch",
+        "50",
+    )
     done = fake.florin(*ADD, *options)
     assert done.exit_code == 0, done.stderr
     [(_, _, sent)] = fake.asked
@@ -53,7 +64,7 @@ def test_a_card_is_sent_as_text_and_shown_as_a_sentence(fake):
         "name": "standard", "input_per_million": "0.60", "cached_per_million": "0.06",
         "output_per_million": "2.40", "monthly_minimum": "50", "free_input_tokens": 1_000_000,
         "free_cached_tokens": 0, "free_output_tokens": 0, "currency": "USD", "valid_from": "2026-11",
-        "residency_per_adapter_hour": "0.0125",
+        "residency_per_adapter_hour": "0.0125", "batch_percent": 50,
     }  # fmt: skip  # as above
     assert "Rate card standard from 2026-11, per million tokens: 0.60 input" in done.stdout
     assert "; 0.0125 USD per adapter-hour." in done.stdout

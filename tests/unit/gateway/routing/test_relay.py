@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
+from gateway.dataplane.request import CHAT
 from gateway.metering.records import Outcome
 from gateway.routing.engine_state import Lease
 from gateway.routing.relay import Relay
@@ -86,11 +87,14 @@ class Played:
             end=lambda outcome, **how: say((outcome, how["exact"])),
             logged=logged,
         )
-        call = SimpleNamespace(model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1)
+        call = SimpleNamespace(
+            model="m", include_usage=include_usage, continuous_usage=False, n=n, prompts=1, reply=None,
+            endpoint=CHAT, choices=n,
+        )  # fmt: skip
         lease = SimpleNamespace(
             begun=begun, clock=lambda: 0.0, mark_suspect=say, abandoned="",
             waits_from=0.0, scope=CancelScope(),
-            state=SimpleNamespace(engine=SimpleNamespace(name="a")),
+            state=SimpleNamespace(engine=SimpleNamespace(name="a", driver="vllm")),
         )  # fmt: skip
         lease.received = lambda: setattr(lease, "waits_from", 0.0)
         lease.writing = lambda: Lease.writing(lease)

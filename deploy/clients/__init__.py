@@ -1,0 +1,1 @@
+"""The clients of docs/clients, as their users install them, for the tests that run its examples."""

@@ -1,0 +1,66 @@
+"""Environments of the clients of docs/clients: `python -m deploy.clients.environments` builds them.
+
+They are no part of Florin's own environment: their packages conflict with each other's. Each is built once,
+in the user's cache, under a name with the hash of its requirements.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from deploy.demo.cache import built, digest
+
+_HERE = Path(__file__).parent
+PYTHON = ("python", "llama-index")
+"""The Python environments, each with a lock file of its name."""
+
+
+class ClientsUnavailableError(Exception):
+    """A client cannot be installed here; the message says why."""
+
+
+def python_environment(name: str) -> Path:
+    """The directory of a virtual environment, built if necessary. Raises ClientsUnavailableError."""
+    lock = _HERE / f"{name}.txt"
+
+    def install(directory: Path) -> None:
+        _run([sys.executable, "-m", "venv", str(directory)])
+        pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps"]
+        _run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(lock)])
+
+    return built(f"clients-{name}-{digest(lock.read_bytes(), sys.version)}", install)
+
+
+def node_environment() -> Path:
+    """A directory with `node_modules`, built if necessary. Raises ClientsUnavailableError."""
+    for tool in ("node", "npm"):
+        if shutil.which(tool) is None:
+            raise ClientsUnavailableError(f"{tool} is not installed.")
+    files = [_HERE / "node" / name for name in ("package.json", "package-lock.json")]
+
+    def install(directory: Path) -> None:
+        for file in files:
+            shutil.copy(file, directory)
+        _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=directory)
+
+    return built(f"clients-node-{digest(*(file.read_bytes() for file in files))}", install)
+
+
+def _run(command: list[str], cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603  # our own
+    if done.returncode:
+        raise ClientsUnavailableError(f"{' '.join(command[:4])} failed: {done.stderr[-800:]}")
+
+
+def main() -> int:
+    for name in PYTHON:
+        print(python_environment(name))  # noqa: T201  # its output
+    print(node_environment())  # noqa: T201  # its output
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Everything that the data plane serves from engines, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gateway.dataplane.dialect import OPENAI, Dialect
+from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
+from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.messages.endpoint import COUNT_TOKENS, MESSAGES
+from gateway.dialects.responses.endpoint import RESPONSES
+
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {
+        endpoint.path: endpoint
+        for endpoint in (
+            CHAT,
+            COMPLETIONS,
+            MESSAGES,
+            COUNT_TOKENS,
+            RESPONSES,
+            TOKENIZE,
+            DETOKENIZE,
+        )
+    }
+    | {
+        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/detokenize": DETOKENIZE,
+    }
+)
+
+
+def dialect_of(path: str) -> Dialect:
+    """Which API's errors a client of this path understands."""
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return endpoint.dialect
+    return MESSAGES.dialect if path.startswith(MESSAGES.path + "/") else OPENAI

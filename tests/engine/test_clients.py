@@ -1,0 +1,99 @@
+"""Each example of docs/clients, run as it stands, prints what the page shows: real clients, real engines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deploy.clients.environments import ClientsUnavailableError, node_environment, python_environment
+from tests.support.harness import Gateway
+from tests.support.missing import missing
+
+PAGES = sorted(
+    page for page in (Path(__file__).parents[2] / "docs" / "clients").glob("*.md") if page.name != "index.md"
+)
+ADDRESS = "http://127.0.0.1:8080"
+"""Florin's, as the pages write it."""
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Example:
+    """All of a page's code, which is one program, and all that it prints. `…` stands for anything."""
+
+    language: str
+    code: str
+    shown: str
+
+
+def read(page: Path) -> Example:
+    blocks = [block for block in _FENCE.findall(page.read_text()) if block[0] != "console"]
+    [language] = {language for language, _ in blocks if language != "text"}
+    code, shown = (
+        "\n".join(text for kind, text in blocks if kind == wanted) for wanted in (language, "text")
+    )
+    return Example(language, code, shown)
+
+
+def command(example: Example, page: Path, place: Path) -> list[str]:
+    """How to run the example's file in `place`. Skips the test if that is not possible here."""
+    try:
+        if example.language == "python":
+            environment = python_environment("llama-index" if page.stem == "llamaindex" else "python")
+            return [str(environment / "bin" / "python"), "example.python"]
+        if example.language == "js":
+            (place / "node_modules").symlink_to(node_environment() / "node_modules")
+            return ["node", "example.mjs"]
+    except ClientsUnavailableError as error:
+        missing(str(error))
+    if shutil.which("curl") is None:
+        missing("curl is not installed")
+    return ["bash", "-euo", "pipefail", "example.bash"]
+
+
+def pattern(shown: str) -> re.Pattern[str]:
+    lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
+    return re.compile(".*".join(map(re.escape, "\n".join(lines).split("…"))), re.DOTALL)
+
+
+def test_each_client_of_the_table_has_a_page() -> None:
+    table = (PAGES[0].parent / "index.md").read_text()
+    assert sorted(set(re.findall(r"\]\(([a-z-]+\.md)\) \|", table))) == [page.name for page in PAGES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+async def test_the_examples_print_what_the_page_shows(page: Path, gateway: Gateway, tmp_path: Path) -> None:
+    example = read(page)
+    run = command(example, page, tmp_path)
+    name = "example.mjs" if example.language == "js" else f"example.{example.language}"
+    (tmp_path / name).write_text(example.code.replace(ADDRESS, gateway.url))
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "FLORIN_API_KEY": gateway.keys["acme"],
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise it downloads a list of prices
+    }
+    child = await asyncio.create_subprocess_exec(
+        *run,
+        cwd=tmp_path,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_SECONDS):
+            out, err = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    assert child.returncode == 0, err.decode()[-4000:]
+    printed = "\n".join(line.rstrip() for line in out.decode().splitlines() if line.strip())
+    assert pattern(example.shown).fullmatch(printed), f"printed:\n{printed}\n\nshown:\n{example.shown}"
