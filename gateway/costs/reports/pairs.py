@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from gateway.costs.cost_lines import CostLine, effective
+from gateway.costs.cost_lines import CostLine, effective, read_lines
 from gateway.costs.field_error import FieldError
-from gateway.costs.periods import Period, iso
+from gateway.costs.periods import LocalTime, Period, iso
 from gateway.costs.prices.book import PriceBook
 from gateway.costs.rollups.engine_hour import ComputedHour, HourTerms, compute
 from gateway.costs.rollups.parts import DIMENSIONS
@@ -35,6 +35,26 @@ class PairsError(FieldError):
 
 def is_pair(by: Sequence[str]) -> bool:
     return sum(name in DIMENSIONS for name in by) > 1
+
+
+def own_lines(
+    connection: Connection,
+    book: PriceBook,
+    period: Period,
+    by: Sequence[str],
+    *,
+    tenants: Sequence[str],
+    posted: bool,
+    local: LocalTime | None,
+) -> Iterator[CostLine]:
+    """The lines of a period without corrections, if these are read separately because months are shown as
+    `posted`. Raises PairsError."""
+    if is_pair(by):
+        return pair_lines(connection, book, period, by, tenants)
+    corrections = False if posted else None
+    return read_lines(
+        connection, book, period, by, tenants=tenants, corrections=corrections, as_posted=posted, local=local
+    )
 
 
 def pair_lines(
