@@ -316,7 +316,7 @@ async def test_shutting_down_answers_what_was_asked_and_closes_what_is_idle(app:
 
 
 async def test_an_early_refusal_keeps_the_connection(app: App, wire: Client):
-    app.refusal = b"content-length: 2\r\n\r\nno"
+    app.refusal = 503, b"content-length: 2\r\n\r\nno"
     for _ in range(3):
         await wire.send(post("/v1/x", b"x" * 100_000))
         assert ((await wire.response()).status) == 503
