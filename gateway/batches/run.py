@@ -18,7 +18,7 @@ from gateway.batches.file_store import FileStore
 from gateway.batches.line_transport import LineTransport
 from gateway.batches.lines import BadLineError, Line, LineError, LineSplitter, answered, not_run, read_line
 from gateway.batches.results import Result, Stored
-from gateway.batches.retries import Verdict, decide
+from gateway.batches.retries import WAITS, Verdict, decide
 from gateway.batches.threads import InThread
 from gateway.batches.validation import Validation
 from gateway.config import Settings
@@ -274,8 +274,8 @@ class BatchRun:
                     waits=waits,
                 )
                 if decision.verdict is Verdict.AGAIN:
-                    waits += transport.status in (429, 503)
-                    failures += transport.status not in (429, 503)
+                    waits += transport.status in WAITS
+                    failures += transport.status not in WAITS
                     if decision.everyone:
                         self._resume_at = max(
                             self._resume_at, asyncio.get_running_loop().time() + decision.pause
