@@ -126,6 +126,8 @@ def test_the_system_prompt_comes_first_and_without_the_attribution_that_changes_
     blocks = [text("x-anthropic-billing-header: cc_version=2; cch=f00;"), text("You are"), text("Be brief.")]
     assert chat(user(text("Hi")), system=blocks)[0] == {"role": "system", "content": "You are\nBe brief."}
     assert chat(user(text("Hi")), system=blocks[:1]) == [{"role": "user", "content": "Hi"}]
+    both = chat({"role": "system", "content": "b"}, user(text("Hi")), system="a")
+    assert both[0] == {"role": "system", "content": "a\nb"}
 
 
 def test_turns_of_one_role_are_one_and_text_alone_is_a_string():
