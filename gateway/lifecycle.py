@@ -274,10 +274,15 @@ class Lifecycle:
         except EngineLostError as lost:
             raise self._engine_lost(lease, record, worked=post.sent) from lost
         except (ClientGoneError, asyncio.CancelledError) as end:
-            gone = isinstance(end, ClientGoneError)  # else the server is shutting down: delivery is unknown
+            # Otherwise the server is shutting down: delivery is unknown. Nobody gets part of a batch's line.
+            gone = isinstance(end, ClientGoneError)
             outcome = Outcome.CLIENT_ABORT if gone else Outcome.ORPHANED
-            reads = gone and exchange.batch is None  # nobody gets part of the answer to a batch's line
-            record.end(outcome, billable=reads and post.sent, exact=False, worked=post.sent)
+            record.end(
+                outcome,
+                billable=gone and post.sent and not exchange.batch,
+                exact=False,
+                worked=post.sent,
+            )
             if post.sent:
                 lease.record_loss()
             raise

@@ -1,7 +1,7 @@
 """The form with which a file is uploaded, `multipart/form-data`, parsed as it arrives. Pure.
 
-OpenAI's clients send `purpose`, `expires_after[anchor]` and `expires_after[seconds]` as fields and `file` as the
-file, in any order.
+OpenAI's clients send `purpose`, `expires_after[anchor]` and `expires_after[seconds]` as fields and `file` as
+the file, in any order.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ class ClosedError(Exception):
     """The worker stops, and the database is away."""
 
 
+Group = list[tuple[Result, asyncio.Future[Stored]]]
+
+
 class Committer:
     """On the worker's event loop. `write` stores in a thread."""
 
@@ -55,10 +58,12 @@ class Committer:
                 group = self._take()
                 try:
                     stored = await self._stored([result for result, _ in group])
-                except Exception as error:  # for those who wait
-                    for _, future in group:
-                        if not future.done():
-                            future.set_exception(error)
+                except ClosedError as error:
+                    _fail(group, error)
+                    continue
+                except Exception as error:  # a defect, for those who wait
+                    log.exception("Batches: results could not be stored")
+                    _fail(group, error)
                     continue
                 for _, future in group:
                     if not future.done():
@@ -66,8 +71,8 @@ class Committer:
         finally:
             self._task = None
 
-    def _take(self) -> list[tuple[Result, asyncio.Future[Stored]]]:
-        group: list[tuple[Result, asyncio.Future[Stored]]] = []
+    def _take(self) -> Group:
+        group: Group = []
         size = 0
         while self._pending and len(group) < MOST and size < MOST_BYTES:
             group.append(self._pending.popleft())
@@ -86,3 +91,9 @@ class Committer:
                     log.warning("Batches: results wait for the ledger: %s", error)
                 await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
                 tries += 1
+
+
+def _fail(group: Group, error: Exception) -> None:
+    for _, future in group:
+        if not future.done():
+            future.set_exception(error)

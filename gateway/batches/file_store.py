@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, delete, exists, func, or_, select, update
 from sqlalchemy import insert as plain_insert
 
 from gateway.batches.documents import OPEN, File, Owner
@@ -163,13 +163,13 @@ def _used(connection: Connection, file: File) -> tuple[int, int]:
     return int(count), int(size)
 
 
-def _results(file: File, after: int):  # type: ignore[no-untyped-def]  # SQLAlchemy infers it
+def _results(file: File, after: int) -> Select[Any]:
     table = batch_results.c
     query = select(table.line, table.body).where(table.batch == file.batch, table.line > after)
     return query.where(table.failed.is_(file.errors)).order_by(table.line).limit(_RESULTS)
 
 
-def _chunk(file: File, number: int):  # type: ignore[no-untyped-def]  # likewise
+def _chunk(file: File, number: int) -> Select[Any]:
     return select(file_chunks.c.data).where(file_chunks.c.file == file.id, file_chunks.c.number == number)
 
 

@@ -8,7 +8,7 @@ _RETRY_AFTER = b"retry-after"
 
 
 class LineTransport:
-    """Gives the lifecycle a body, and keeps the answer. `leave` is what a client's disconnect is elsewhere."""
+    """Gives the lifecycle a body, and keeps the answer. `leave` is what elsewhere a disconnect is."""
 
     def __init__(self, path: str, body: bytes) -> None:
         self.method = "POST"

@@ -15,7 +15,8 @@ Why each line is answered once and billed once, whatever dies:
 5. If the database fails at the commit, the outcome is unknown. `store` is called again with the same answers,
    and finds those that were stored by their records' ids.
 
-Every attempt has exactly one record all the same, with the engine's own counts; only what is billable differs.
+Every attempt has exactly one record all the same, with the engine's own counts; only what is billable
+differs.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _held(connection: Connection, batch_id: str, lines: Sequence[int]) -> dict[i
     table = batch_results.c
     for some in portions(lines):
         query = select(table.line, table.record).where(table.batch == batch_id, table.line.in_(some))
-        found |= {line: record for line, record in connection.execute(query)}
+        found |= dict(connection.execute(query).tuples())
     return found
 
 

@@ -278,7 +278,7 @@ async def test_an_aborted_stream_is_counted_like_a_chats(deployment: Deployment)
         )
         assert 4 <= record.completion_tokens < 100
         assert engine.state.calls[-1].outcome == "aborted"
-        assert abs(record.completion_tokens - engine.state.calls[-1].sent) <= 1
+        assert record.completion_tokens <= engine.state.calls[-1].sent
     assert len({record.prompt_tokens for record in records}) == 1
 
 

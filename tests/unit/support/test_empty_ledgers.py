@@ -2,6 +2,7 @@
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from gateway.metering.ledger.ledger import Ledger
 from tests.support.empty_ledgers import EmptyLedgers
@@ -26,6 +27,22 @@ def test_the_next_one_finds_no_rows(lent):
         assert ledger.insert([record("r")]).new == 1
         ledger.close()
     assert second == first
+
+
+def test_the_audit_log_is_emptied_and_still_refuses(lent):
+    audit = text(
+        "INSERT INTO audit_log (id, digest, at, seq, actor, action, subject, version, details)"
+        " VALUES ('1-0', 'd', 1, 0, 'a', 'x', 's', '', '{}')"
+    )
+    for _ in range(2):
+        with lent.lend() as url:
+            engine = create_engine(url)
+            with engine.begin() as connection:
+                assert connection.execute(text("SELECT count(*) FROM audit_log")).scalar() == 0
+                connection.execute(audit)
+            with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+                connection.execute(text("TRUNCATE audit_log"))
+            engine.dispose()
 
 
 def test_ids_begin_anew_even_where_nothing_was_committed(lent):
@@ -57,6 +74,7 @@ def test_a_transaction_that_was_left_open_holds_nobody_up(lent):
         "ALTER TABLE snapshots ADD COLUMN more integer",
         "ALTER TABLE prices ALTER COLUMN region DROP NOT NULL",
         "DROP TABLE usage_records",
+        "ALTER TABLE audit_log DISABLE TRIGGER ALL",
         "CREATE TABLE more (n integer)",
         "CREATE INDEX more ON usage_records (tenant, engine)",
         "UPDATE alembic_version SET version_num = '9999'",
