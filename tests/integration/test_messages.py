@@ -59,7 +59,7 @@ async def test_whole_streamed_and_chat_say_the_same_and_count_the_same(
     raw = await acme.messages.with_raw_response.create(
         **BODY, metadata={"user_id": "eve", "tag": "spring"}, system=""
     )
-    answer = raw.parse()
+    answer = await raw.parse()
     async with acme.messages.stream(**BODY) as stream:
         words = [word async for word in stream.text_stream]
         final = await stream.get_final_message()
