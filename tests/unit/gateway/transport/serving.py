@@ -43,6 +43,8 @@ class App:
     closed: list[str] = field(default_factory=list)
     """Reasons for which connections were closed."""
     tickets: list[tuple[str, str, bool]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    """Paths of requests that could not be read; empty: not known."""
     lost: list[str] = field(default_factory=list)
     """Paths of requests whose clients disconnected."""
     release: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,7 +59,8 @@ class App:
     def issue_ticket(self, method: str, path: str, *, waits: bool) -> object:
         self.tickets.append((method, path, waits))
 
-    def error_body(self, _path: str, error: FlorinError) -> bytes:
+    def error_body(self, path: str, error: FlorinError) -> bytes:
+        self.failed.append(path)
         return error.body()
 
     def early_refusal(self, _ticket: object, _path: str, _headers: Headers) -> tuple[int, bytes] | None:
