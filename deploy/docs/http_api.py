@@ -57,7 +57,10 @@ def page() -> str:
     for area, heading in _HEADINGS.items():
         sections.append(f"## {heading}")
         sections += [_operation(*found) for found in operations(description) if _area(found[1]) == area]
-    answers = [(code(f"POST {path}"), "An answer, or an event stream.") for path in ENDPOINTS]
+    answers = [
+        (code(f"POST {path}"), "An answer, or an event stream." if endpoint.inputs is None else "An answer.")
+        for path, endpoint in ENDPOINTS.items()
+    ]
     return document(
         "HTTP API",
         _INTRO,
