@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gateway.dataplane.request import CHAT, COMPLETIONS, Endpoint
-from gateway.dialects.engine_routes import DETOKENIZE, TOKENIZE
+from gateway.dialects.engine_routes import DETOKENIZE, EMBEDDINGS, RERANK, SCORE, TOKENIZE
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
@@ -14,12 +14,16 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         for endpoint in (
             CHAT,
             COMPLETIONS,
+            EMBEDDINGS,
+            RERANK,
+            SCORE,
             TOKENIZE,
             DETOKENIZE,
         )
     }
     | {
-        "/tokenize": TOKENIZE,  # vLLM's own paths, which its users call
+        "/v2/rerank": RERANK,  # Cohere's client of today
+        "/tokenize": TOKENIZE,  # vLLM's own paths
         "/detokenize": DETOKENIZE,
     }
 )

@@ -146,6 +146,10 @@ class MockEngine:
         if guarded and headers.get("authorization") != f"Bearer {self.api_key}":
             connection.answer(401, b'{"error":"Unauthorized"}')
             return
+        task = "generate" if path in _GENERATE else pooling.task(path)
+        if task and task not in self.state.spec.tasks:
+            connection.answer(404, b'{"detail":"Not Found"}')
+            return
         if method == "POST" and (path in _GENERATE or pooling.serves(path)):
             self._generate(connection, path, headers, body)
             return
